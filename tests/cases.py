@@ -205,7 +205,7 @@ _HEADS = Wreath(
             ),
             n_units=2,
             n_signs=1,
-            places=(2,),
+            outer_shape=(2,),
         ),
     ),
     ((), (0,)),

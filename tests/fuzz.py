@@ -776,7 +776,7 @@ def module_call(rng: Draw) -> Call:
     other = pick(rng, [pick(rng, MODULES)(), deepcopy(module)])
     example = torch.zeros(2, 3) if rng.random() < 0.6 else pick(rng, EXAMPLES)(rng)
     buffers = pick(rng, [True, False, False, None])
-    what = pick(rng, ["symmetry_of", "act", "act_", "align", "sample", "report", "merge",
+    what = pick(rng, ["symmetry_of", "act", "act_", "align", "sample", "report", "merge_modules",
                       "loss_barrier", "remove_symmetries"])  # fmt: skip
     n = sum(p.numel() for p in module.parameters()) if _has_weights(module) else 5
     theta, reference = _weights(rng, n), _weights(rng, n)
@@ -784,8 +784,8 @@ def module_call(rng: Draw) -> Call:
     modules = pick(rng, [[module, other], [module], [], [module, None], module, None])
 
     def run() -> Any:
-        if what == "merge":
-            return symmetry.merge(modules, example)
+        if what == "merge_modules":
+            return symmetry.merge_modules(modules, example)
         if what == "loss_barrier":
             return sk.loss_barrier(_mean_square, module, other, n_points=3, example_input=example)
         if what == "remove_symmetries":

@@ -323,7 +323,7 @@ class Reflection:
     def factors(self):
         return (self,)
 
-    def on(self, index):
+    def with_index(self, index):
         return replace(self, index=index)
 
     def _element(self, sign):

@@ -35,7 +35,7 @@ from skbayes_sym import LaplaceRegressor, MCMCRegressor, SymmetrizedVIRegressor
 from skbayes_sym.laplace.posterior import ModeMixture
 from skbayes_sym.mcmc.bridge import GaussianMixture, fit_gaussian_mixture
 from skbayes_sym.symmetry.fundamental_domain import enumerate_group
-from skbayes_sym.symmetry.gaps.monte_carlo_gap import DrawnGap
+from skbayes_sym.symmetry.gaps.monte_carlo_gap import MonteCarloGap
 
 N_DRAWS, ROUNDS, N_LAST, DOF, COMPONENTS = 10_000, 6, 40_000, 8.0, 6
 
@@ -103,7 +103,7 @@ class Problem:
 
     def gap(self, loc: np.ndarray, factor: np.ndarray) -> float:
         """Gap of one normal distribution."""
-        gap = DrawnGap(self.group, self.p, n_draws=500)
+        gap = MonteCarloGap(self.group, self.p, n_draws=500)
         return gap.estimate(ModeMixture(loc[None], factor[None]), generator=self.generator).value
 
     def distinct(self, modes: list[Tensor]) -> list[Tensor]:

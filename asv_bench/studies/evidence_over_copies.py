@@ -28,7 +28,7 @@ from sklearn.exceptions import ConvergenceWarning
 from skbayes_sym import GaussNewton, LaplaceRegressor
 from skbayes_sym.laplace.posterior import ModeMixture
 from skbayes_sym.numerics.random import mean_and_error
-from skbayes_sym.symmetry.gaps.monte_carlo_gap import DrawnGap
+from skbayes_sym.symmetry.gaps.monte_carlo_gap import MonteCarloGap
 
 # Eight units have 10,321,920 copies.
 COMPLETE = 20_000_000
@@ -67,7 +67,7 @@ def load_rows(name: str, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
 def sum_copies(model: LaplaceRegressor, n_draws: int) -> tuple[float, float]:
     """Sum the evidence of all modes and of their copies, with the standard error, nats."""
     group = model.network_.symmetry()
-    gap = DrawnGap(group, model.network_.layout.n_params, max_order=COMPLETE)
+    gap = MonteCarloGap(group, model.network_.layout.n_params, max_order=COMPLETE)
     generator = torch.Generator().manual_seed(1)
     modes = model.posterior_
     gaps = []

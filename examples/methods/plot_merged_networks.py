@@ -4,8 +4,9 @@ One network of several
 
 Networks trained from different starts have hidden units in different orders, so the average of
 their weights is of no use. `symmetry_of` reads from a module which units can be exchanged;
-`~skbayes_sym.symmetry.aligned` brings any number of networks to one order, and
-`~skbayes_sym.symmetry.merge` averages them (Ainsworth et al. 2023). No layer is described by hand.
+`~skbayes_sym.symmetry.align_modules` brings any number of networks to one order, and
+`~skbayes_sym.symmetry.merge_modules` averages them (Ainsworth et al. 2023). No layer is
+described by hand.
 """
 
 import matplotlib.pyplot as plt
@@ -16,7 +17,7 @@ from sklearn.model_selection import train_test_split
 
 from skbayes_sym import DeepEnsembleRegressor, remove_symmetries
 from skbayes_sym.inspection import SymmetryDisplay
-from skbayes_sym.symmetry import aligned, merge, symmetry_of
+from skbayes_sym.symmetry import align_modules, merge_modules, symmetry_of
 
 # %%
 # Four networks for digits
@@ -66,7 +67,7 @@ def accuracy(net):
     return float((net(X_test).argmax(1) == y_test).float().mean())
 
 
-moved = aligned(networks, X[:2])
+moved = align_modules(networks, X[:2])
 shares = np.linspace(0.0, 1.0, 21)
 figure, ax = plt.subplots(figsize=(5, 3.2), layout="constrained")
 for nets, name in ((networks, "as trained"), (moved, "aligned")):
@@ -83,7 +84,7 @@ plain.load_state_dict({
     for name in networks[0].state_dict()
 })  # fmt: skip
 print("members ", " ".join(f"{accuracy(net):.3f}" for net in networks))
-print(f"average {accuracy(plain):.3f}, merged {accuracy(merge(networks, X[:2])):.3f}")
+print(f"average {accuracy(plain):.3f}, merged {accuracy(merge_modules(networks, X[:2])):.3f}")
 
 # %%
 # Members of an ensemble

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from skbayes_sym.factorization.factor_model import FactorState
 from skbayes_sym.numerics.optimise import by_autograd, lbfgs
-from skbayes_sym.symmetry.gaps.rotations import Distance
+from skbayes_sym.symmetry.gaps.rotations import SecondMoment
 
 _TRAINING_DRAWS, _REPORT_DRAWS, _STEPS = 16, 256, 150
 
@@ -68,7 +68,9 @@ def printed_objective(matrix: Tensor, start: FactorState, *, generator: torch.Ge
         mean = parameters[:-2].view(-1, k)
         variance = parameters[-2:].exp().repeat_interleave(torch.tensor([n, len(mean) - n]))
         bound = _mean_field(matrix, mean, variance, start.noise_variance)
-        return bound + printed_gap(Distance.of(mean, variance).draws(draws)).mean()
+        return (
+            bound + printed_gap(SecondMoment.from_rows(mean, variance).sample_inner(draws)).mean()
+        )
 
     few, many = noise.split([_TRAINING_DRAWS, _REPORT_DRAWS])
     first = torch.cat([start.mean.double().flatten(), sides.double()])

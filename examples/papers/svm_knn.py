@@ -17,7 +17,7 @@ from skbayes_sym.symmetry.relabelling import Relabelled, in_canonical_order
 from skbayes_sym.symmetry.units import (
     SignedPermutation,
     gather_units,
-    positive_or_negative,
+    nonzero_sign,
     unit_layers,
 )
 
@@ -70,7 +70,7 @@ def relabel_svm_knn(
         sign = torch.ones(units.shape[:2], dtype=torch.int8)
         if layer.flips:
             beta = separating_plane(units.flatten(0, 1), n_starts, generator)
-            sign = positive_or_negative(units @ beta)
+            sign = nonzero_sign(units @ beta)
         order = torch.arange(layer.n_units).repeat(len(units), 1)
         if layer.permutes:
             labels, changed = vote(units * sign.unsqueeze(-1), n_neighbors, max_sweeps)

@@ -212,7 +212,7 @@ def declared_group(
     elif not isinstance(network, MLP):
         group = invariant_subgroup(network.symmetry(), prior.log_prob, network.layout)
         keeps = _KINDS.get(symmetry)
-        return Product(group.factors).restricted(keeps) if keeps else group
+        return Product(group.factors).restrict(keeps) if keeps else group
     elif symmetry == "sign_flip":
         layers = unit_layers(network.symmetry(signed=True))
         flips = tuple(Units(layer.index, permute=False, flip=True) for layer in layers)
@@ -221,7 +221,7 @@ def declared_group(
         signed = {"auto": None, "permutation": False, "signed_permutation": True}
         group = network.symmetry(signed=signed[symmetry])
     check_invariant(
-        group, prior.log_prob, network.layout, what="prior",
+        group, prior.log_prob, network.layout, name="prior",
         remedy="Give all units of a layer the same scale, or use symmetry=None.",
     )  # fmt: skip
     return group

@@ -14,7 +14,7 @@ from skbayes_sym.base.device import one_thread
 from skbayes_sym.base.rows import Array
 from skbayes_sym.inspection._fitted import fitted_model, require
 from skbayes_sym.numerics.arguments import check_count
-from skbayes_sym.symmetry.modules.merging import aligned, between, vector
+from skbayes_sym.symmetry.modules.merging import align_modules, flatten_module, interpolate_modules
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,13 +134,13 @@ def _module_barrier(
     if example_input is None:
         raise TypeError("loss_barrier of modules needs example_input, the arguments of one call.")
     shares = np.linspace(0.0, 1.0, n_points)
-    _, moved = aligned([a, b], example_input)
+    _, moved = align_modules([a, b], example_input)
 
     def along(end: nn.Module) -> Array:
         with torch.no_grad():
-            return np.array([float(loss(between(a, end, share))) for share in shares])
+            return np.array([float(loss(interpolate_modules(a, end, share))) for share in shares])
 
-    distances = (float((vector(end) - vector(a)).norm()) for end in (b, moved))
+    distances = (float((flatten_module(end) - flatten_module(a)).norm()) for end in (b, moved))
     return LossBarrier(shares, along(b), along(moved), *distances)
 
 

@@ -70,7 +70,7 @@ from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import Estimate, generator_from, spawn_seeds
 from skbayes_sym.symmetry.gaps.gap import Side
-from skbayes_sym.symmetry.gaps.monte_carlo_gap import DrawnGap, evidence_over_copies
+from skbayes_sym.symmetry.gaps.monte_carlo_gap import MonteCarloGap, evidence_over_copies
 from skbayes_sym.symmetry.group import invariant_subgroup
 
 # The default priors of labels: on separated classes the evidence is higher under the first by tens
@@ -161,7 +161,7 @@ class ModesFit:
         network = self.network
         modes = self.modes
         group = invariant_subgroup(network.symmetry(), self.prior.log_prob, network.layout)
-        gap = DrawnGap(group, network.layout.n_params)
+        gap = MonteCarloGap(group, network.layout.n_params)
         normals = [
             ModeMixture(theta.numpy()[None], factor.numpy()[None])
             for theta, factor in zip(modes.theta, modes.factor, strict=True)

@@ -115,7 +115,7 @@ class SampledEstimator(WeightedDraws):
         group = network.symmetry()
         try:
             check_invariant(
-                group, prior.log_prob, network.layout, what="prior",
+                group, prior.log_prob, network.layout, name="prior",
                 remedy="Give all units of a layer the same scale, or use remove_symmetries=False.",
             )  # fmt: skip
         except NotInvariantError:

@@ -280,7 +280,7 @@ def align_draws(draws: Tensor, group: SymmetryGroup, *, generator: torch.Generat
     Raw draws sit in all |G| copies of a mode, so their spread is the distance between copies. The
     labels are searched on some of the draws, from four starts, and given to all.
     """
-    labelling = Labelling.given(draws, group)
+    labelling = Labelling.from_draws(draws, group)
     if not labelling.layers:
         return draws
     some = labelling.theta[:: max(1, len(labelling.theta) // 256)]
@@ -289,9 +289,9 @@ def align_draws(draws: Tensor, group: SymmetryGroup, *, generator: torch.Generat
     sweeps = 20  # prior-like units never settle and needn't
     fresh = relabel(some, group, n_starts=4, max_sweeps=sweeps, generator=stream)
     reference = estimate_reference(fresh.theta, labelling.mean_square)
-    runs = [labelling.descended(reference, sweeps)]
+    runs = [labelling.descend(reference, sweeps)]
     if len(labelling.layers) > 1:
-        runs.append(labelling.forward(reference).descended(reference, sweeps))
+        runs.append(labelling.label_forward(reference).descend(reference, sweeps))
     return min(runs, key=lambda run: label_objective(run.theta, group)).theta
 
 

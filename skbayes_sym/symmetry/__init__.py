@@ -30,7 +30,7 @@ from skbayes_sym.symmetry.group import (
     check_invariant,
     invariant_subgroup,
 )
-from skbayes_sym.symmetry.modules.merging import aligned, merge
+from skbayes_sym.symmetry.modules.merging import align_modules, merge_modules
 from skbayes_sym.symmetry.modules.module_symmetry import ModuleSymmetry, symmetry_of
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.translation import Translation
@@ -40,6 +40,6 @@ __all__ = [
     "AxisUnits", "Bethe", "Estimate", "Exact", "ExactUpTo", "Gap", "GapGradient", "Importance",
     "InfoNCE", "ModuleSymmetry", "NotInvariantError", "Orthogonal", "PermanentEstimate", "Product",
     "SignedPermutation", "Soules", "SymmetryGroup", "Translation", "Trivial", "UnitEntries",
-    "UnitGap", "UnitGroup", "Units", "Wreath", "aligned", "check_invariant", "invariant_subgroup",
-    "merge", "symmetry_of", "unit_layers",
+    "UnitGap", "UnitGroup", "Units", "Wreath", "align_modules", "check_invariant",
+    "invariant_subgroup", "merge_modules", "symmetry_of", "unit_layers",
 ]  # fmt: skip

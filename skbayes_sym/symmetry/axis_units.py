@@ -48,7 +48,7 @@ class UnitEntries:
     flips: tuple[tuple[bool, ...], ...] = ()
     is_pair: bool = False
 
-    def of(self, theta: Tensor) -> Tensor:
+    def view(self, theta: Tensor) -> Tensor:
         """View of the entries, (*B, P) -> (*B, *sizes)."""
         step = theta.stride(-1)
         strides = (*theta.stride()[:-1], *(step * stride for stride in self.strides))
@@ -65,7 +65,7 @@ class UnitEntries:
         )
 
     @property
-    def where(self) -> tuple[int, frozenset[tuple[int, int]]]:
+    def location(self) -> tuple[int, frozenset[tuple[int, int]]]:
         """The entries, whatever the order of the axes."""
         return self.offset, frozenset(zip(self.strides, self.sizes, strict=True))
 
@@ -87,23 +87,23 @@ class AxisUnits(SignedPermutations):
         Number d of units.
     n_signs : int, default=0
         Number K of independent signs of a unit; ``UnitEntries.flips`` says what each negates.
-    places : tuple of int, default=()
+    outer_shape : tuple of int, default=()
         Sizes of outer axes, each place of which has units of its own, which move independently.
     permute : bool, default=True
         Whether units can be exchanged.
 
     Notes
     -----
-    The group is ``(Z_2^K wr S_d)`` to the power of the number of places; `Wreath` adds the moves of
-    the places themselves. An element is a `SignedPermutation` with a permutation (*B, *places, d)
-    and signs (*B, *places, d, K). The action costs O(P), alignment O(d P) and
-    assignment problems of size d.
+    The group is ``(Z_2^K wr S_d)`` to the power of the number of outer positions. `Wreath` adds
+    the permutations of the outer positions themselves. An element is a `SignedPermutation` with a
+    permutation (*B, *outer_shape, d) and signs (*B, *outer_shape, d, K). The action costs O(P).
+    Alignment costs O(d P) and assignment problems of size d.
     """
 
     entries: tuple[UnitEntries, ...]
     n_units: int
     n_signs: int = 0
-    places: tuple[int, ...] = ()
+    outer_shape: tuple[int, ...] = ()
     permute: bool = True
 
     @cached_property
@@ -121,8 +121,8 @@ class AxisUnits(SignedPermutations):
         if any(e.is_pair for e in self.entries) or not (self.permute or flip):
             return ()
         positions = torch.arange(self.n_params)
-        shape = (prod(self.places), self.n_units, -1)
-        index = torch.cat([e.of(positions).reshape(shape) for e in self.entries], dim=-1)
+        shape = (prod(self.outer_shape), self.n_units, -1)
+        index = torch.cat([e.view(positions).reshape(shape) for e in self.entries], dim=-1)
         return tuple(Units(table, self.permute, flip) for table in index)
 
     def subgroup(self, *, permute: bool, signs: Sequence[int]) -> "AxisUnits":
@@ -133,21 +133,21 @@ class AxisUnits(SignedPermutations):
         batch = theta.shape[:-1]
         g = self.expand(SignedPermutation(*(part.to(theta.device) for part in g)), batch)
         for e in self.entries:
-            values = e.of(theta)
+            values = e.view(theta)
             for axis in range(1 + e.is_pair):
                 if self.permute:
-                    values = take(values, g.permutation, len(batch) + len(self.places) + axis)
+                    values = take(values, g.permutation, len(batch) + len(self.outer_shape) + axis)
                 which = [k for k, flips in enumerate(e.flips) if flips[axis]]
                 if which:
                     sign = g.sign[..., which].prod(dim=-1).to(theta)
                     n_rest = values.ndim - sign.ndim - axis
                     values = values * sign.view(*sign.shape[:-1], *[1] * axis, -1, *[1] * n_rest)
-            e.of(theta).copy_(values)
+            e.view(theta).copy_(values)
         return theta
 
     def expand(self, g: SignedPermutation, batch: Sequence[int]) -> SignedPermutation:
         """Element with the batch shape ``batch``."""
-        shape = (*batch, *self.places, self.n_units)
+        shape = (*batch, *self.outer_shape, self.n_units)
         return SignedPermutation(g.permutation.expand(shape), g.sign.expand(*shape, self.n_signs))
 
     def align(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, SignedPermutation]:
@@ -166,7 +166,7 @@ class AxisUnits(SignedPermutations):
         nearest, total = self._descended(theta, self.identity(), reference)
         other, second = self._descended(moved, g, reference)
         nearer = is_nearer(other, nearest, reference)
-        return torch.where(nearer.unsqueeze(-1), other, nearest), second.where(nearer, total)
+        return torch.where(nearer.unsqueeze(-1), other, nearest), second.select(nearer, total)
 
     def _descended(
         self, theta: Tensor, total: SignedPermutation, reference: Tensor
@@ -182,7 +182,7 @@ class AxisUnits(SignedPermutations):
             if not bool(nearer.any()):
                 break
             theta = torch.where(nearer.unsqueeze(-1), moved, theta)
-            total = self.compose(g, total).where(nearer, total)
+            total = self.compose(g, total).select(nearer, total)
         return theta, total
 
     def scores(
@@ -191,14 +191,14 @@ class AxisUnits(SignedPermutations):
     ) -> Tables:  # fmt: skip
         """Inner products of unit ``i`` of the reference with unit ``j``, [i, j].
 
-        A table (*B, *places, d, d) for each set of signs that negate what is compared. Of a pair
-        the other unit stays in its place. ``across``: every place of the reference (of one axis)
-        with every place of ``theta``, (*B, n, n, d, d).
+        A table (*B, *outer_shape, d, d) for each set of signs that negate what is compared. Of a
+        pair the other unit stays in its place. ``across``: every place of the reference (of one
+        axis) with every place of ``theta``, (*B, n, n, d, d).
         """
         tables: Tables = {}
         for e in entries:
             for axis in range(1 + e.is_pair):
-                ours, theirs = (self._rows(e.of(t), e, axis) for t in (reference, theta))
+                ours, theirs = (self._rows(e.view(t), e, axis) for t in (reference, theta))
                 if across:
                     ours = ours.unsqueeze(-3)
                     theirs = theirs.unsqueeze(-4)
@@ -207,8 +207,8 @@ class AxisUnits(SignedPermutations):
         return tables
 
     def _rows(self, values: Tensor, e: UnitEntries, axis: int) -> Tensor:
-        """Entries of each unit, (*B, *places, d, p)."""
-        units = values.ndim - len(e.sizes) + len(self.places)
+        """Entries of each unit, (*B, *outer_shape, d, p)."""
+        units = values.ndim - len(e.sizes) + len(self.outer_shape)
         values = values.transpose(units, units + axis)
         return values.reshape(*values.shape[: units + 1], -1)
 
@@ -233,7 +233,7 @@ class AxisUnits(SignedPermutations):
         return SignedPermutation(permutation, signs.view(len(totals), self.n_signs)[chosen])
 
     def best_score(self, tables: Tables) -> Tensor:
-        """Largest sum of scores that an element reaches, (*B, *places)."""
+        """Largest sum of scores that an element reaches, (*B, *outer_shape)."""
         score = self.totals(tables).amax(dim=0)
         return score.gather(-1, self._best_permutation(score).unsqueeze(-1)).sum(dim=(-2, -1))
 
@@ -245,9 +245,9 @@ class AxisUnits(SignedPermutations):
     def coordinate_orbits(self, n_params: int) -> Tensor:
         """Orbits, one for each place of the other axes; a pair's diagonal apart."""
         orbits = torch.arange(n_params)
-        units = len(self.places)
+        units = len(self.outer_shape)
         for e in self.entries if self.permute else ():
-            values = e.of(orbits)
+            values = e.view(orbits)
             if not e.is_pair:
                 values.copy_(values.amin(dim=units, keepdim=True).expand(values.shape).clone())
                 continue
@@ -372,7 +372,7 @@ class Wreath(InPlaceActionMixin, SimpleGroup):
                 nearer = is_nearer(moved, theta, reference)
                 theta = torch.where(nearer.unsqueeze(-1), moved, theta)
                 both = zip(self.compose(g, total), total, strict=True)
-                total = tuple(a.where(nearer, b) for a, b in both)
+                total = tuple(a.select(nearer, b) for a, b in both)
             if torch.equal(start, theta):
                 break
         return theta, total
@@ -380,7 +380,7 @@ class Wreath(InPlaceActionMixin, SimpleGroup):
     def generators(self) -> list[tuple[str, Element]]:
         return [(name.replace("layer", "level"), g) for name, g in Product(self.parts).generators()]
 
-    def restricted(self, keeps: Callable[[SymmetryGroup], bool]) -> SymmetryGroup:
+    def restrict(self, keeps: Callable[[SymmetryGroup], bool]) -> SymmetryGroup:
         parts: Any = tuple(part.kept(keeps) for part in self.parts)
         group = replace(self, parts=parts)
         return group if any(part.permute or part.n_signs for part in parts) else Trivial()
@@ -400,7 +400,7 @@ class Wreath(InPlaceActionMixin, SimpleGroup):
             order = (*self.above[j], j)
             axes = [n + order.index(name) for name in names if name in order]
             index = self.parts[j].expand(outer[j], batch).permutation.permute(*range(n), *axes)
-            places = zip(self.parts[k].places, names, strict=True)
+            places = zip(self.parts[k].outer_shape, names, strict=True)
             index = index.reshape(*batch, *(size if name in order else 1 for size, name in places))
             moves = SignedPermutation(*(_along(part, index, n + names.index(j)) for part in moves))
         return moves
@@ -410,7 +410,7 @@ class Wreath(InPlaceActionMixin, SimpleGroup):
         part = self.parts[k]
         g = list(self.identity())
         inner = [i for i, names in enumerate(self.above) if names == (k,)]
-        if part.places or not inner:
+        if part.outer_shape or not inner:
             theta, g[k] = part.align(theta, reference)
             return theta, tuple(g)
         g[k] = part.best(self._nested_totals(k, inner, theta, reference))
@@ -422,9 +422,9 @@ class Wreath(InPlaceActionMixin, SimpleGroup):
     def _nested_totals(self, k: int, inner: list[int], theta: Tensor, reference: Tensor) -> Tensor:
         """`AxisUnits.totals` of part ``k``, inner units at their best for every match and sign."""
         part = self.parts[k]
-        inside = [{e.where: e for e in self.parts[i].entries} for i in inner]
-        alone = {e.where: e for e in part.entries if sum(e.where in i for i in inside) == 1}
-        shared = [e for e in part.entries if e.where not in alone]
+        inside = [{e.location: e for e in self.parts[i].entries} for i in inner]
+        alone = {e.location: e for e in part.entries if sum(e.location in i for i in inside) == 1}
+        shared = [e for e in part.entries if e.location not in alone]
         totals = list(part.totals(part.scores(theta, reference, shared)))
         for i, entries in zip(inner, inside, strict=True):
             by_key = {

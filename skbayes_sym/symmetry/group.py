@@ -61,7 +61,7 @@ class SymmetryGroup(Protocol):
         """
 
 
-class ChecksWeights:
+class WeightValidationMixin:
     """Base of groups that know how many weights they act on, and check what they are given."""
 
     @property
@@ -111,7 +111,7 @@ class ChecksWeights:
             )
 
 
-class InPlaceActionMixin(ChecksWeights):
+class InPlaceActionMixin(WeightValidationMixin):
     """Base of groups that can move the entries of a ``theta`` without a copy."""
 
     def batch(self, g: Any) -> tuple[int, ...]:
@@ -165,7 +165,7 @@ class SimpleGroup:
     def factors(self) -> tuple[Any, ...]:
         return (self,)
 
-    def restricted(self, keeps: Callable[[SymmetryGroup], bool]) -> SymmetryGroup:
+    def restrict(self, keeps: Callable[[SymmetryGroup], bool]) -> SymmetryGroup:
         """Subgroup of what ``keeps`` accepts."""
         group: Any = self
         return group if keeps(group) else Trivial()
@@ -183,7 +183,7 @@ def described(heading: str, lines: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, repr=False)
-class Product(ChecksWeights):
+class Product(WeightValidationMixin):
     """Direct product of groups whose actions on one ``theta`` commute.
 
     An element is a tuple with one element of every factor. The hidden layers of a network are the
@@ -202,7 +202,7 @@ class Product(ChecksWeights):
 
     @property
     def n_params(self) -> int:
-        known = (f.n_params for f in self.factors if isinstance(f, ChecksWeights))
+        known = (f.n_params for f in self.factors if isinstance(f, WeightValidationMixin))
         return max(known, default=0)
 
     def check_element(self, g: Any) -> None:
@@ -274,11 +274,11 @@ class Product(ChecksWeights):
                 named.append((f"layer {i + 1}: {name}", element))
         return named
 
-    def restricted(self, keeps: Callable[[SymmetryGroup], bool]) -> SymmetryGroup:
+    def restrict(self, keeps: Callable[[SymmetryGroup], bool]) -> SymmetryGroup:
         kept: list[SymmetryGroup] = []
         for factor in self.factors:
             if isinstance(factor, SimpleGroup):
-                kept += factor.restricted(keeps).factors
+                kept += factor.restrict(keeps).factors
             elif keeps(factor):  # a group of one's own, as a whole
                 kept.append(factor)
         return Product(tuple(kept)) if kept else Trivial()
@@ -311,7 +311,7 @@ class NotInvariantError(ValueError):
 
 def check_invariant(
     group: SymmetryGroup, log_prob: Callable[[Tensor], Tensor], layout: ParamLayout, *,
-    what: str = "prior", remedy: str = "",
+    name: str = "prior", remedy: str = "",
 ) -> None:  # fmt: skip
     """Raise unless ``log_prob`` is the same at ``theta`` and at ``g.theta``.
 
@@ -323,8 +323,10 @@ def check_invariant(
     group : SymmetryGroup
     log_prob : callable (*B, P) -> (*B,)
     layout : ParamLayout
-    what, remedy : str
-        Named in the error.
+    name : str, default="prior"
+        What ``log_prob`` is, for the error message.
+    remedy : str, default=""
+        Sentence at the end of the error message.
 
     Raises
     ------
@@ -337,15 +339,15 @@ def check_invariant(
     )
     if changing is None:
         return
-    name, g = changing
+    generator_name, g = changing
     blocks = torch.zeros(len(layout.shapes), layout.n_params, dtype=torch.float64)
     for row, where in zip(blocks, layout.slices.values(), strict=True):
         row[where] = probe[where]
     broken = (_changes(group, g, log_prob, row) for row in blocks)
     parameters = [n for n, bad in zip(layout.shapes, broken, strict=True) if bad]
     raise NotInvariantError(
-        f"the {what} is not invariant under the symmetry ({name}): it tells the units apart in "
-        f"{', '.join(parameters) or 'several parameters at once'}. {remedy}".rstrip()
+        f"the {name} is not invariant under the symmetry ({generator_name}): it tells the units "
+        f"apart in {', '.join(parameters) or 'several parameters at once'}. {remedy}".rstrip()
     )
 
 
@@ -364,7 +366,7 @@ def invariant_subgroup(
     def keeps(part: SymmetryGroup) -> bool:
         return not any(_changes(part, g, log_prob, probe) for _, g in part.generators())
 
-    return Product(group.factors).restricted(keeps)
+    return Product(group.factors).restrict(keeps)
 
 
 def _probe(n: int) -> Tensor:

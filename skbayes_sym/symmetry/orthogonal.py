@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.numerics.random import random_orthogonal
-from skbayes_sym.symmetry.group import ChecksWeights, SimpleGroup
+from skbayes_sym.symmetry.group import SimpleGroup, WeightValidationMixin
 from skbayes_sym.symmetry.units import gather_units
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Orthogonal(ChecksWeights, SimpleGroup):
+class Orthogonal(WeightValidationMixin, SimpleGroup):
     """Orthogonal matrices, each applied to many rows at once: O(k), Moore 2016, section 3.2.
 
     In ``R = U V'`` the rows of U and V can be rotated and reflected together without changing R.

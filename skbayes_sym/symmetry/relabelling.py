@@ -18,9 +18,9 @@ from skbayes_sym.symmetry.group import Product, SymmetryGroup
 from skbayes_sym.symmetry.units import (
     SignedPermutation,
     UnitGroup,
-    entries_shared_with_no_later_layer,
+    anchored_entries,
     gather_units,
-    positive_or_negative,
+    nonzero_sign,
     unit_layers,
 )
 
@@ -82,7 +82,7 @@ def improve_labelling(
         sign, gain = _signs_and_gain(similarity, odd, permutation, layer.flips)
         stay = SignedPermutation(identity, torch.ones_like(sign))
         moved = gain > tol
-        parts.append((*SignedPermutation(permutation, sign).where(moved, stay), moved))
+        parts.append((*SignedPermutation(permutation, sign).select(moved, stay), moved))
     permutation, sign, moved = (torch.cat(p) for p in zip(*parts, strict=True))
     return SignedPermutation(permutation, sign), moved
 
@@ -149,7 +149,7 @@ def _signs_and_gain(
 ) -> tuple[Tensor, Tensor]:
     """Best signs of this permutation, and what both gain over the labels as they are, nats."""
     chosen = permutation.unsqueeze(-1)
-    sign = positive_or_negative(odd.gather(-1, chosen).squeeze(-1), free=flips)
+    sign = nonzero_sign(odd.gather(-1, chosen).squeeze(-1), free=flips)
     current = similarity.diagonal(dim1=-2, dim2=-1)
     if flips:  # as they are, units keep their signs, good or bad
         current = current + 2.0 * odd.diagonal(dim1=-2, dim2=-1).clamp_max(0.0)
@@ -170,7 +170,7 @@ class Labelling:
     mean_square: Tensor  # (P,); `orbit_mean_square` of the draws
 
     @classmethod
-    def given(cls, theta: Tensor, group: SymmetryGroup) -> "Labelling":
+    def from_draws(cls, theta: Tensor, group: SymmetryGroup) -> "Labelling":
         """Draws labelled as they are given."""
         layers = unit_layers(group)
         shape = (len(theta), -1)
@@ -181,30 +181,32 @@ class Labelling:
         """Estimated from the draws as labelled."""
         return estimate_reference(self.theta, self.mean_square)
 
-    def moved(self, i: int, g: SignedPermutation) -> "Labelling":
+    def apply(self, i: int, g: SignedPermutation) -> "Labelling":
         """Move each draw's units of layer ``i`` by its ``g``."""
         layer = self.layers[i]
         elements = list(self.elements)
         elements[i] = layer.compose(g, elements[i])
         return replace(self, theta=layer.act(g, self.theta), elements=tuple(elements))
 
-    def anchored(self) -> tuple[UnitGroup, ...]:
+    def anchored_groups(self) -> tuple[UnitGroup, ...]:
         """Each layer's group on what is anchored once the layers before are aligned.
 
         Weights from the inputs or from earlier layers, biases, and weights to the outputs.
         """
-        masks = entries_shared_with_no_later_layer(self.layers)
-        return tuple(f.on(f.index[:, mask]) for f, mask in zip(self.layers, masks, strict=True))
+        masks = anchored_entries(self.layers)
+        return tuple(
+            f.with_index(f.index[:, mask]) for f, mask in zip(self.layers, masks, strict=True)
+        )
 
-    def forward(self, reference: DiagonalReference) -> "Labelling":
+    def label_forward(self, reference: DiagonalReference) -> "Labelling":
         """Labels from scratch, first layer first, each judged by its anchored entries."""
         labelling = self
-        for i, layer in enumerate(self.anchored()):
+        for i, layer in enumerate(self.anchored_groups()):
             g, _ = improve_labelling(labelling.theta, layer, reference, thorough=True)
-            labelling = labelling.moved(i, g)
+            labelling = labelling.apply(i, g)
         return labelling
 
-    def improved(
+    def improve(
         self, reference: DiagonalReference, *, thorough: bool
     ) -> tuple["Labelling", Tensor]:
         """Every layer given the others, last first; and which draws moved, bool (n,).
@@ -218,15 +220,15 @@ class Labelling:
                 labelling.theta, self.layers[i], reference, thorough=thorough
             )
             if bool(moved.any()):
-                labelling = labelling.moved(i, g)
+                labelling = labelling.apply(i, g)
                 any_moved = any_moved | moved
         return labelling, any_moved
 
-    def descended(self, reference: DiagonalReference, max_sweeps: int) -> "Labelling":
+    def descend(self, reference: DiagonalReference, max_sweeps: int) -> "Labelling":
         """Labels and reference in turn, from a given reference, until no draw moves."""
         labelling = self
         for sweep in range(max_sweeps):
-            labelling, moved = labelling.improved(reference, thorough=sweep == 0)
+            labelling, moved = labelling.improve(reference, thorough=sweep == 0)
             if not bool(moved.any()):
                 break
             reference = labelling.reference()
@@ -237,9 +239,9 @@ class Labelling:
         mean, variance = reference
         return -0.5 * ((self.theta - mean).square() / variance).sum(dim=-1)
 
-    def where(self, mask: Tensor, other: "Labelling") -> "Labelling":
+    def select(self, mask: Tensor, other: "Labelling") -> "Labelling":
         """These labels of the draws where ``mask`` (n,) holds, elsewhere the other's."""
-        elements = (a.where(mask, b) for a, b in zip(self.elements, other.elements, strict=True))
+        elements = (a.select(mask, b) for a, b in zip(self.elements, other.elements, strict=True))
         theta = torch.where(mask.unsqueeze(-1), self.theta, other.theta)
         return replace(self, theta=theta, elements=tuple(elements))
 
@@ -286,7 +288,7 @@ def relabel(
 
     Stephens (2000), "Dealing with label switching in mixture models", J. R. Stat. Soc. B 62.
     """
-    original = Labelling.given(_scaled(theta), group)
+    original = Labelling.from_draws(_scaled(theta), group)
     runs = []
     for start in torch.randperm(len(theta), generator=generator)[:n_starts].tolist():
         run = _first_pass(original, start), len(theta)
@@ -365,7 +367,7 @@ def canonical_element(theta: Tensor, group: SymmetryGroup) -> tuple[SignedPermut
     """The one element that brings aligned draws into a fixed order, the same for all draws.
 
     Units that can be exchanged stand in decreasing order of the norm of their mean anchored
-    entries (`entries_shared_with_no_later_layer`), the largest of which is made positive where
+    entries (`anchored_entries`), the largest of which is made positive where
     signs are free.
 
     ``theta`` (n, P).
@@ -373,13 +375,13 @@ def canonical_element(theta: Tensor, group: SymmetryGroup) -> tuple[SignedPermut
     mean = theta.mean(dim=0)
     elements = []
     layers = unit_layers(group)
-    for layer, mask in zip(layers, entries_shared_with_no_later_layer(layers), strict=True):
+    for layer, mask in zip(layers, anchored_entries(layers), strict=True):
         units = mean[layer.index[:, mask]]
         order = torch.arange(layer.n_units)
         if layer.permutes:
             order = units.norm(dim=-1).argsort(descending=True, stable=True)
         largest = units.gather(-1, units.abs().argmax(dim=-1, keepdim=True)).squeeze(-1)
-        g = SignedPermutation(order, positive_or_negative(largest[order], free=layer.flips))
+        g = SignedPermutation(order, nonzero_sign(largest[order], free=layer.flips))
         mean = layer.act(g, mean)
         elements.append(g)
     return tuple(elements)
@@ -392,11 +394,11 @@ def _scaled(theta: Tensor) -> Tensor:
 
 def _first_pass(labelling: Labelling, start: int) -> Labelling:
     """Forward through the layers, from draw ``start`` as the mean of what is anchored."""
-    for i, layer in enumerate(labelling.anchored()):
+    for i, layer in enumerate(labelling.anchored_groups()):
         flat = layer.index.flatten()
         first = DiagonalReference(labelling.theta[start], labelling.mean_square).at(flat)
-        alone = layer.on(torch.arange(len(flat)).reshape(layer.index.shape))
-        labelling = labelling.moved(i, _settle(labelling.theta[:, flat], alone, first))
+        alone = layer.with_index(torch.arange(len(flat)).reshape(layer.index.shape))
+        labelling = labelling.apply(i, _settle(labelling.theta[:, flat], alone, first))
     return labelling
 
 
@@ -423,18 +425,18 @@ def _sweep(labelling: Labelling, n_changing: int, n_sweeps: int) -> tuple[Labell
         if n_changing == 0:
             break
         reference = labelling.reference()
-        labelling, moved = labelling.improved(reference, thorough=False)
+        labelling, moved = labelling.improve(reference, thorough=False)
         if not bool(moved.any()):
-            labelling, moved = labelling.improved(reference, thorough=True)
+            labelling, moved = labelling.improve(reference, thorough=True)
             if len(labelling.layers) > 1:
                 # Labels by a forward pass under a fixed reference, where they fit better.
-                anew = labelling.forward(reference)
+                anew = labelling.label_forward(reference)
                 for _ in range(3):
-                    anew, _ = anew.improved(reference, thorough=True)
+                    anew, _ = anew.improve(reference, thorough=True)
                 ours = labelling.log_prob(reference)
                 theirs = anew.log_prob(reference)
                 better = theirs > ours + 1e-9 * (1.0 + ours.abs())
-                labelling = anew.where(better, labelling)
+                labelling = anew.select(better, labelling)
                 moved = moved | better
         n_changing = int(moved.sum())
     return labelling, n_changing

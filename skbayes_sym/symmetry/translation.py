@@ -14,11 +14,11 @@ from math import inf
 import torch
 from torch import Tensor
 
-from skbayes_sym.symmetry.group import ChecksWeights, SimpleGroup
+from skbayes_sym.symmetry.group import SimpleGroup, WeightValidationMixin
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Translation(ChecksWeights, SimpleGroup):
+class Translation(WeightValidationMixin, SimpleGroup):
     """The group ``w -> w + v`` with ``X v = 0``.
 
     Parameters

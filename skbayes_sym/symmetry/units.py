@@ -28,7 +28,7 @@ class SignedPermutation(NamedTuple):
     permutation: Tensor  # int64 (*B, d)
     sign: Tensor  # +-1, int8 (*B, d)
 
-    def where(self, mask: Tensor, other: "SignedPermutation") -> "SignedPermutation":
+    def select(self, mask: Tensor, other: "SignedPermutation") -> "SignedPermutation":
         """This element where ``mask`` (*B,) holds, elsewhere the other."""
         masks = (mask.view(*mask.shape, *[1] * (part.ndim - mask.ndim)) for part in self)
         parts = zip(masks, self, other, strict=True)
@@ -55,7 +55,7 @@ class UnitGroup(SymmetryGroup, Protocol):
     def n_units(self) -> int:
         """Number d of units."""
 
-    def on(self, index: Tensor) -> "UnitGroup":
+    def with_index(self, index: Tensor) -> "UnitGroup":
         """Group acting on other entries, int64 (d, p'): of some of its columns, say."""
 
 
@@ -64,13 +64,13 @@ class SignedPermutations(InPlaceActionMixin, SimpleGroup):
 
     n_units: int
     n_signs: int  # of a unit
-    places: tuple[int, ...]
+    outer_shape: tuple[int, ...]
     permute: bool
 
     @property
     def log_order(self) -> float:
         permutations = lgamma(self.n_units + 1) if self.permute else 0.0
-        return prod(self.places) * (permutations + self.n_signs * self.n_units * log(2.0))
+        return prod(self.outer_shape) * (permutations + self.n_signs * self.n_units * log(2.0))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}: {self.moves}, log |G| = {self.log_order:.1f} nats"
@@ -78,7 +78,7 @@ class SignedPermutations(InPlaceActionMixin, SimpleGroup):
     @property
     def moves(self) -> str:
         """The units and what moves them, in words."""
-        several = f"{prod(self.places)} times " if self.places else ""
+        several = f"{prod(self.outer_shape)} times " if self.outer_shape else ""
         moves = ["exchanged" if self.permute else "in their places"]
         if self.n_signs:
             moves.append(
@@ -92,7 +92,7 @@ class SignedPermutations(InPlaceActionMixin, SimpleGroup):
                 f"an element of this group is a SignedPermutation, got {type(g).__name__}: take "
                 "one of group.sample or group.generators."
             )
-        shape = (*self.places, self.n_units)
+        shape = (*self.outer_shape, self.n_units)
         if tuple(g.permutation.shape[-len(shape) :]) != shape:
             raise ValueError(
                 f"the element has a permutation of shape {tuple(g.permutation.shape)}, but this "
@@ -100,12 +100,12 @@ class SignedPermutations(InPlaceActionMixin, SimpleGroup):
             )
 
     def identity(self) -> SignedPermutation:
-        shape = (*self.places, self.n_units)
+        shape = (*self.outer_shape, self.n_units)
         signs = torch.ones(*shape, self.n_signs, dtype=torch.int8)
         return SignedPermutation(torch.arange(self.n_units).expand(shape), signs)
 
     def sample(self, shape: Sequence[int], *, generator: torch.Generator) -> SignedPermutation:
-        shape = (*shape, *self.places)
+        shape = (*shape, *self.outer_shape)
         device = generator.device
         permutation = torch.arange(self.n_units, device=device).expand(*shape, self.n_units)
         if self.permute:
@@ -114,14 +114,14 @@ class SignedPermutations(InPlaceActionMixin, SimpleGroup):
         return SignedPermutation(permutation, torch.where(coin < 0.5, -1, 1).to(torch.int8))
 
     def batch(self, g: SignedPermutation) -> tuple[int, ...]:
-        return tuple(g.permutation.shape[: -1 - len(self.places)])
+        return tuple(g.permutation.shape[: -1 - len(self.outer_shape)])
 
     def generators(self) -> list[tuple[str, SignedPermutation]]:
         """An exchange, a rotation and flips of the first unit (or of each), at every place."""
         d = self.n_units
         named = []
         orders = {"0 and 1 exchanged": [1, 0, *range(2, d)], "rotated": [d - 1, *range(d - 1)]}
-        for place in product(*map(range, self.places)):
+        for place in product(*map(range, self.outer_shape)):
             where = f" at place {', '.join(map(str, place))}" if place else ""
             for name, order in orders.items() if self.permute and d > 1 else ():
                 permutation, signs = (part.clone() for part in self.identity())
@@ -150,7 +150,7 @@ class SignedPermutations(InPlaceActionMixin, SimpleGroup):
         permute = self.permute and has(permute=True, signs=())
         return self.subgroup(permute=permute, signs=signs)
 
-    def restricted(self, keeps: Callable[[SymmetryGroup], bool]) -> SymmetryGroup:
+    def restrict(self, keeps: Callable[[SymmetryGroup], bool]) -> SymmetryGroup:
         group: Any = self.kept(keeps)
         return group if group.permute or group.n_signs else Trivial()
 
@@ -199,7 +199,7 @@ class Units(SignedPermutations):
     index: Tensor
     permute: bool = True
     flip: bool = False
-    places: tuple[int, ...] = field(default=(), init=False, repr=False)
+    outer_shape: tuple[int, ...] = field(default=(), init=False, repr=False)
 
     @cached_property
     def n_params(self) -> int:  # type: ignore[override]
@@ -228,7 +228,7 @@ class Units(SignedPermutations):
     def subgroup(self, *, permute: bool, signs: Sequence[int]) -> "Units":
         return replace(self, permute=permute, flip=len(signs) > 0)
 
-    def on(self, index: Tensor) -> "Units":
+    def with_index(self, index: Tensor) -> "Units":
         """Group acting on other entries, int64 (d, p'): of some of its columns, say."""
         return replace(self, index=index)
 
@@ -256,7 +256,7 @@ class Units(SignedPermutations):
         else:
             permutation = torch.arange(self.n_units, device=inner.device).expand(inner.shape[:-1])
         chosen = inner.gather(-1, permutation.unsqueeze(-1)).squeeze(-1)
-        g = SignedPermutation(permutation, positive_or_negative(chosen, free=self.flip))
+        g = SignedPermutation(permutation, nonzero_sign(chosen, free=self.flip))
         return self.act(g, theta), g
 
     def identity(self) -> SignedPermutation:
@@ -300,7 +300,7 @@ def split_units(group: SymmetryGroup) -> tuple[SymmetryGroup, tuple[SymmetryGrou
     return Product(units) if units else Trivial(), others
 
 
-def entries_shared_with_no_later_layer(layers: Sequence[UnitGroup]) -> list[Tensor]:
+def anchored_entries(layers: Sequence[UnitGroup]) -> list[Tensor]:
     """Which entries of each layer's units no later layer moves, bool (p_l,).
 
     Weights from the inputs and from earlier layers, the bias, and in the last layer the weights to
@@ -313,7 +313,7 @@ def entries_shared_with_no_later_layer(layers: Sequence[UnitGroup]) -> list[Tens
     return masks
 
 
-def positive_or_negative(values: Tensor, *, free: bool = True) -> Tensor:
+def nonzero_sign(values: Tensor, *, free: bool = True) -> Tensor:
     """Sign of each value, int8; 1 for zero, and for all where signs aren't free."""
     return torch.where((values < 0) & free, -1, 1).to(torch.int8)
 

@@ -19,7 +19,7 @@ from skbayes_sym.inspection import SymmetryDisplay
 from skbayes_sym.inspection.symmetry_removal import remove_symmetries
 from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
 from skbayes_sym.symmetry import Wreath, symmetry_of
-from skbayes_sym.symmetry.modules.module_symmetry import module_function
+from skbayes_sym.symmetry.modules.module_symmetry import build_output_function
 from skbayes_sym.symmetry.relabelling import align_to_mean, orbit_mean_square
 
 SMALL = {"hidden_layer_sizes": (3,), "activation": "tanh", "n_features_in": 1, "random_state": 0}
@@ -210,7 +210,7 @@ def test_draws_of_any_module_come_back_to_one_copy():
     spread, given = flat.std(dim=0), torch.from_numpy(draws).std(dim=0)
     torch.testing.assert_close(spread.mean(), tight.std(dim=0).mean(), rtol=0.01, atol=0)
     assert given.mean() > 5 * spread.mean()
-    function = module_function(module, group.layout, (x,))
+    function = build_output_function(module, group.layout, (x,))
     for before, after in zip(torch.from_numpy(draws)[:5], flat[:5], strict=True):
         torch.testing.assert_close(function(after), function(before), rtol=0, atol=1e-12)
     wide = torch.randn(60, len(base), generator=generator, dtype=torch.float64)

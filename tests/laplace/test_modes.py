@@ -15,7 +15,7 @@ from skbayes_sym.laplace import gauss_newton_laplace as evidence_method
 from skbayes_sym.laplace.defaults import GaussNewtonDefaults
 from skbayes_sym.laplace.posterior import ModeMixture
 from skbayes_sym.models.priors import ARD
-from skbayes_sym.symmetry.gaps.monte_carlo_gap import DrawnGap
+from skbayes_sym.symmetry.gaps.monte_carlo_gap import MonteCarloGap
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 3))
@@ -92,7 +92,7 @@ def test_the_joint_covariance_is_that_of_the_mixtures_draws():
 def test_evidences_are_reported_and_dont_weigh():
     reg = clone(SMALL).fit(X, np.sin(2.0 * Y))
     assert reg.log_evidence_modes_.max() == pytest.approx(reg.log_evidence_curve_[-1], abs=1.0)
-    gap = DrawnGap(reg.symmetry_, reg.posterior_.loc.shape[1])
+    gap = MonteCarloGap(reg.symmetry_, reg.posterior_.loc.shape[1])
     normals = [ModeMixture(*(t[None] for t in mode)) for mode in
                zip(reg.posterior_.loc, reg.posterior_.factor, strict=True)]  # fmt: skip
     gaps = [gap.estimate(q, generator=torch.Generator().manual_seed(5)) for q in normals]

@@ -13,7 +13,7 @@ from skbayes_sym.symmetry.units import (
     SignedPermutation,
     UnitGroup,
     Units,
-    entries_shared_with_no_later_layer,
+    anchored_entries,
     split_units,
     unit_layers,
 )
@@ -55,7 +55,7 @@ def test_where_takes_elements_one_by_one():
     group = Units(INDEX, flip=True)
     g, h = (group.sample((6,), generator=torch.Generator().manual_seed(i)) for i in range(2))
     mask = torch.tensor([True, False] * 3)
-    both = g.where(mask, h)
+    both = g.select(mask, h)
     for parts in zip(both, g, h, strict=True):
         assert_close(parts[0], torch.where(mask.unsqueeze(-1), parts[1], parts[2]))
 
@@ -72,7 +72,7 @@ def test_layers_of_a_group():
 
 def test_entries_shared_with_no_later_layer():
     layers = unit_layers(MLP(3, (5, 4), 1, TANH).symmetry())
-    first, second = entries_shared_with_no_later_layer(layers)
+    first, second = anchored_entries(layers)
     assert first.tolist() == [True] * 4 + [False] * 4  # 3 inputs and the bias; not 4 units
     assert second.all()
     assert len(second) == 5 + 1 + 1

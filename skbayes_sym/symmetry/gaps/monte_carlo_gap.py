@@ -26,7 +26,7 @@ from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.units import (
     SignedPermutation,
     UnitGroup,
-    entries_shared_with_no_later_layer,
+    anchored_entries,
     unit_layers,
 )
 
@@ -53,7 +53,7 @@ class NormalPosterior(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class DrawnGap:
+class MonteCarloGap:
     r"""Gap under exchanges and sign flips of units, of a normal with any covariance.
 
     Parameters
@@ -158,14 +158,14 @@ class DrawnGap:
 
 
 def evidence_over_copies(
-    gap: DrawnGap, log_evidence: np.ndarray, modes: Sequence[NormalPosterior], *,
+    gap: MonteCarloGap, log_evidence: np.ndarray, modes: Sequence[NormalPosterior], *,
     generator: torch.Generator, target_error: float = 0.05,
 ) -> Estimate:  # fmt: skip
     r"""Sum the evidence of modes and of all their copies.
 
     Parameters
     ----------
-    gap : DrawnGap
+    gap : MonteCarloGap
         Gap under the group that makes the copies.
     log_evidence : ndarray of shape (R,)
         Log evidence of every mode by itself, nats.
@@ -246,7 +246,7 @@ class _Tree(NamedTuple):
             torch.as_tensor(values, dtype=torch.float64)[0]
             for values in (posterior.loc, posterior.factor)
         )
-        masks = entries_shared_with_no_later_layer(layers)
+        masks = anchored_entries(layers)
         tables = [layer.index.cpu()[:, mask] for layer, mask in zip(layers, masks, strict=True)]
         covariance = torch.cholesky_inverse(factor)
         orders = [

@@ -172,19 +172,19 @@ def learn_mixing(inner: Tensor, gap_of: Callable[[Tensor], Tensor] = langevin_ga
     return torch.tensordot(weights, basis, 1)
 
 
-class Distance(NamedTuple):
+class SecondMoment(NamedTuple):
     """``Q = sum_i m_i m_i' / c_i``: how far rows are from 0, and along which axes."""
 
     values: Tensor  # (k,), increasing
     axes: Tensor  # (k, k), columns
 
     @classmethod
-    def of(cls, loc: Tensor, variance: Tensor) -> "Distance":
-        """Distance of rows with means (n_rows, k) and variances (n_rows,)."""
+    def from_rows(cls, loc: Tensor, variance: Tensor) -> "SecondMoment":
+        """SecondMoment of rows with means (n_rows, k) and variances (n_rows,)."""
         values, axes = torch.linalg.eigh(loc.mT @ (loc / variance.unsqueeze(-1)))
         return cls(values.clamp(min=0.0), axes)
 
-    def draws(self, noise: Tensor) -> Tensor:
+    def sample_inner(self, noise: Tensor) -> Tensor:
         """Draws of B in the axes of Q, from standard normal numbers (D, k, k).
 
         The rows enter through Q alone, so a draw costs O(k^3) however many they are.
@@ -193,7 +193,7 @@ class Distance(NamedTuple):
 
 
 def isotropic_gradient(
-    loc: Tensor, variance: Tensor, distance: Distance, inner: Tensor
+    loc: Tensor, variance: Tensor, distance: SecondMoment, inner: Tensor
 ) -> GapGradient:
     """Value and derivatives from draws of B in the axes of Q, (D, k, k).
 
@@ -231,7 +231,7 @@ class IsotropicRotationGap:
         """Average over ``n_draws`` (256 to 4,096 by default, fewer of wide rows), O(k^3) each."""
         few = max(256, min(4096, (1 << 19) // posterior.mean.shape[1] ** 2))
         noise = self._noise(posterior, (1 + (n_draws or few)) // 2, generator)
-        return _antithetic_mean(self._distance(posterior).draws(noise))
+        return _antithetic_mean(self._distance(posterior).sample_inner(noise))
 
     def value_and_gradients(
         self, posterior: RowPosterior, *, generator: torch.Generator
@@ -239,11 +239,11 @@ class IsotropicRotationGap:
         """Value and derivatives from six pairs of draws."""
         distance = self._distance(posterior)
         variance = mean_variances(posterior)
-        inner = distance.draws(self._noise(posterior, _MOST_PAIRS, generator))
+        inner = distance.sample_inner(self._noise(posterior, _MOST_PAIRS, generator))
         return isotropic_gradient(posterior.mean, variance, distance, inner)
 
-    def _distance(self, posterior: RowPosterior) -> Distance:
-        return Distance.of(posterior.mean, mean_variances(posterior))
+    def _distance(self, posterior: RowPosterior) -> SecondMoment:
+        return SecondMoment.from_rows(posterior.mean, mean_variances(posterior))
 
     def _noise(self, posterior: RowPosterior, n_pairs: int, generator: torch.Generator) -> Tensor:
         k = posterior.mean.shape[1]

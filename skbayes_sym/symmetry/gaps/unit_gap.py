@@ -257,7 +257,7 @@ class _UnitLogRatios(torch.autograd.Function):
 _CERTIFICATE_DRAWS = 4
 
 
-def settled_within(log_order: float) -> float:
+def saturation_tolerance(log_order: float) -> float:
     """Nats below ``log |G|`` that don't matter: a share of it, as draws scatter with it."""
     return max(1e-3, 1e-4 * log_order)
 
@@ -367,7 +367,7 @@ class UnitGap:
 
         The gap lies in [0, log |G|], so an average outside is moved to the nearer end. A lower
         bound of layers too wide to sum is first looked at through `Soules`, at draws of its own:
-        where it is `settled_within` log |G| it is what a few fresh draws are given to, at a
+        where it is `saturation_tolerance` log |G| it is what a few fresh draws are given to, at a
         fraction of the cost. Either way the average is a lower bound, since the choice doesn't see
         the draws.
         """
@@ -380,7 +380,8 @@ class UnitGap:
         if self.permanent.side == "lower" and self._area > 100:
             certified = replace(self, permanent=Soules(tighten=False))
             certificate = certified._average(loc, scale, _CERTIFICATE_DRAWS, generator)
-            if self.group.log_order - certificate.value < settled_within(self.group.log_order):
+            tolerance = saturation_tolerance(self.group.log_order)
+            if self.group.log_order - certificate.value < tolerance:
                 few = min(n_draws, _CERTIFICATE_DRAWS)
                 return certified._average(loc, scale, few, generator)
         return self._average(loc, scale, n_draws, generator)

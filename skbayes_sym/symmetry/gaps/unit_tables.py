@@ -41,7 +41,7 @@ class UnitTable:
     inside: tuple["UnitTable", ...] = ()
 
     @classmethod
-    def of(cls, units: UnitGroup) -> "UnitTable":
+    def from_units(cls, units: UnitGroup) -> "UnitTable":
         """Table of plain units: one sign, which negates all, or none."""
         index = units.index
         p = units.index.shape[1]
@@ -191,7 +191,7 @@ def _tables(factor: SymmetryGroup) -> Iterator[UnitTable]:
             for k in sorted(inner):  # the subgroup of the innermost units
                 yield from (replace(t, is_whole=False) for t in _tables(parts[k]))
             return
-        by_place = [{e.where: e for e in part.entries} for part in parts]
+        by_place = [{e.location: e for e in part.entries} for part in parts]
         n_owners = {where: sum(where in inside for inside in by_place[1:]) for where in by_place[0]}
         inside = tuple(
             _table(part, [e for w, e in entries.items() if n_owners[w] == 1], by_place[0])
@@ -203,13 +203,13 @@ def _tables(factor: SymmetryGroup) -> Iterator[UnitTable]:
         )
         yield replace(outer, inside=inside, is_whole=is_whole)
     else:
-        yield from map(UnitTable.of, unit_layers(factor))
+        yield from map(UnitTable.from_units, unit_layers(factor))
 
 
 def _nested_tables(units: AxisUnits, entries: Sequence[UnitEntries]) -> Iterator[UnitTable]:
     """A table for each place that has units of its own."""
     table = _table(units, entries)
-    n_places = prod(units.places)
+    n_places = prod(units.outer_shape)
     for index, moved in zip(
         table.index.reshape(n_places, *table.index.shape[-2:]),
         table.moved.reshape(n_places, -1), strict=True,
@@ -230,9 +230,9 @@ def _table(
         for e in units.entries
     )
     positions = torch.arange(n_params)
-    shape = (*units.places, units.n_units)
-    index = [e.of(positions).reshape(*shape, -1) for e in plain]
-    moved = [e.of(positions).reshape(*units.places, -1) for e in units.entries]
+    shape = (*units.outer_shape, units.n_units)
+    index = [e.view(positions).reshape(*shape, -1) for e in plain]
+    moved = [e.view(positions).reshape(*units.outer_shape, -1) for e in units.entries]
 
     def columns(flips: Sequence[Sequence[bool]], n_signs: int) -> Tensor:
         wide = [
@@ -241,7 +241,7 @@ def _table(
         ]
         return torch.cat([torch.zeros(n_signs, 0, dtype=torch.bool), *wide], dim=-1)
 
-    above = [outer[e.where].flipped if outer else () for e in plain]
+    above = [outer[e.location].flipped if outer else () for e in plain]
     return UnitTable(
         torch.cat([positions.new_zeros(*shape, 0), *index], dim=-1),
         columns([e.flipped for e in plain], units.n_signs),

@@ -11,7 +11,7 @@ from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.symmetry.modules.module_symmetry import check_module, symmetry_of
 
 
-def merge(modules: Sequence[nn.Module], example_input: Any) -> nn.Module:
+def merge_modules(modules: Sequence[nn.Module], example_input: Any) -> nn.Module:
     """Average of modules of one architecture after their units are aligned.
 
     Parameters
@@ -24,15 +24,15 @@ def merge(modules: Sequence[nn.Module], example_input: Any) -> nn.Module:
     Returns
     -------
     torch.nn.Module
-        A copy of the first whose parameters and floating-point buffers are the means of `aligned`.
-        Integers and bools are the first's.
+        A copy of the first whose parameters and floating-point buffers are the means of
+        `align_modules`. Integers and bools are the first's.
 
     Raises
     ------
     TypeError
         If ``modules`` isn't a sequence of modules, or the example no tensor.
     ValueError
-        As `aligned` does.
+        As `align_modules` does.
 
     Notes
     -----
@@ -46,30 +46,32 @@ def merge(modules: Sequence[nn.Module], example_input: Any) -> nn.Module:
     Examples
     --------
     >>> import torch
-    >>> from skbayes_sym.symmetry import merge
+    >>> from skbayes_sym.symmetry import merge_modules
     >>> net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
     >>> turned = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
     >>> for ours, theirs in zip(turned.parameters(), net.parameters()):
     ...     ours.data = theirs.data.flip(-1) if ours.shape == (1, 8) else theirs.data.flip(0)
     >>> x = torch.randn(5, 3)
-    >>> torch.allclose(merge([net, turned], x)(x), net(x), atol=1e-6)
+    >>> torch.allclose(merge_modules([net, turned], x)(x), net(x), atol=1e-6)
     True
     """
-    copies = aligned(modules, example_input)
-    return _loaded(copies[0], torch.stack([vector(module) for module in copies]).mean(dim=0))
+    copies = align_modules(modules, example_input)
+    return _loaded(
+        copies[0], torch.stack([flatten_module(module) for module in copies]).mean(dim=0)
+    )
 
 
-def between(first: nn.Module, second: nn.Module, share: float) -> nn.Module:
+def interpolate_modules(first: nn.Module, second: nn.Module, share: float) -> nn.Module:
     """Copy of the first module, moved a share of the straight way to the second."""
-    return _loaded(first, torch.lerp(vector(first), vector(second), share))
+    return _loaded(first, torch.lerp(flatten_module(first), flatten_module(second), share))
 
 
-def vector(module: nn.Module) -> Tensor:
+def flatten_module(module: nn.Module) -> Tensor:
     """Parameters and buffers of a module, (P,), float64."""
     return torch.cat([t.detach().cpu().double().flatten() for t in _tensors(module).values()])
 
 
-def aligned(modules: Sequence[nn.Module], example_input: Any) -> list[nn.Module]:
+def align_modules(modules: Sequence[nn.Module], example_input: Any) -> list[nn.Module]:
     """Copies of modules that compute the same, their units in the order of the first's.
 
     All are moved onto one place, so going from one to another by way of a third is going straight
@@ -80,7 +82,7 @@ def aligned(modules: Sequence[nn.Module], example_input: Any) -> list[nn.Module]
     Parameters
     ----------
     modules, example_input : object
-        As for `merge`.
+        As for `merge_modules`.
 
     Returns
     -------
@@ -109,7 +111,7 @@ def aligned(modules: Sequence[nn.Module], example_input: Any) -> list[nn.Module]
         torch.full((tensor.numel(),), name in group.layout.shapes)
         for name, tensor in _tensors(modules[0]).items()
     ])  # fmt: skip
-    whole = torch.stack([vector(module) for module in modules])
+    whole = torch.stack([flatten_module(module) for module in modules])
     theta = whole[:, moves]
     theta = torch.cat([theta[:1], group.align(theta[1:], theta[0])[0]])
     # Each sweep lowers the sum of squared distances, so they end.

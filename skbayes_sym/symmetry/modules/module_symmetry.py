@@ -23,7 +23,7 @@ from skbayes_sym.symmetry.units import SignedPermutation
 ROUNDING = 1e-7  # relative, float64: that of deep networks stays far below, bugs far above
 
 
-def module_function(
+def build_output_function(
     module: nn.Module, layout: ParamLayout, inputs: tuple[Any, ...]
 ) -> Callable[[Tensor], Tensor]:
     """All outputs at ``inputs``, flattened, as a function of the flat ``theta`` (P,), in float64.
@@ -57,7 +57,7 @@ def module_function(
     return outputs
 
 
-def largest_change(
+def largest_output_change(
     module: nn.Module, layout: ParamLayout, inputs: tuple[Any, ...], group: SymmetryGroup,
     n: int = 1,
 ) -> float:  # fmt: skip
@@ -66,7 +66,7 @@ def largest_change(
     0 where the module can't tell: it fails in float64, is random or not finite.
     """
     generator = torch.Generator().manual_seed(0)
-    function = module_function(module, layout, inputs)
+    function = build_output_function(module, layout, inputs)
     worst = 0.0
     tensors = dict(module.named_parameters()) | dict(module.named_buffers())
     parts = [tensors[name].detach().flatten().cpu() for name in layout.shapes]
@@ -220,7 +220,7 @@ class ModuleSymmetry(InPlaceActionMixin, Product):
 def _where(mask: Tensor, ours: Any, theirs: Any) -> Any:
     """Elements of factors, ours where ``mask`` (*B,) holds."""
     if isinstance(ours, SignedPermutation):
-        return ours.where(mask, theirs)
+        return ours.select(mask, theirs)
     return tuple(_where(mask, a, b) for a, b in zip(ours, theirs, strict=True))
 
 
@@ -281,11 +281,13 @@ def symmetry_of(module: nn.Module, example_input: Any, *, buffers: bool = False)
 (addmm, tanh)
     """
     check_module(module)
-    inputs = as_inputs(example_input)
-    group = claimed_symmetry(module, inputs, buffers=buffers)
-    if largest_change(module, group.layout, inputs, group) <= ROUNDING:
+    inputs = validate_inputs(example_input)
+    group = derive_symmetry(module, inputs, buffers=buffers)
+    if largest_output_change(module, group.layout, inputs, group) <= ROUNDING:
         return group
-    changes = [largest_change(module, group.layout, inputs, factor) for factor in group.factors]
+    changes = [
+        largest_output_change(module, group.layout, inputs, factor) for factor in group.factors
+    ]
     kept = [change <= ROUNDING for change in changes]
     wrong = itertools.compress(group.words, (not good for good in kept))
     return replace(
@@ -295,7 +297,7 @@ def symmetry_of(module: nn.Module, example_input: Any, *, buffers: bool = False)
     )  # fmt: skip
 
 
-def claimed_symmetry(
+def derive_symmetry(
     module: nn.Module, inputs: tuple[Any, ...], *, buffers: bool = False
 ) -> ModuleSymmetry:
     """`symmetry_of` without the check in numbers."""
@@ -378,7 +380,7 @@ def check_module(
         )
 
 
-def as_inputs(example_input: Any) -> tuple[Any, ...]:
+def validate_inputs(example_input: Any) -> tuple[Any, ...]:
     """``example_input`` as the arguments of a call; TypeError unless they are tensors."""
     if isinstance(example_input, nn.utils.rnn.PackedSequence):
         raise TypeError(

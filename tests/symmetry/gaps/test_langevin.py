@@ -6,7 +6,7 @@ from gap_oracle import Rows, log_density_ratio
 from torch.testing import assert_close
 
 from skbayes_sym.symmetry.gaps.rotations import (
-    Distance,
+    SecondMoment,
     added_precision,
     anchor_features,
     anchored_inner,
@@ -62,8 +62,8 @@ def test_row_isotropic_gap_is_exact_draw_by_draw(kind, generator):
 def test_shortcut_draws_have_the_law_of_the_rows(kind, generator):
     mean, cov, rows, anchors = setting(kind, generator)
     noise = torch.randn(DRAWS, 2, 2, generator=generator, dtype=torch.float64)
-    distance = Distance.of(mean, cov[:, 0, 0])
-    short = distance.axes @ distance.draws(noise) @ distance.axes.mT
+    distance = SecondMoment.from_rows(mean, cov[:, 0, 0])
+    short = distance.axes @ distance.sample_inner(noise) @ distance.axes.mT
     long = anchored_inner(anchors, rows)
     for power in (1, 2):
         difference = (short**power).mean(0) - (long**power).mean(0)
@@ -96,7 +96,9 @@ def test_any_anchors_give_a_lower_bound(kind, strength, generator):
 def test_isotropic_gap_at_twenty_components(distance, expected, generator):
     noise = torch.randn(200, 20, 20, generator=generator, dtype=torch.float64)
     mean = float(distance) ** 0.5 * torch.eye(20, dtype=torch.float64)
-    values = langevin_gap(Distance.of(mean, torch.ones(20, dtype=torch.float64)).draws(noise))
+    values = langevin_gap(
+        SecondMoment.from_rows(mean, torch.ones(20, dtype=torch.float64)).sample_inner(noise)
+    )
     error = 4.0 * float(values.std()) * (1 / 200 + 1 / 64) ** 0.5
     assert abs(float(values.mean()) - expected) < error + 0.02 * expected
 

@@ -10,7 +10,7 @@ from skbayes_sym.laplace.posterior import ModeMixture
 from skbayes_sym.models.networks.mlp import MLP, RELU, TANH
 from skbayes_sym.symmetry.fundamental_domain import enumerate_group
 from skbayes_sym.symmetry.gaps.monte_carlo_gap import (
-    DrawnGap,
+    MonteCarloGap,
     evidence_over_copies,
     select_children,
 )
@@ -39,7 +39,7 @@ def n_params(group):
 
 
 def brute_force(group, q, n_draws, seed):
-    """``log q - log q_G`` at the draws of `DrawnGap`, the sum taken element by element."""
+    """``log q - log q_G`` at the draws of `MonteCarloGap`, the sum taken element by element."""
     n = q.loc.shape[1]
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(n_draws, n, generator=generator, dtype=torch.float64)
@@ -55,7 +55,7 @@ def brute_force(group, q, n_draws, seed):
 def test_small_groups_are_summed_completely(name, spread):
     group = GROUPS[name]
     q = normal(n_params(group), spread=spread)
-    gap = DrawnGap(group, n_params(group))
+    gap = MonteCarloGap(group, n_params(group))
     values = gap.values(q, 40, generator=torch.Generator().manual_seed(1))
     assert gap.side == "exact"
     # Branches that are cut off add less than exp(-16); rounding is far below.
@@ -90,9 +90,9 @@ def test_a_filter_with_few_particles_is_a_lower_bound(name):
     group = GROUPS[name]
     q = normal(n_params(group), spread=0.2)
     gaps = (
-        DrawnGap(group, n_params(group)),
-        DrawnGap(group, n_params(group), max_order=1, n_particles=20),
-        DrawnGap(group, n_params(group), max_order=1, n_particles=2),
+        MonteCarloGap(group, n_params(group)),
+        MonteCarloGap(group, n_params(group), max_order=1, n_particles=20),
+        MonteCarloGap(group, n_params(group), max_order=1, n_particles=2),
     )
     exact, many, few = (
         float(gap.values(q, 1000, generator=torch.Generator().manual_seed(2)).mean())
@@ -117,7 +117,7 @@ def test_wide_layers_in_known_limits(d):
     limits = [(np.zeros(n), 0.0), (apart, group.log_order), (half, group.log_order - dead_order)]
     for loc, expected in limits:
         q = ModeMixture(loc[None], np.eye(n)[None])
-        gap = DrawnGap(group, n).estimate(q, 2, generator=torch.Generator().manual_seed(0))
+        gap = MonteCarloGap(group, n).estimate(q, 2, generator=torch.Generator().manual_seed(0))
         assert gap.value == pytest.approx(expected, abs=1e-6)
 
 
@@ -155,7 +155,7 @@ def test_the_estimate_for_wide_layers_agrees_with_the_sum(sine_fit):
     group, n = sine_fit.symmetry_, sine_fit.network_.layout.n_params
     for mode in modes(sine_fit):
         exact, estimate = (
-            DrawnGap(group, n, max_order=most).values(
+            MonteCarloGap(group, n, max_order=most).values(
                 mode, 20, generator=torch.Generator().manual_seed(4)
             )
             for most in (50_000, 1)
@@ -168,7 +168,7 @@ def test_standard_errors_are_those_of_repetitions():
     """Evidences of two modes whose copies overlap, under 200 seeds."""
     group = MLP(1, (2,), 1, TANH).symmetry()
     n = n_params(group)
-    gap = DrawnGap(group, n)
+    gap = MonteCarloGap(group, n)
     normals = [
         normal(n, spread=spread, rho=0.3, seed=seed) for spread, seed in ((0.6, 1), (0.4, 2))
     ]
@@ -193,5 +193,5 @@ def test_standard_errors_are_those_of_repetitions():
 
 def test_the_group_of_one_element_has_no_gap():
     group = MLP(2, (), 1, TANH).symmetry()
-    estimate = DrawnGap(group, 3).estimate(normal(3, spread=1.0), generator=torch.Generator())
+    estimate = MonteCarloGap(group, 3).estimate(normal(3, spread=1.0), generator=torch.Generator())
     assert estimate == (0.0, 0.0)

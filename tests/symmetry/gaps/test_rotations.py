@@ -6,8 +6,8 @@ from cases import GAPS
 from gap_oracle import Rows, draws_of, log_density_ratio
 
 from skbayes_sym.symmetry.gaps.rotations import (
-    Distance,
     IsotropicRotationGap,
+    SecondMoment,
     isotropic_gradient,
     langevin_gradient,
 )
@@ -32,12 +32,12 @@ def noise(generator, k=K, n=N_DRAWS):
 @pytest.mark.parametrize("k", [4, 8])
 def test_the_same_on_average_as_without_axes_and_less_random(k, generator):
     loc, variance = rows(generator, k)
-    anchors, distance = loc / variance.unsqueeze(-1), Distance.of(loc, variance)
+    anchors, distance = loc / variance.unsqueeze(-1), SecondMoment.from_rows(loc, variance)
     mine, plain = [], []
     for _ in range(100):
         drawn = noise(generator, k, 12)
-        mine.append(isotropic_gradient(loc, variance, distance, distance.draws(drawn)))
-        inner = distance.axes @ distance.draws(drawn) @ distance.axes.mT
+        mine.append(isotropic_gradient(loc, variance, distance, distance.sample_inner(drawn)))
+        inner = distance.axes @ distance.sample_inner(drawn) @ distance.axes.mT
         plain.append(langevin_gradient(anchors, inner))
     for part in (1, 2):
         a, b = (torch.stack([g[part] for g in found]) for found in (mine, plain))
@@ -81,7 +81,7 @@ def test_side_of_isotropic_rows(k, side):
 def test_no_means_no_slope():
     """Q = 0: no axes, nothing added, no NaN."""
     loc, variance = torch.zeros(5, 4, dtype=torch.float64), torch.ones(5, dtype=torch.float64)
-    distance = Distance.of(loc, variance)
-    inner = distance.draws(torch.randn(6, 4, 4, dtype=torch.float64))
+    distance = SecondMoment.from_rows(loc, variance)
+    inner = distance.sample_inner(torch.randn(6, 4, 4, dtype=torch.float64))
     for part in isotropic_gradient(loc, variance, distance, inner):
         torch.testing.assert_close(part, torch.zeros_like(part), rtol=0, atol=1e-12)

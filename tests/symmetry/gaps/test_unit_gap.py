@@ -17,7 +17,7 @@ from skbayes_sym.symmetry.gaps.unit_gap import (
     InfoNCE,
     Soules,
     UnitGap,
-    settled_within,
+    saturation_tolerance,
     unit_gap,
     unit_log_ratios,
 )
@@ -105,7 +105,7 @@ def test_exact_equals_enumeration(signed, generator):
     scale = (0.3 * torch.randn(d * p, generator=generator, dtype=torch.float64)).exp()
     noise = torch.randn(50, d * p, generator=generator, dtype=torch.float64)
     expected = enumerate_log_density_ratio(group, loc, scale, noise)
-    values = unit_gap(UnitTable.of(group), loc, scale, noise, Exact(), generator=generator)
+    values = unit_gap(UnitTable.from_units(group), loc, scale, noise, Exact(), generator=generator)
     assert_close(values, expected, rtol=0, atol=1e-11)
 
 
@@ -126,7 +126,9 @@ def test_deep_network_is_sandwiched(spread, activation, generator):
     assert_not_above(lower, exact)
     assert_not_above(exact, upper)
     for factor in group.factors:  # one layer alone is a lower bound too
-        alone = unit_gap(UnitTable.of(factor), loc, scale, noise, Exact(), generator=generator)
+        alone = unit_gap(
+            UnitTable.from_units(factor), loc, scale, noise, Exact(), generator=generator
+        )
         assert_not_above(alone, exact)
     if spread == 5.0:
         assert_mean(lower, float(exact.mean()), tolerance=0.05)
@@ -157,7 +159,7 @@ def test_wide_saturated_layers_are_certified(d, flip, generator):
     posterior = MeanFieldGaussian(loc.numpy(), 1e-2 * scale.numpy())
     group = Units(units(d, p), flip=flip)
     found = UnitGap(group, Refused()).estimate(posterior, 20, generator=generator)
-    assert group.log_order - settled_within(group.log_order) < found.value <= group.log_order
+    assert group.log_order - saturation_tolerance(group.log_order) < found.value <= group.log_order
 
 
 def test_wide_overlapping_layers_are_estimated(generator):

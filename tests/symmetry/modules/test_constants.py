@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from skbayes_sym import loss_barrier
-from skbayes_sym.symmetry import aligned, merge, symmetry_of
+from skbayes_sym.symmetry import align_modules, merge_modules, symmetry_of
 
 ROWS = torch.linspace(-1.0, 1.0, 12).reshape(4, 3)
 
@@ -145,9 +145,9 @@ def test_buffers_of_integers_stay_in_their_places(generator):
     theta = torch.arange(1.0, group.n_params + 1)
     moved = group.act(group.sample((), generator=generator), theta)
     assert torch.equal(moved[-12:], theta[-12:])
-    _, turned = aligned([first, second], x)
+    _, turned = align_modules([first, second], x)
     torch.testing.assert_close(turned(x), second(x))
-    middle = merge([first, second], x)
+    middle = merge_modules([first, second], x)
     assert torch.equal(middle.ids, first.ids)
     assert torch.equal(middle.mask, first.mask)
     barrier = loss_barrier(
@@ -156,7 +156,7 @@ def test_buffers_of_integers_stay_in_their_places(generator):
     assert barrier.distance_after <= barrier.distance_before
     second.ids = second.ids.flip(0)
     with pytest.raises(ValueError, match=r"ids, a buffer of integers.*modules\[1\]"):
-        merge([first, second], x)
+        merge_modules([first, second], x)
 
 
 def deep(*widths):
@@ -185,13 +185,13 @@ def test_merging_leaves_what_is_frozen_in_all():
     nn.init.normal_(second[2].weight)
     for module in (first, second):
         module[0].requires_grad_(False)
-    _, turned = aligned([first, second], ROWS)
+    _, turned = align_modules([first, second], ROWS)
     assert torch.equal(turned[0].weight, first[0].weight)
     torch.testing.assert_close(turned(ROWS), second(ROWS))
     for module in (first, second):  # as networks are that only predict
         module.requires_grad_(False)
     second[0].weight.data = second[0].weight.flip(0)
-    _, turned = aligned([first, second], ROWS)
+    _, turned = align_modules([first, second], ROWS)
     torch.testing.assert_close(turned(ROWS), second(ROWS))
 
 
@@ -242,4 +242,4 @@ def test_layers_without_units_are_refused_in_words():
 )
 def test_what_cannot_be_merged_is_refused_in_words(modules, error, message):
     with pytest.raises(error, match=message):
-        merge(modules, ROWS)
+        merge_modules(modules, ROWS)

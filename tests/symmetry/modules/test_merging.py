@@ -8,8 +8,8 @@ from symmetry.modules.architectures import CASES, encoder, mlp
 from torch import nn
 from torch.testing import assert_close
 
-from skbayes_sym.symmetry import Product, aligned, merge, symmetry_of
-from skbayes_sym.symmetry.modules.merging import between, vector
+from skbayes_sym.symmetry import Product, align_modules, merge_modules, symmetry_of
+from skbayes_sym.symmetry.modules.merging import flatten_module, interpolate_modules
 
 
 def copies(module, x, n, generator):
@@ -53,13 +53,13 @@ def test_merging_copies_gives_the_function_back(generator):
     x = torch.randn(6, 5, 9)
     module = encoder(16, 2, 24, 2).eval()
     parts = copies(module, x, 4, generator)
-    before = [vector(part) for part in parts]
-    plain = between(parts[0], parts[1], 0.5)
+    before = [flatten_module(part) for part in parts]
+    plain = interpolate_modules(parts[0], parts[1], 0.5)
     assert float((plain(x) - module(x)).detach().abs().max()) > 0.05
-    merged = merge(parts, x)
+    merged = merge_modules(parts, x)
     assert_close(merged(x), module(x), rtol=0, atol=1e-5)
     for part, theta in zip(parts, before, strict=True):
-        assert torch.equal(vector(part), theta)  # what was given stays
+        assert torch.equal(flatten_module(part), theta)  # what was given stays
 
 
 def test_aligned_modules_compute_what_they_did_and_are_cycle_consistent(generator):
@@ -68,16 +68,16 @@ def test_aligned_modules_compute_what_they_did_and_are_cycle_consistent(generato
     for seed in range(3):
         torch.manual_seed(seed)
         parts.append(mlp(nn.Tanh()))
-    moved = aligned(parts, x)
+    moved = align_modules(parts, x)
 
     def spread(modules):
-        return float(torch.stack([vector(m) for m in modules]).var(dim=0).sum())
+        return float(torch.stack([flatten_module(m) for m in modules]).var(dim=0).sum())
 
     for old, new in zip(parts, moved, strict=True):
         assert_close(new(x), old(x), rtol=0, atol=1e-6)
-    assert torch.equal(vector(moved[0]), vector(parts[0]))
+    assert torch.equal(flatten_module(moved[0]), flatten_module(parts[0]))
     assert spread(moved) < 0.9 * spread(parts)
-    again = aligned(moved, x)
+    again = align_modules(moved, x)
     assert spread(again) <= spread(moved) * (1 + 1e-9)
 
 
@@ -92,10 +92,10 @@ def test_running_moments_move_along(generator):
             part.copy_(part[order].clone())
         other[3].weight.copy_(other[3].weight[:, order].clone())
     x = torch.randn(5, 3)
-    assert_close(merge([module.eval(), other.eval()], x)(x), module(x), rtol=0, atol=1e-5)
+    assert_close(merge_modules([module.eval(), other.eval()], x)(x), module(x), rtol=0, atol=1e-5)
 
 
 def test_modules_must_be_of_one_architecture():
     others = [mlp(nn.Tanh()), nn.Sequential(nn.Linear(3, 2))]
     with pytest.raises(ValueError, match="the same names and shapes"):
-        merge(others, torch.zeros(2, 3))
+        merge_modules(others, torch.zeros(2, 3))

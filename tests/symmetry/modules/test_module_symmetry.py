@@ -13,9 +13,9 @@ from torch.testing import assert_close
 from skbayes_sym.symmetry import symmetry_of
 from skbayes_sym.symmetry.modules import module_symmetry as found
 from skbayes_sym.symmetry.modules.module_symmetry import (
-    claimed_symmetry,
-    largest_change,
-    module_function,
+    build_output_function,
+    derive_symmetry,
+    largest_output_change,
 )
 
 ROUNDING = 1e-9  # of outputs, float64; a wrong element changes them by a part of their size
@@ -43,10 +43,10 @@ def assert_laws(group, generator, n=4):
 def test_order_function_and_laws(case, generator):
     torch.manual_seed(0)
     module = case.make()
-    group = claimed_symmetry(module, (case.x,))
+    group = derive_symmetry(module, (case.x,))
     assert group.log_order == pytest.approx(case.log_order, abs=1e-9)
     x = case.x if case.x.dtype == torch.int64 else torch.randn(case.x.shape, generator=generator)
-    assert largest_change(module, group.layout, (x,), group, n=5) < ROUNDING
+    assert largest_output_change(module, group.layout, (x,), group, n=5) < ROUNDING
     assert_laws(group, generator)
 
 
@@ -54,8 +54,8 @@ def check_program(seed):
     module = Program(seed)
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(4, 3, generator=generator)
-    group = claimed_symmetry(module, (x,))
-    assert largest_change(module, group.layout, (x,), group, n=3) < ROUNDING, module.plan
+    group = derive_symmetry(module, (x,))
+    assert largest_output_change(module, group.layout, (x,), group, n=3) < ROUNDING, module.plan
     assert_laws(group, generator, n=2)
     return group.log_order > 0
 
@@ -75,7 +75,7 @@ def test_the_check_sees_a_group_of_another_module():
     """A tanh network's sign flips change a relu network."""
     group = symmetry_of(mlp(nn.Tanh()), ROWS)
     x = torch.linspace(-1, 1, 12).reshape(4, 3)
-    assert largest_change(mlp(nn.ReLU()), group.layout, (x,), group) > 0.01
+    assert largest_output_change(mlp(nn.ReLU()), group.layout, (x,), group) > 0.01
 
 
 def test_a_false_factor_is_left_out_and_named(monkeypatch):
@@ -83,7 +83,7 @@ def test_a_false_factor_is_left_out_and_named(monkeypatch):
     monkeypatch.setattr(found, "RULES", rules)
     module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 1))
     x = torch.linspace(-1, 1, 12).reshape(4, 3)
-    assert len(claimed_symmetry(module, (x,)).factors) == 2
+    assert len(derive_symmetry(module, (x,)).factors) == 2
     group = symmetry_of(module, x)
     assert [factor.n_units for factor in group.factors] == [4]
     assert "check in numbers of 5 units" in group.refused[0]
@@ -154,7 +154,7 @@ def test_what_ties_units_to_their_places_makes_the_group_smaller(kind, elements,
     state = {name: value.clone() for name, value in module.state_dict().items()}
     group = symmetry_of(module, x)
     assert group.log_order == pytest.approx(torch.tensor(float(elements)).log().item())
-    assert largest_change(module, group.layout, (x,), group, n=5) < ROUNDING
+    assert largest_output_change(module, group.layout, (x,), group, n=5) < ROUNDING
     assert_close(module.state_dict(), state, rtol=0, atol=0)  # nothing was written on it
 
 
@@ -167,7 +167,7 @@ def test_running_moments_move_along_if_they_are_part_of_the_weights():
     n_buffers = sum(buffer.numel() for buffer in module.buffers())
     assert moving.layout.n_params == fixed.layout.n_params + n_buffers
     for group in (fixed, moving):
-        assert largest_change(module, group.layout, (x,), group, n=5) < ROUNDING
+        assert largest_output_change(module, group.layout, (x,), group, n=5) < ROUNDING
 
 
 def test_report_names_tensors_operations_and_what_is_left_out():
@@ -193,7 +193,7 @@ def test_rescalings_leave_the_function_unchanged():
     parts["0.weight"][2] *= 3.0
     parts["0.bias"][2] *= 3.0
     parts["2.weight"][:, 2] /= 3.0
-    function = module_function(module, layout, (x,))
+    function = build_output_function(module, layout, (x,))
     assert_close(function(scaled), function(theta), rtol=1e-12, atol=1e-12)
 
 
