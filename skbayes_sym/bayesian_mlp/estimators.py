@@ -33,7 +33,7 @@ from skbayes_sym.bayesian_mlp.fit import ClassificationPool, RegressionPool
 from skbayes_sym.laplace.base import REGRESSOR_CONSTRAINTS
 from skbayes_sym.laplace.class_predictive import RefittedMembers
 from skbayes_sym.laplace.defaults import GaussNewtonDefaults
-from skbayes_sym.laplace.gauss_newton_laplace import FLAT, STEEP
+from skbayes_sym.laplace.gauss_newton_laplace import STRONG_HYPERPRIOR, WEAK_HYPERPRIOR
 from skbayes_sym.laplace.mode_finding import InitialModes
 from skbayes_sym.laplace.posterior import LinearisedModes, ModeMixture
 from skbayes_sym.laplace.predict import (
@@ -319,7 +319,9 @@ class BayesianMLPRegressor(TabularInputMixin, BayesianRegressorMixin, NetworkMix
     _noise_levels_members_: ClassVar[Array | None] = None
 
     def _units(self, data: Training, n_outputs: int) -> int:
-        return GaussNewtonDefaults().regression_units(data.n_rows, data.n_features, n_outputs)
+        return GaussNewtonDefaults().choose_regression_width(
+            data.n_rows, data.n_features, n_outputs
+        )
 
     def _method(self) -> RegressionPool:
         widens = isinstance(self.hidden_layer_sizes, str)
@@ -544,15 +546,17 @@ class BayesianMLPClassifier(TabularInputMixin, BayesianClassifierMixin, NetworkM
 
     def _learned_scales(self, network: Network) -> UnboundPrior:
         # A linear model has one mode, whose scales don't run away.
-        return STEEP if fully_connected(network).hidden_layer_sizes else LayerScales()
+        return STRONG_HYPERPRIOR if fully_connected(network).hidden_layer_sizes else LayerScales()
 
     def _units(self, data: Training, n_outputs: int) -> int:
         n_rows = data.n_rows
         n_inputs = data.n_features
-        return GaussNewtonDefaults().classification_units(n_rows, n_inputs, n_outputs, self.n_modes)
+        return GaussNewtonDefaults().choose_classification_width(
+            n_rows, n_inputs, n_outputs, self.n_modes
+        )
 
     def _method(self) -> ClassificationPool:
-        alternative = FLAT if isinstance(self.prior, str) else None
+        alternative = WEAK_HYPERPRIOR if isinstance(self.prior, str) else None
         return ClassificationPool(self.n_modes, self.n_members, alternative)
 
     def _make_part(self, name: str, like: Tensor) -> Predictor:

@@ -31,10 +31,13 @@ from skbayes_sym.base.stacking_weights import (
 )
 from skbayes_sym.base.training import Training
 from skbayes_sym.ensemble.fit import DeepEnsemble, EnsembleFit, MemberRefitter
-from skbayes_sym.laplace.defaults import GaussNewtonDefaults, work
-from skbayes_sym.laplace.gauss_newton_laplace import EvidenceLaplace, EvidenceLaplaceClassification
+from skbayes_sym.laplace.defaults import GaussNewtonDefaults, gauss_newton_cost
+from skbayes_sym.laplace.gauss_newton_laplace import (
+    GaussNewtonLaplaceClassification,
+    GaussNewtonLaplaceRegression,
+)
 from skbayes_sym.laplace.initialization import noise_variance_fraction
-from skbayes_sym.laplace.map import chosen_rows
+from skbayes_sym.laplace.map import evenly_spaced_rows
 from skbayes_sym.laplace.mode_finding import InitialModes
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data, Model
@@ -319,18 +322,20 @@ class RegressionPool(Pool):
         asks.NORMAL_NOISE, asks.FULLY_CONNECTED, asks.NORMAL_OR_LEARNED
     )
 
-    widens: bool = False  # as for `EvidenceLaplace`, like the next
+    widens: bool = False  # as for `GaussNewtonLaplaceRegression`, like the next
     wide_prior: UnboundPrior | None = None
     shapes_noise: bool = True  # whether left-out rows may say that the noise isn't the same for all
     start: InitialModes | None = None  # to go on from
 
-    def modes(self, data: Training, model: Model) -> EvidenceLaplace | None:
+    def modes(self, data: Training, model: Model) -> GaussNewtonLaplaceRegression | None:
         network = fully_connected(model.network)
         if not self.effort.modes.affordable_modes(self.n_modes, data.n_rows, network):
             return None
-        return EvidenceLaplace(
-            "auto", "auto", self.effort.mode_tol, widens=self.widens, wide_prior=self.wide_prior,
-            most=self.n_modes, start=self.start, effort=self.effort.modes,
+        return GaussNewtonLaplaceRegression(
+            "auto", "auto", self.effort.mode_tol, selects_width=self.widens,
+            unbound_prior=self.wide_prior,
+            max_modes=self.n_modes, initial_modes=self.start,
+            defaults=self.effort.modes,
         )  # fmt: skip
 
     def members(self, data: Training, model: Model, parts: Parts) -> DeepEnsemble | None:
@@ -345,19 +350,19 @@ class RegressionPool(Pool):
         if parts.n_members == n or (parts.members and not self._count(parts, data, model)):
             return None
         modes = effort.modes
-        is_few = data.n_rows <= effort.modes.few_rows
-        most = modes.hardly if is_few else modes.most_noise
+        is_few = data.n_rows <= effort.modes.small_sample_rows
+        most = modes.negligible_noise_fraction if is_few else modes.max_noise_fraction
         if noise_variance_fraction(parts.modes.modes, data.double_data.y.cpu()) > most:
             return None
         # The noise and the left-out rows of a member cost two eigendecompositions in the smaller of
         # the spaces of rows and weights.
         network = model.network
-        n_numbers = len(chosen_rows(data.n_rows)) * network.n_outputs
+        n_numbers = len(evenly_spaced_rows(data.n_rows)) * network.n_outputs
         m, larger = sorted((n_numbers, network.layout.n_params))
         done = n * 2.0 * m**2 * (larger + effort.eigenvectors * m)
         is_judged = parts.linear is not None and parts.members is None
         n = min(n, effort.judges) if is_judged else n
-        return effort.ensemble(n) if done <= effort.modes.most_work else None
+        return effort.ensemble(n) if done <= effort.modes.max_work else None
 
     def _count(self, parts: Parts, data: Training, model: Model) -> bool:
         """Whether members gain, on left-out rows, nearly what as many modes do."""
@@ -370,12 +375,17 @@ class RegressionPool(Pool):
         least = self.effort.judges_gain
         return "members" in gaining(baseline, density, rows.weight, least)
 
-    def linear(self, data: Training, model: Model, parts: Parts) -> EvidenceLaplace | None:
+    def linear(
+        self, data: Training, model: Model, parts: Parts
+    ) -> GaussNewtonLaplaceRegression | None:
         n_numbers = data.n_rows * model.network.n_outputs
         effort = self.effort.modes
-        if work(1, effort.steps, n_numbers, model.network.layout.n_params) > effort.usual_work:
+        if (
+            gauss_newton_cost(1, effort.steps, n_numbers, model.network.layout.n_params)
+            > effort.target_work
+        ):
             return None
-        return EvidenceLaplace(1, effort.steps, self.effort.mode_tol, effort=effort)
+        return GaussNewtonLaplaceRegression(1, effort.steps, self.effort.mode_tol, defaults=effort)
 
     def weighed(self, pooled: PoolFit, data: Training) -> PoolFit:
         parts = pooled.parts
@@ -406,7 +416,7 @@ class RegressionPool(Pool):
                 without = noise.shaped(distribution).log_prob(rows.y) - lost
         if parts.members is not None:  # by the rows that were judged, among all
             everywhere = without.new_full((data.n_rows,), torch.nan)
-            everywhere[chosen_rows(data.n_rows).to(without.device)] = without
+            everywhere[evenly_spaced_rows(data.n_rows).to(without.device)] = without
             without = everywhere
         return replace(pooled, weights=weights, noise=noise, leave_one_out=without)
 
@@ -415,7 +425,9 @@ class RegressionPool(Pool):
         modes = pooled.parts.modes
         n_sought = 0
         if modes is not None:
-            n_sought = self.effort.modes.restarts("auto", data.n_rows, modes.network, self.n_modes)
+            n_sought = self.effort.modes.choose_n_restarts(
+                "auto", data.n_rows, modes.network, self.n_modes
+            )
             if pooled.parts.n_modes < n_sought and not pooled.parts.were_stopped:
                 reasons.append(f"of {n_sought} the others predict left-out rows worse")
             scores = modes.width_scores or {}
@@ -438,7 +450,7 @@ def _left_out(
     rows = data.double_data
     distributions = {}
     if members is not None:
-        chosen = chosen_rows(len(rows.x)).to(rows.x.device)
+        chosen = evenly_spaced_rows(len(rows.x)).to(rows.x.device)
         theta = torch.as_tensor(members.theta).to(rows.x)
         leverage = members.leverage
         assert leverage is not None  # of members with effective noise that have ended
@@ -451,7 +463,7 @@ def _left_out(
         distributions["members"] = leave_one_out(distribution, rows.y, rows.weight)
     for name, fit in (("modes", modes), ("linear", linear)):
         if fit is not None:
-            distributions[name] = fit.without_each(rows)
+            distributions[name] = fit.leave_one_out_predictive(rows)
     return (
         distributions,
         {kind: distribution.log_prob(rows.y) for kind, distribution in distributions.items()},
@@ -468,16 +480,16 @@ class ClassificationPool(Pool):
     )
     kinds_are_alike: ClassVar[bool] = True
 
-    # of the modes, as `EvidenceLaplaceClassification` has it
+    # of the modes, as `GaussNewtonLaplaceClassification` has it
     alternative: UnboundPrior | None = None
 
-    def modes(self, data: Training, model: Model) -> EvidenceLaplaceClassification | None:
+    def modes(self, data: Training, model: Model) -> GaussNewtonLaplaceClassification | None:
         network = fully_connected(model.network)
         effort = self.effort.modes
-        n_modes, tries = effort.affordable_classification(self.n_modes, data.n_rows, network)
-        return EvidenceLaplaceClassification(
-            n_modes, "auto", "auto", "loo", alternative=self.alternative, tries=tries,
-            effort=effort,
+        n_modes, tries = effort.affordable_classification_modes(self.n_modes, data.n_rows, network)
+        return GaussNewtonLaplaceClassification(
+            n_modes, "auto", "auto", "loo", alternative_prior=self.alternative,
+            allow_label_noise=tries, defaults=effort,
         ) if n_modes else None  # fmt: skip
 
     def members(self, data: Training, model: Model, parts: Parts) -> DeepEnsemble | None:
@@ -503,15 +515,17 @@ class ClassificationPool(Pool):
 
     def linear(
         self, data: Training, model: Model, parts: Parts
-    ) -> EvidenceLaplaceClassification | None:
+    ) -> GaussNewtonLaplaceClassification | None:
         effort = self.effort.modes
         is_there = parts.modes is not None and parts.modes.network.n_layers == 1
-        long = not effort.affordable_classification(1, data.n_rows, fully_connected(model.network))[
-            0
-        ]
+        long = not effort.affordable_classification_modes(
+            1, data.n_rows, fully_connected(model.network)
+        )[0]
         if long or is_there or not self.n_modes:
             return None
-        return EvidenceLaplaceClassification(1, "auto", "auto", "loo", effort=self.effort.modes)
+        return GaussNewtonLaplaceClassification(
+            1, "auto", "auto", "loo", defaults=self.effort.modes
+        )
 
     def weighed(self, pooled: PoolFit, data: Training) -> PoolFit:
         modes, members, linear = pooled.parts

@@ -26,7 +26,7 @@ from skbayes_sym.base.scikit_learn import Interval, StrOptions
 from skbayes_sym.base.weighted_draws import DrawsClassifier, DrawsRegressor, WeightedDraws
 from skbayes_sym.ensemble.fit import DeepEnsemble, EnsembleFit, MemberRefitter
 from skbayes_sym.laplace.class_predictive import RefittedMembers
-from skbayes_sym.laplace.map import NoiseNodes, noise_nodes
+from skbayes_sym.laplace.map import NoiseNodes, compute_noise_nodes
 from skbayes_sym.laplace.predict import RefittedPredictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian, Heteroscedastic, StudentT
@@ -291,7 +291,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
             return NoiseNodes(torch.as_tensor(levels), level_weights())
         if self.noise_dof_samples_ is None:
             return None
-        nodes = noise_nodes(self.noise_dof_samples_)
+        nodes = compute_noise_nodes(self.noise_dof_samples_)
         noise_std = torch.as_tensor(self.noise_std_samples_).unsqueeze(1)
         return nodes._replace(std=noise_std * nodes.std)
 

@@ -33,22 +33,22 @@ from skbayes_sym.base.rows import Array
 from skbayes_sym.base.training import Training, rows_per_step
 from skbayes_sym.base.warnings import warn_unless_converged
 from skbayes_sym.laplace.class_predictive import (
-    LeaveOneOut,
+    LeaveOneOutLogits,
     RefittedMember,
     RefittedMembers,
+    choose_largest_within_error,
+    leave_one_out_logits,
     leave_one_out_losses,
     refit,
-    widest_within_error,
-    without_itself,
 )
 from skbayes_sym.laplace.map import (
     MapObjective,
     MinibatchDensity,
     ScaledModes,
     compute_leverages,
-    curvature_size,
-    effective_noise,
-    update_steps,
+    count_curvature_entries,
+    estimate_noise,
+    scale_update_steps,
 )
 from skbayes_sym.models.likelihoods.noise import Heteroscedastic, StudentT
 from skbayes_sym.models.model import Batches, Model
@@ -145,21 +145,21 @@ class MemberRefitter:
         network = fully_connected(model.network)
         rows = data.double_data
         members: list[RefittedMember] = []
-        leave_one_out: list[LeaveOneOut] = []
+        leave_one_out: list[LeaveOneOutLogits] = []
         weights = torch.as_tensor(theta).to(rows.x)
         pairs = zip(weights, scale.to(weights).expand_as(weights), strict=True)
         jobs = [partial(refit, network, theta_m, scale_m, rows) for theta_m, scale_m in pairs]
         for member, logits, terms in run_parallel(jobs, n_jobs):
             members.append(member)
-            leave_one_out.append(without_itself(logits, terms, rows.weight))
-        refitted = RefittedMembers.of(members)
+            leave_one_out.append(leave_one_out_logits(logits, terms, rows.weight))
+        refitted = RefittedMembers.stack(members)
 
         if not isinstance(self.variance_scale, str):
             return RefitResult(refitted, float(self.variance_scale))
         # Ties within the standard error go to the widest predictions.
         losses = leave_one_out_losses(leave_one_out, rows.y, self.variance_scales)
-        best = widest_within_error(losses, rows.weight, self.variance_scales)
-        return RefitResult(refitted, best.chosen, -best.of_rows)
+        best = choose_largest_within_error(losses, rows.weight, self.variance_scales)
+        return RefitResult(refitted, best.factor, -best.row_losses)
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +187,7 @@ class EnsembleFit:
     noise_dof : ndarray of shape (M, T), optional
         Degrees of freedom that the weights leave to the noise, if it is effective noise.
     leverage : Tensor of shape (M, T, n), optional
-        Leverages of the rows of `chosen_rows` at the effective noise.
+        Leverages of the rows of `evenly_spaced_rows` at the effective noise.
     noise_levels : ndarray of shape (M, K, T), optional
         Quadrature nodes of each member's noise in the units of ``y``. None for large samples.
     """
@@ -356,7 +356,7 @@ class DeepEnsemble:
     def _require_curvature_memory(self, data: Training, model: Model) -> None:
         """Refuse a fit whose curvature doesn't fit into memory."""
         n_params = model.network.layout.n_params
-        n_bytes = 8 * curvature_size(data.n_rows, model.network.n_outputs, n_params)
+        n_bytes = 8 * count_curvature_entries(data.n_rows, model.network.n_outputs, n_params)
         curvature = Part(
             f"the curvature of a member of {n_params:,} weights",
             n_bytes,
@@ -407,7 +407,7 @@ class DeepEnsemble:
         if previous is not None and previous.shape == (self.n_members, scales.n_groups):
             scales = replace(scales, hyper=torch.as_tensor(previous))
         start = replace(posterior, prior=scales)
-        steps = update_steps(self.max_iter)
+        steps = scale_update_steps(self.max_iter)
         noise_range = data.log_noise_range if self.learns_noise else None
         return ScaledModes(start, make_density, position, data.double_data, steps, noise_range)
 
@@ -484,9 +484,7 @@ def correct_noise(members: EnsembleFit, data: Training, model: Model) -> Ensembl
         corrected = members.theta.copy()
         for i, (theta_m, scale_m) in enumerate(zip(theta, scale, strict=True)):
             row_noise = likelihood.heads(network.forward(theta_m, rows.x))[1].exp()
-            noise = effective_noise(
-                network, theta_m, rows, scale_m, unit_noise, row_noise=row_noise
-            )
+            noise = estimate_noise(network, theta_m, rows, scale_m, unit_noise, row_noise=row_noise)
             corrected[i, -n_targets:] += (noise.std.log() / likelihood.spread).cpu().numpy()
         return replace(members, theta=corrected)
 
@@ -503,7 +501,7 @@ def correct_noise(members: EnsembleFit, data: Training, model: Model) -> Ensembl
         learned = likelihood.at(torch.as_tensor(members.log_noise).double())
         df = learned.degrees_of_freedom.flatten().expand(len(theta)).tolist()
     noises = [
-        effective_noise(network, theta_m, rows, scale_m, std, df=df_m)
+        estimate_noise(network, theta_m, rows, scale_m, std, df=df_m)
         for theta_m, scale_m, std, df_m in zip(theta, scale, noise_std, df, strict=True)
     ]
     std, n_effective, leverage = (torch.stack(part).cpu() for part in zip(*noises, strict=True))

@@ -43,9 +43,9 @@ from skbayes_sym.laplace.evidence_problem import (
     CategoricalEvidence,
     ClassTerms,
     LinearisedOutputs,
+    LogitDerivatives,
     NormalPoints,
     SearchHyper,
-    Terms,
     points_for_prediction,
     symmetric_root,
 )
@@ -128,28 +128,30 @@ def scaled_terms(logits: LinearisedOutputs, variance_scale: float) -> ClassTerms
     return ClassTerms(logits.mean, root, points_for_prediction(logits.mean.shape[1]))
 
 
-class LeaveOneOut(NamedTuple):
+class LeaveOneOutLogits(NamedTuple):
     """Law of every training row's logits without the row itself."""
 
     mean: Tensor  # (N, K)
     root: Tensor  # (N, K, K), of the covariance: root root'
 
 
-def without_itself(logits: LinearisedOutputs, terms: Terms, weight: Tensor) -> LeaveOneOut:
+def leave_one_out_logits(
+    logits: LinearisedOutputs, terms: LogitDerivatives, weight: Tensor
+) -> LeaveOneOutLogits:
     """Approximate the distribution of every row's logits without the row's own term.
 
     Parameters
     ----------
     logits : LinearisedOutputs
         Mean (N, K) and covariance (N, K, K) of the logits.
-    terms : Terms
+    terms : LogitDerivatives
         Derivatives of the negative log likelihood of one repetition of every row.
     weight : Tensor of shape (N,)
         Sample weights: a row of weight w stands for w repetitions, all of which are left out.
 
     Returns
     -------
-    LeaveOneOut
+    LeaveOneOutLogits
         Mean and root of the covariance.
     """
     slope = terms.slope * weight.unsqueeze(1)
@@ -160,28 +162,28 @@ def without_itself(logits: LinearisedOutputs, terms: Terms, weight: Tensor) -> L
     wider = (1.0 - leverage.clamp(0.0, 1.0 - 1e-6)).rsqrt()
     root = root @ (vectors * wider.unsqueeze(-2)) @ vectors.mT
     shift = root @ (root.mT @ slope.unsqueeze(-1))
-    return LeaveOneOut(logits.mean + shift.squeeze(-1), root)
+    return LeaveOneOutLogits(logits.mean + shift.squeeze(-1), root)
 
 
 def leave_one_out(
     problem: CategoricalEvidence, distributions: Modes | RefinedModes
-) -> list[LeaveOneOut]:
+) -> list[LeaveOneOutLogits]:
     """Approximate leave-one-out logits of every row by each of the posteriors."""
     held_out = []
     for i, covariance in enumerate(distributions.covariance):
         logits = problem.logits(distributions.theta[i], covariance)
         root = None if distributions.root is None else distributions.root[i]
         terms = ClassTerms(logits.mean, root).terms(problem.data.y)
-        held_out.append(without_itself(logits, terms, problem.data.weight))
+        held_out.append(leave_one_out_logits(logits, terms, problem.data.weight))
     return held_out
 
 
 class VarianceScale(NamedTuple):
     """A factor on the logits' variance and what it was chosen by."""
 
-    chosen: float
+    factor: float
     log_losses: Tensor  # approximate leave-one-out, nats per row, of all scales
-    of_rows: Tensor  # (N,), -log p of every row left out at the chosen one, nats
+    row_losses: Tensor  # (N,), -log p of every row left out at the chosen one, nats
 
 
 def choose_variance_scale(
@@ -198,7 +200,9 @@ def choose_variance_scale(
     return VarianceScale(VARIANCE_SCALES[best], log_losses, losses[best])
 
 
-def widest_within_error(losses: Tensor, weight: Tensor, scales: Sequence[float]) -> VarianceScale:
+def choose_largest_within_error(
+    losses: Tensor, weight: Tensor, scales: Sequence[float]
+) -> VarianceScale:
     """The largest scale that isn't worse than the best by more than one standard error.
 
     Where a few rows decide the losses (S, N) say little, and too wide errs on the safe side.
@@ -214,7 +218,7 @@ def widest_within_error(losses: Tensor, weight: Tensor, scales: Sequence[float])
 
 
 def leave_one_out_losses(
-    held_out: Sequence[LeaveOneOut],
+    held_out: Sequence[LeaveOneOutLogits],
     y: Tensor,
     scales: Sequence[float],
     shares: Tensor | None = None,
@@ -240,7 +244,7 @@ def leave_one_out_losses(
 
 
 def _log_likelihood(
-    distribution: LeaveOneOut, y: Tensor, variance_scale: float, rule: NormalPoints
+    distribution: LeaveOneOutLogits, y: Tensor, variance_scale: float, rule: NormalPoints
 ) -> Tensor:
     """Log probability of the labels, (N,)."""
     n_outputs = distribution.mean.shape[1]
@@ -294,7 +298,7 @@ class RefittedMember(NamedTuple):
 def refit(
     network: MLP, theta: Tensor, scale: Tensor, data: Data, *,
     least: float = 0.01, most_steps: int = 30, settled: float = 1e-2,
-) -> tuple[RefittedMember, LinearisedOutputs, Terms]:  # fmt: skip
+) -> tuple[RefittedMember, LinearisedOutputs, LogitDerivatives]:  # fmt: skip
     """The optimum of the Gaussian bound, by damped Newton steps of mean and curvature.
 
     The law of a member trained to ``theta`` (P,) under prior standard deviations (P,), that of its
@@ -358,7 +362,7 @@ class RefittedMembers:
     scale: np.ndarray  # (M, P), prior standard deviations
 
     @classmethod
-    def of(cls, members: Sequence[RefittedMember]) -> "RefittedMembers":
+    def stack(cls, members: Sequence[RefittedMember]) -> "RefittedMembers":
         rank = max(member.root.shape[1] for member in members)
         padded = (m._replace(root=F.pad(m.root, (0, rank - m.root.shape[1]))) for m in members)
         return cls(*(torch.stack(t).cpu().numpy() for t in zip(*padded, strict=True)))

@@ -8,7 +8,9 @@ from skbayes_sym.laplace.initialization import MODES_A_FOLD
 from skbayes_sym.models.networks.mlp import MLP, TANH
 
 
-def work(n_restarts: int, max_iter: int, n_rows: int, n_params: int, n_outputs: int = 1) -> float:
+def gauss_newton_cost(
+    n_restarts: int, max_iter: int, n_rows: int, n_params: int, n_outputs: int = 1
+) -> float:
     """Multiplications of all Gauss-Newton systems, about.
 
     R I (N P^2 + P^3); where rows are few, M = N O derivatives, R I (4 M^2 P + 2 M^3), since every
@@ -32,12 +34,12 @@ class GaussNewtonDefaults:
     """Numbers behind "auto"; work is in multiplications, 5e10 a second of one core."""
 
     # Work of Gauss-Newton steps, some twenty seconds; where there is a choice; to choose a width.
-    most_work: float = 1e12
-    usual_work: float = 8e10
+    max_work: float = 1e12
+    target_work: float = 8e10
     validation_work: float = 1e11
     doubtful_work: float = 2.4e10  # of the usual width where some units are no better than few
     fewest_modes: int = 3  # worth finding at all
-    most_modes: int = 10
+    max_modes: int = 10
 
     # Steps of a regression's restart: small systems make all (1,000 rows without noise: .05 nats
     # per row better than after 50); large ones fewer, and predict as well. So do few rows, whose
@@ -46,8 +48,8 @@ class GaussNewtonDefaults:
     # evidence rises steeply: where there is hardly any noise.
     steps: int = 100
     fewest_steps: int = 50
-    few_rows: int = 500
-    hardly: float = 0.01
+    small_sample_rows: int = 500
+    negligible_noise_fraction: float = 0.01
     more: int = 2
     # Beyond so many rows these are searched, and a few steps go on with all: within .0005 nats per
     # row of the evidence that thirty reach, at a quarter of the work (40,000 rows x 20 columns).
@@ -64,9 +66,9 @@ class GaussNewtonDefaults:
     # than a scale a layer, wherever at most this share of the targets' variance is noise; and forty
     # units better than twenty (airfoil: .1 nats per row), given so many rows a weight and time.
     many_rows: int = 1000
-    usual_width: int = 20
+    default_width: int = 20
     wide: int = 40
-    most_noise: float = 0.2
+    max_noise_fraction: float = 0.2
     pilot_rows: int = 2000  # that two modes judge the noise by, at most
     rows_a_weight: int = 4
     plenty_a_weight: int = 20  # whatever the noise, beyond `searched_rows`
@@ -115,21 +117,21 @@ class GaussNewtonDefaults:
 
         ``in_time`` says whether enough modes of a network are found in time.
         """
-        for width in (self.usual_width, *self.fewer):
+        for width in (self.default_width, *self.fewer):
             network = MLP(n_inputs, (width,), n_outputs, TANH)
             most = self.most_rows_a_weight * network.layout.n_params
-            if width < self.usual_width and n_rows * n_outputs > most:
+            if width < self.default_width and n_rows * n_outputs > most:
                 break
             if in_time(network):
                 return width
-        return self.usual_width
+        return self.default_width
 
     def max_network_work(self, network: MLP) -> float:
         """Work of a network whose width "auto" may take: less where fewer units can be tried."""
         is_fewer = network.hidden_layer_sizes[0] in self.fewer[:-1]
-        return self.other_work if is_fewer else self.most_work
+        return self.other_work if is_fewer else self.max_work
 
-    def regression_units(self, n_rows: int, n_inputs: int, n_outputs: int) -> int:
+    def choose_regression_width(self, n_rows: int, n_inputs: int, n_outputs: int) -> int:
         """`units` of regression: a few modes, in time."""
 
         def in_time(network: MLP) -> bool:
@@ -138,36 +140,40 @@ class GaussNewtonDefaults:
 
         return self.units(n_rows, n_inputs, n_outputs, in_time)
 
-    def classification_units(self, n_rows: int, n_inputs: int, n_outputs: int, n_modes: int) -> int:
+    def choose_classification_width(
+        self, n_rows: int, n_inputs: int, n_outputs: int, n_modes: int
+    ) -> int:
         """`units` of classification: two modes at most, in time."""
         n = min(n_modes, 2)
         return self.units(
             n_rows, n_inputs, n_outputs,
-            lambda network: self.affordable_classification(n, n_rows, network)[0] == n,
+            lambda network: self.affordable_classification_modes(n, n_rows, network)[0] == n,
         )  # fmt: skip
 
     def affordable_modes(self, most: int, n_rows: int, network: MLP) -> int:
         """Modes that some seconds of one core are enough for; a few may take longer."""
         each = self.mode_cost(n_rows, network)
         few = min(self.fewest_modes, most)
-        if few * each > self.most_work:
+        if few * each > self.max_work:
             return 0
-        return min(most, max(few, int(self.usual_work / each)))
+        return min(most, max(few, int(self.target_work / each)))
 
-    def restarts(self, asked: int | str, n_rows: int, network: MLP, most: int | None = None) -> int:
+    def choose_n_restarts(
+        self, asked: int | str, n_rows: int, network: MLP, most: int | None = None
+    ) -> int:
         """``n_restarts`` as a number, at most ``most`` where it is "auto"."""
         if not isinstance(asked, str):
             return asked
-        most = self.most_modes if most is None else most
+        most = self.max_modes if most is None else most
         return self.affordable_modes(most, n_rows, network) or min(self.fewest_modes, most)
 
     def regression_steps(self, n_rows: int, network: MLP, *, is_clear: bool = False) -> int:
         """Gauss-Newton steps of a mode of regression; of few rows all where it is clear."""
-        if n_rows <= self.few_rows and not is_clear:
+        if n_rows <= self.small_sample_rows and not is_clear:
             return self.fewest_steps
         n_numbers = min(n_rows, self.searched_rows) * network.n_outputs
-        few = work(self.fewest_modes, 1, n_numbers, network.layout.n_params)
-        return min(self.steps, max(self.fewest_steps, int(self.usual_work / few)))
+        few = gauss_newton_cost(self.fewest_modes, 1, n_numbers, network.layout.n_params)
+        return min(self.steps, max(self.fewest_steps, int(self.target_work / few)))
 
     def final_steps(self, n_rows: int, network: MLP) -> int:
         """Steps with all rows, after a search of `searched_rows`; 0 where these are all."""
@@ -175,21 +181,25 @@ class GaussNewtonDefaults:
             return 0
         n_numbers = n_rows * network.n_outputs
         n_params = network.layout.n_params
-        few = work(self.fewest_modes, 1, n_numbers, n_params)
+        few = gauss_newton_cost(self.fewest_modes, 1, n_numbers, n_params)
         return min(self.last_steps, max(1, int(self.last_work / few)))
 
     def mode_cost(self, n_rows: int, network: MLP) -> float:
         n_params = network.layout.n_params
         steps = self.regression_steps(n_rows, network)
-        first = work(1, steps, min(n_rows, self.searched_rows) * network.n_outputs, n_params)
+        first = gauss_newton_cost(
+            1, steps, min(n_rows, self.searched_rows) * network.n_outputs, n_params
+        )
         last = self.final_steps(n_rows, network)
-        return first + (work(1, last, n_rows * network.n_outputs, n_params) if last else 0.0)
+        return first + (
+            gauss_newton_cost(1, last, n_rows * network.n_outputs, n_params) if last else 0.0
+        )
 
     def wider_network(self, n_rows: int, network: MLP) -> MLP | None:
         """The network that many rows deserve under a scale a column, if there is time for it."""
         wide = make_network(network, self.wide)
         n_numbers = n_rows * network.n_outputs
-        if n_rows <= self.many_rows or network.hidden_layer_sizes != (self.usual_width,):
+        if n_rows <= self.many_rows or network.hidden_layer_sizes != (self.default_width,):
             return None
         has_rows = n_numbers >= self.rows_a_weight * wide.layout.n_params
         searched = self.mode_cost(min(n_rows, self.searched_rows), wide)
@@ -209,13 +219,13 @@ class GaussNewtonDefaults:
         """Whether folds of a network, two modes each, are found in time."""
         n_restarts = MODES_A_FOLD * self.folds
         n_params = network.layout.n_params
-        needed = work(n_restarts, self.rough_steps, n_numbers, n_params)
+        needed = gauss_newton_cost(n_restarts, self.rough_steps, n_numbers, n_params)
         return needed <= (self.doubtful_work if doubtful else self.validation_work)
 
-    def selects_width(self, n_rows: int, network: MLP) -> bool:
+    def cross_validates_width(self, n_rows: int, network: MLP) -> bool:
         """Whether rows are held out to choose the width of "auto"."""
         n_numbers = n_rows * network.n_outputs
-        if network.hidden_layer_sizes != (self.usual_width,) or n_rows < self.fewest_rows:
+        if network.hidden_layer_sizes != (self.default_width,) or n_rows < self.fewest_rows:
             return False
         if n_numbers > self.most_rows_asked * network.layout.n_params:
             return False
@@ -225,14 +235,18 @@ class GaussNewtonDefaults:
         """Gauss-Newton steps of a mode of classification."""
         return self.labels_steps if n_params <= self.many_weights else self.labels_steps_of_many
 
-    def affordable_classification(self, most: int, n_rows: int, network: MLP) -> tuple[int, bool]:
+    def affordable_classification_modes(
+        self, most: int, n_rows: int, network: MLP
+    ) -> tuple[int, bool]:
         """Modes that some seconds of one core are enough for, and whether for tries too.
 
         Of more rows than weights tries come first: a mode found in the better of two ways predicts
         noisy labels better than four found in one (3,000 rows x 20 columns: by .001 to .027 nats).
         """
         n_params = network.layout.n_params
-        each = work(1, self.classification_steps(n_params), n_rows, n_params, network.n_outputs)
+        each = gauss_newton_cost(
+            1, self.classification_steps(n_params), n_rows, n_params, network.n_outputs
+        )
         n_modes, n_tried = (
             min(most, int(self.labels_work / (share * each))) for share in (1.0, self.tries)
         )
@@ -242,6 +256,8 @@ class GaussNewtonDefaults:
 
     def classification_restarts(self, n_rows: int, network: MLP) -> int:
         """``n_restarts="auto"``: of more rows than weights what tries have time for, or one."""
-        n_modes, tries = self.affordable_classification(self.most_labels_modes, n_rows, network)
+        n_modes, tries = self.affordable_classification_modes(
+            self.most_labels_modes, n_rows, network
+        )
         has_time = tries or n_rows < network.layout.n_params
         return max(1, n_modes) if has_time else 1

@@ -40,12 +40,12 @@ from skbayes_sym.laplace.base import (
     layer_prior,
     recording,
 )
-from skbayes_sym.laplace.defaults import GaussNewtonDefaults, work
+from skbayes_sym.laplace.defaults import GaussNewtonDefaults, gauss_newton_cost
 from skbayes_sym.laplace.gauss_newton_laplace import (
-    FLAT,
-    STEEP,
-    EvidenceLaplace,
-    EvidenceLaplaceClassification,
+    STRONG_HYPERPRIOR,
+    WEAK_HYPERPRIOR,
+    GaussNewtonLaplaceClassification,
+    GaussNewtonLaplaceRegression,
 )
 from skbayes_sym.laplace.posterior import LinearisedModes
 from skbayes_sym.laplace.predict import ClassModesPredictor, ModesPredictor
@@ -88,7 +88,7 @@ class ChoosesOptimizer(LaplaceEstimator):
 
     _effort: ClassVar[GaussNewtonDefaults] = GaussNewtonDefaults()
     _adam_effort: ClassVar[AdamDefaults] = AdamDefaults()
-    _most_modes: ClassVar[int] = _effort.most_modes  # of "auto"
+    _most_modes: ClassVar[int] = _effort.max_modes  # of "auto"
 
     def _modes(self, like: Tensor) -> LinearisedModes:
         """The networks linearised at the modes, on the device of ``like``, made once."""
@@ -104,7 +104,7 @@ class ChoosesOptimizer(LaplaceEstimator):
         if not isinstance(self.hidden_layer_sizes, str):
             return super()._sizes(data, n_outputs)
         is_adam = self._asked == "adam"
-        return (self._effort.usual_width if is_adam else self._units(data, n_outputs),)
+        return (self._effort.default_width if is_adam else self._units(data, n_outputs),)
 
     def _units(self, data: Training, n_outputs: int) -> int:
         """Hidden units of "auto" for Gauss-Newton steps."""
@@ -389,24 +389,24 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
     }
 
     def _units(self, data: Training, n_outputs: int) -> int:
-        return self._effort.regression_units(data.n_rows, data.n_features, n_outputs)
+        return self._effort.choose_regression_width(data.n_rows, data.n_features, n_outputs)
 
     def _takes_long(self, n_rows: int, network: MLP) -> bool:
         effort = self._effort
         n_params = network.layout.n_params
         if isinstance(self._n_restarts, str) and isinstance(self.max_iter, str):
             return effort.affordable_modes(effort.fewest_modes, n_rows, network) == 0
-        n_restarts = effort.restarts(self._n_restarts, n_rows, network)
+        n_restarts = effort.choose_n_restarts(self._n_restarts, n_rows, network)
         n_steps = self._steps_up_to(effort.steps)
         n_numbers = n_rows * network.n_outputs
-        return work(n_restarts, n_steps, n_numbers, n_params) > effort.most_work
+        return gauss_newton_cost(n_restarts, n_steps, n_numbers, n_params) > effort.max_work
 
-    def _gauss_newton(self) -> EvidenceLaplace:
+    def _gauss_newton(self) -> GaussNewtonLaplaceRegression:
         learns_scales = isinstance(self.prior, str | UnboundPrior)
-        return EvidenceLaplace(
-            self._n_restarts, self.max_iter, self.tol, says_unconverged=True,
-            widens=learns_scales and isinstance(self.hidden_layer_sizes, str),
-            wide_prior=prior_object(self.prior), effort=self._effort,
+        return GaussNewtonLaplaceRegression(
+            self._n_restarts, self.max_iter, self.tol, warns_unconverged=True,
+            selects_width=learns_scales and isinstance(self.hidden_layer_sizes, str),
+            unbound_prior=prior_object(self.prior), defaults=self._effort,
         )  # fmt: skip
 
     def _predictor(self, like: Tensor) -> Predictor:
@@ -603,7 +603,7 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
         effort = self._effort
 
         def in_time(network: MLP) -> bool:
-            if network.hidden_layer_sizes == (effort.usual_width,):
+            if network.hidden_layer_sizes == (effort.default_width,):
                 return not self._takes_long(data.n_rows, network)
             most = effort.max_network_work(network)
             return effort.tries * self._work(data.n_rows, network) <= most
@@ -617,21 +617,22 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
 
     def _learned_scales(self, network: Network) -> UnboundPrior:
         # A linear model has one mode, whose scales don't run away.
-        return STEEP if fully_connected(network).hidden_layer_sizes else LayerScales()
+        return STRONG_HYPERPRIOR if fully_connected(network).hidden_layer_sizes else LayerScales()
 
     def _work(self, n_rows: int, network: MLP) -> float:
         """Multiplications of all restarts."""
         n_params = network.layout.n_params
         n_steps = self._steps_up_to(self._effort.classification_steps(n_params))
-        return work(self._max_restarts, n_steps, n_rows, n_params, network.n_outputs)
+        return gauss_newton_cost(self._max_restarts, n_steps, n_rows, n_params, network.n_outputs)
 
     def _takes_long(self, n_rows: int, network: MLP) -> bool:
-        return self._work(n_rows, network) > self._effort.most_work
+        return self._work(n_rows, network) > self._effort.max_work
 
-    def _gauss_newton(self) -> EvidenceLaplaceClassification:
-        return EvidenceLaplaceClassification(
-            self._n_restarts, self.max_iter, self.tol, self.variance_scale, says_unconverged=True,
-            alternative=FLAT if isinstance(self.prior, str) else None, effort=self._effort,
+    def _gauss_newton(self) -> GaussNewtonLaplaceClassification:
+        return GaussNewtonLaplaceClassification(
+            self._n_restarts, self.max_iter, self.tol, self.variance_scale, warns_unconverged=True,
+            alternative_prior=WEAK_HYPERPRIOR if isinstance(self.prior, str) else None,
+            defaults=self._effort,
         )  # fmt: skip
 
     def _predictor(self, like: Tensor) -> Predictor:

@@ -343,7 +343,7 @@ def symmetric_root(matrix: Tensor) -> Tensor:
     return (vectors * values.clamp_min(0.0).sqrt().unsqueeze(-2)) @ vectors.mT
 
 
-class Terms(NamedTuple):
+class LogitDerivatives(NamedTuple):
     """The negative log likelihood of every row with its derivatives by the logits."""
 
     value: Tensor  # (N,), nats
@@ -386,7 +386,7 @@ class ClassTerms:
         """``log E[p_y]``, (N,) nats."""
         return (_chosen(self.log_probabilities(), y) + self.weights.log()).logsumexp(-1)
 
-    def terms(self, y: Tensor) -> Terms:
+    def terms(self, y: Tensor) -> LogitDerivatives:
         """Expectations of value, slope and curvature."""
         log_p = self.log_probabilities()
         weights = self.weights
@@ -396,7 +396,7 @@ class ClassTerms:
         mean = p @ weights
         curvature = mean.diag_embed() - (p * weights) @ p.mT
         label = F.one_hot(y, log_p.shape[1])[:, -n_outputs:]
-        return Terms(value, mean - label, curvature)
+        return LogitDerivatives(value, mean - label, curvature)
 
 
 def _chosen(log_p: Tensor, y: Tensor) -> Tensor:

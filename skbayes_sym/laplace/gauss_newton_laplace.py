@@ -49,7 +49,7 @@ from skbayes_sym.laplace.initialization import (
     search_regression,
     unexplained_variance_fraction,
 )
-from skbayes_sym.laplace.map import chosen_rows
+from skbayes_sym.laplace.map import evenly_spaced_rows
 from skbayes_sym.laplace.mode_finding import (
     EvidenceSearch,
     InitialModes,
@@ -57,8 +57,8 @@ from skbayes_sym.laplace.mode_finding import (
     OnSearch,
     Search,
     distinct,
+    draw_initial_weights,
     mapped,
-    starting_points,
 )
 from skbayes_sym.laplace.posterior import LinearisedModes, ModeMixture
 from skbayes_sym.models.model import Data, Model
@@ -75,8 +75,8 @@ from skbayes_sym.symmetry.group import invariant_subgroup
 
 # The default priors of labels: on separated classes the evidence is higher under the first by tens
 # of nats, where labels are noisy under the second.
-STEEP = LayerScales(8.0, 64.0)
-FLAT = LayerScales(8.0, 4.0)
+STRONG_HYPERPRIOR = LayerScales(8.0, 64.0)
+WEAK_HYPERPRIOR = LayerScales(8.0, 4.0)
 
 Problem = TypeVar("Problem", bound=EvidenceProblem)
 
@@ -182,7 +182,7 @@ class ModesFit:
         )
         return data.noise_levels(squares, data.total_weight - taken)
 
-    def without_each(self, data: Data) -> NormalMixture:
+    def leave_one_out_predictive(self, data: Data) -> NormalMixture:
         """Predict the targets of every row from all others, one component per mode."""
         x, y, weight = data
         return leave_one_out(self._at_modes(x), y, weight)
@@ -219,7 +219,7 @@ class ModesFit:
 
 def subsample_rows(problem: Problem, most: int) -> Problem:
     """The problem of at most ``most`` rows, spread evenly."""
-    rows = chosen_rows(len(problem.data.x), most)
+    rows = evenly_spaced_rows(len(problem.data.x), most)
     return replace(problem, data=Data(*(t[rows.to(t.device)] for t in problem.data)))
 
 
@@ -262,7 +262,7 @@ def choose_width(
     """
     scores: dict[int, float] = {}
     (few, some, _) = effort.widths
-    usual = effort.usual_width
+    usual = effort.default_width
     prior = priors[0]
     chosen = few
     of_chosen = prior
@@ -294,12 +294,12 @@ def choose_width(
             best = rows
             begun = fit
     if is_enough:
-        return Widths(usual, prior, scores, is_clear=share <= effort.hardly)
+        return Widths(usual, prior, scores, is_clear=share <= effort.negligible_noise_fraction)
     return Widths(chosen, of_chosen, scores, begun=begun)
 
 
 @dataclass(frozen=True, eq=False)
-class EvidenceLaplace:
+class GaussNewtonLaplaceRegression:
     """Modes from several starts, each with scales and noise set by its evidence (MacKay 1992).
 
     If it widens, many rows without much noise are given more units and a scale a column, and noisy
@@ -311,17 +311,19 @@ class EvidenceLaplace:
     n_restarts: int | str  # "auto": what some seconds of one core are enough for, at most ``most``
     max_iter: int | str  # Gauss-Newton steps, at most; "auto" is fewer of large systems
     tol: float | str | None  # nats per unit of sample weight
-    says_unconverged: bool = False  # warns of a best mode that still moved at the end
-    widens: bool = False
+    warns_unconverged: bool = False  # warns of a best mode that still moved at the end
+    selects_width: bool = False
     # Of other widths; by default ``ARD()`` of many rows, else that or ``LayerScales()``, as rows
     # held out say.
-    wide_prior: UnboundPrior | None = None
-    most: int | None = None
-    start: InitialModes | None = None  # to go on from, where columns and targets are as many
-    effort: GaussNewtonDefaults = field(default=GaussNewtonDefaults(), kw_only=True)
+    unbound_prior: UnboundPrior | None = None
+    max_modes: int | None = None
+    initial_modes: InitialModes | None = (
+        None  # to go on from, where columns and targets are as many
+    )
+    defaults: GaussNewtonDefaults = field(default=GaussNewtonDefaults(), kw_only=True)
 
     def fit(self, data: Training, model: Model, run: Run) -> ModesFit:
-        effort = self.effort
+        effort = self.defaults
         network = fully_connected(model.network)
         searches = _Searches(self, data, run, spawn_seeds(data.seed, 3), [])
         searches.n_restarts(network)  # for which there is memory
@@ -330,20 +332,20 @@ class EvidenceLaplace:
             network, data.double_data, scales_by_group(model.prior),
             noise_precision=None if learns_noise else model.likelihood.noise_scale.double() ** -2,
         )  # fmt: skip
-        start = self.start
+        start = self.initial_modes
         if start and make_network(network, *start.network.hidden_layer_sizes) != start.network:
             start = None
-        may_change = self.widens and learns_noise and start is None
+        may_change = self.selects_width and learns_noise and start is None
         wide = effort.wider_network(data.n_rows, network) if may_change else None
-        asks = may_change and effort.selects_width(data.n_rows, network)
+        asks = may_change and effort.cross_validates_width(data.n_rows, network)
         n_parts = 1 + needs_high_noise_start(problem) + (wide is not None)
         most = self.max_iter
         if isinstance(most, str):
             most = (1 + effort.more) * effort.steps
         widths = fit = begun = None
         # A scale a layer, or a scale a column: rows held out say which, if many rows don't.
-        priors: list[UnboundPrior] = [self.wide_prior or LayerScales()]
-        if self.wide_prior is None and wide is None and network.n_inputs > 1:
+        priors: list[UnboundPrior] = [self.unbound_prior or LayerScales()]
+        if self.unbound_prior is None and wide is None and network.n_inputs > 1:
             priors.append(ARD())
         n_parts += (len(effort.widths) + len(priors) - 1) * asks
         run.begin(n_parts * most, lambda: searches.so_far[-1]())
@@ -359,7 +361,7 @@ class EvidenceLaplace:
                 fit = widths.ended
                 begun = widths.begun
                 chosen = _resized(problem, widths.chosen, widths.prior)
-                if fit is None and widths.chosen < effort.usual_width:
+                if fit is None and widths.chosen < effort.default_width:
                     fit = searches.search(chosen, begun)
                 if len(priors) > 1:
                     problem = chosen
@@ -370,9 +372,9 @@ class EvidenceLaplace:
                     if pilot.search.has_ended:
                         fit = pilot
                     share = noise_variance_fraction(pilot.modes, data.double_data.y.cpu())
-                    is_due = share <= effort.most_noise
+                    is_due = share <= effort.max_noise_fraction
                 if fit is None and is_due:
-                    prior = self.wide_prior or ARD()
+                    prior = self.unbound_prior or ARD()
                     problem = _resized(problem, wide.hidden_layer_sizes[0], prior)
                     begun = None
             is_clear = widths is not None and widths.is_clear
@@ -383,7 +385,7 @@ class EvidenceLaplace:
                 fit = replace(fit, width_scores=scores)
             run.end(fit)
         # The steps of "auto" end where scales only drift.
-        warns = self.says_unconverged and not isinstance(self.max_iter, str)
+        warns = self.warns_unconverged and not isinstance(self.max_iter, str)
         fit.report(data, self.tol, warns=warns)
         return fit
 
@@ -396,7 +398,7 @@ def _resized(problem: GaussianEvidence, width: int, prior: UnboundPrior) -> Gaus
 class _Searches(NamedTuple):
     """Searches of one fit, of one network or another."""
 
-    method: EvidenceLaplace
+    method: GaussNewtonLaplaceRegression
     data: Training
     run: Run
     seeds: list[int]  # of starts, of predictions and of folds
@@ -404,7 +406,7 @@ class _Searches(NamedTuple):
 
     def pilot(self, problem: GaussianEvidence) -> ModesFit:
         """Two modes of some of the rows, one begun in each way, by which the noise is judged."""
-        some = subsample_rows(problem, self.method.effort.pilot_rows)
+        some = subsample_rows(problem, self.method.defaults.pilot_rows)
         theta = self._draw(problem, 2)
         how = replace(self._how(problem), max_more=0)
         on_step = self._on_step(problem)
@@ -416,7 +418,7 @@ class _Searches(NamedTuple):
         """All modes; ``begun``: those that leave out a fold each, to go on from."""
         n = self.n_restarts(problem.network)
         draw = partial(self._draw, problem)
-        effort = self.method.effort
+        effort = self.method.defaults
         how = self._how(problem, is_clear=is_clear)
         on_step = self._on_step(problem)
         modes = None if begun is None else begun.search.modes
@@ -434,9 +436,11 @@ class _Searches(NamedTuple):
         modes = fit.search.modes
         if search.has_ended or len(modes.theta) == 1:
             return fit
-        rows = chosen_rows(self.data.n_rows).to(self.data.device)
+        rows = evenly_spaced_rows(self.data.n_rows).to(self.data.device)
         subsample = Data(*(t[rows] for t in self.data.double_data))
-        density = fit.without_each(subsample).draw_log_prob(subsample.y) @ subsample.weight
+        density = (
+            fit.leave_one_out_predictive(subsample).draw_log_prob(subsample.y) @ subsample.weight
+        )
         density = density / subsample.weight.sum()
         evidence = modes.score / self.data.total_weight
         near = torch.stack([s > s.max() - effort.most_behind for s in (density, evidence)]).any(0)
@@ -453,7 +457,7 @@ class _Searches(NamedTuple):
 
     def validate(self, problem: GaussianEvidence) -> tuple[ModesFit, HeldOutFold | None]:
         """Modes that leave out a fold each, and what they say of it (None if they were stopped)."""
-        effort = self.method.effort
+        effort = self.method.defaults
         how = self._how(problem)
         tol = how.tol
         if tol is not None:
@@ -471,14 +475,16 @@ class _Searches(NamedTuple):
     def n_restarts(self, network: MLP) -> int:
         """Number of restarts, for whose systems, their factors and inverses there is memory."""
         method = self.method
-        n = method.effort.restarts(method.n_restarts, self.data.n_rows, network, method.most)
+        n = method.defaults.choose_n_restarts(
+            method.n_restarts, self.data.n_rows, network, method.max_modes
+        )
         _require_memory(self.data, network, n, 5 * (network.n_outputs + 1))
         return n
 
     def _how(self, problem: GaussianEvidence, *, is_clear: bool = False) -> EvidenceSearch:
         max_iter = self.method.max_iter
         more = 0
-        effort = self.method.effort
+        effort = self.method.defaults
         if isinstance(max_iter, str):
             max_iter = effort.regression_steps(self.data.n_rows, problem.network, is_clear=is_clear)
             more = effort.more * max_iter
@@ -488,7 +494,7 @@ class _Searches(NamedTuple):
         return ModesFit(search, problem.network, problem.prior, self.seeds[1])
 
     def _draw(self, problem: GaussianEvidence, n: int) -> Tensor:
-        drawn = starting_points(problem.network, n, generator=generator_from(self.seeds[0]))
+        drawn = draw_initial_weights(problem.network, n, generator=generator_from(self.seeds[0]))
         return drawn.to(self.data.device)
 
     def _on_step(self, problem: GaussianEvidence) -> OnSearch:
@@ -502,7 +508,7 @@ class _Searches(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class EvidenceLaplaceClassification:
+class GaussNewtonLaplaceClassification:
     """Modes from several starts, their scales set by the evidence, then Gaussian variational steps.
 
     If it tries, noisy labels are looked for; every start is then searched from in two ways, and
@@ -515,16 +521,16 @@ class EvidenceLaplaceClassification:
     max_iter: int | str  # Gauss-Newton steps of a restart, at most
     tol: float | str | None  # nats per unit of sample weight; "auto" is a tenth of a nat in all
     variance_scale: str | float  # of the logits in predictions; "loo" by approximate leave-one-out
-    says_unconverged: bool = False  # warns of a best mode that still moved at the end
-    alternative: UnboundPrior | None = None
-    tries: bool = True
-    effort: GaussNewtonDefaults = field(default=GaussNewtonDefaults(), kw_only=True)
+    warns_unconverged: bool = False  # warns of a best mode that still moved at the end
+    alternative_prior: UnboundPrior | None = None
+    allow_label_noise: bool = True
+    defaults: GaussNewtonDefaults = field(default=GaussNewtonDefaults(), kw_only=True)
 
     def fit(self, data: Training, model: Model, run: Run) -> ModesFit:
         network = fully_connected(model.network)
         n_restarts = self.n_restarts
         if isinstance(n_restarts, str):
-            n_restarts = self.effort.classification_restarts(data.n_rows, network)
+            n_restarts = self.defaults.classification_restarts(data.n_rows, network)
         # Factors of modes, found and refined, and covariances.
         _require_memory(data, network, n_restarts, 3)
         problem = CategoricalEvidence(network, data.double_data, scales_by_group(model.prior))
@@ -537,7 +543,7 @@ class EvidenceLaplaceClassification:
 
         run.begin()
         with torch.no_grad():
-            start = starting_points(network, n_restarts, generator=generator_from(start_seed))
+            start = draw_initial_weights(network, n_restarts, generator=generator_from(start_seed))
             problem, search = self._search(problem, start.to(data.device), run, unrefined)
             fit = unrefined(problem, search)
             run.keep(lambda: fit)
@@ -546,9 +552,11 @@ class EvidenceLaplaceClassification:
             final = replace(fit, refined=refined)
             if isinstance(self.variance_scale, str):
                 choice = choose_variance_scale(problem, refined, modes.shares)
-                final = replace(final, variance_scale=choice.chosen, leave_one_out=-choice.of_rows)
+                final = replace(
+                    final, variance_scale=choice.factor, leave_one_out=-choice.row_losses
+                )
         run.end(final)
-        final.report(data, self.tol, warns=self.says_unconverged)
+        final.report(data, self.tol, warns=self.warns_unconverged)
         return final
 
     def _search(
@@ -565,13 +573,13 @@ class EvidenceLaplaceClassification:
         leaves.
         """
         max_iter = self.max_iter
-        effort = self.effort
+        effort = self.defaults
         n_params = problem.network.layout.n_params
         few = max(effort.fewest_labels_rows, effort.labels_rows_a_weight * n_params)
         some = subsample_rows(problem, few)
         if isinstance(max_iter, str):
             max_iter = effort.classification_steps(n_params)
-        tries = self.tries and problem.network.n_layers > 1 and problem.prior.is_learned
+        tries = self.allow_label_noise and problem.network.n_layers > 1 and problem.prior.is_learned
         share = 1.0 / (2 * len(start) + 2 if tries else len(start))
         how = EvidenceSearch(max_iter, self.tol)
         best: list[tuple[CategoricalEvidence, Search]] = []
@@ -600,8 +608,8 @@ class EvidenceLaplaceClassification:
             return not is_here and run.phase(share, 1)(1, {"modes": 1.0})
 
         alternative = None
-        if tries and self.alternative is not None:
-            alternative = scales_by_group(self.alternative.bind(problem.network.layout))
+        if tries and self.alternative_prior is not None:
+            alternative = scales_by_group(self.alternative_prior.bind(problem.network.layout))
         # Other processes tell of their ends, not of their steps.
         is_here = joblib.effective_n_jobs(run.n_jobs) == 1
         some, rough = search_classification(
@@ -611,5 +619,5 @@ class EvidenceLaplaceClassification:
         problem = replace(problem, prior=some.prior)
         if rough.has_ended or len(some.data.x) == len(problem.data.x):
             return problem, rough
-        how = replace(how, max_iter=min(max_iter, self.effort.labels_last_steps))
+        how = replace(how, max_iter=min(max_iter, self.defaults.labels_last_steps))
         return problem, how.resumed(problem, rough.modes, keeping(lambda fine: (problem, fine)))

@@ -168,7 +168,7 @@ def determined(
     return EffectiveParameters(scale.square() * share, leverage.view(len(columns), -1).sum(1))
 
 
-def chosen_rows(n_rows: int, most: int = 4096) -> Tensor:
+def evenly_spaced_rows(n_rows: int, most: int = 4096) -> Tensor:
     """Places of the rows that stand for all, at most so many, spread evenly, int64 (n,)."""
     return torch.linspace(0, n_rows - 1, min(n_rows, most), dtype=torch.float32).round().long()
 
@@ -177,10 +177,10 @@ def affordable_rows(n: int, n_outputs: int, p: int) -> Tensor:
     """Places of the rows that stand for all ``n``, int64: all of them where work allows."""
     # (n K) P min(n K, P) multiplications
     most = max((_MOST_WORK / p) ** 0.5 if p**3 > _MOST_WORK else _MOST_WORK / p**2, 1.0)
-    return chosen_rows(n, rows_within(int(most), n_outputs))
+    return evenly_spaced_rows(n, rows_within(int(most), n_outputs))
 
 
-def curvature_size(n: int, n_outputs: int, p: int) -> int:
+def count_curvature_entries(n: int, n_outputs: int, p: int) -> int:
     """Numbers that are held together: rows, and the matrix of the smaller dimension."""
     size = len(affordable_rows(n, n_outputs, p)) * n_outputs
     return size * p + min(size, p) ** 2
@@ -227,7 +227,7 @@ _DAMPING = 0.7  # share of a logarithmic step, as of modes that Gauss-Newton ste
 _LEAST_FREEDOMS = 1.0  # rows that are left to the noise, at least
 
 
-def update_steps(max_iter: int) -> range:
+def scale_update_steps(max_iter: int) -> range:
     """Steps of ``max_iter`` at which scales move: eighteen, the weights alone before."""
     every = max(1, max_iter // 20)
     first = max(1, max_iter // 10)
@@ -240,8 +240,8 @@ class ScaledModes(MapObjective):
     ``posterior``: with a prior of learned scales, those to start from: (G,), or (M, G).
     ``density``: what training sees of it: all rows, or minibatches. ``position`` (M, D): where the
     searches start. ``rows``: all rows in float64, for the curvature. ``steps``: when scales move,
-    as `update_steps` has it. ``log_noise_range``: where the evidence sets the noise, which must be
-    normal and learned: its logarithm's ends. By default it is trained as a parameter.
+    as `scale_update_steps` has it. ``log_noise_range``: where the evidence sets the noise, which
+    must be normal and learned: its logarithm's ends. By default it is trained as a parameter.
 
     An update takes M times `determined`; between updates scales (and noise) stay.
     """
@@ -323,10 +323,10 @@ class EffectiveNoise(NamedTuple):
 
     std: Tensor  # (T,), or the factor on the noise of every row
     freedoms: Tensor  # (T,), what the weights have taken of the rows
-    leverage: Tensor  # (T, n), what the `chosen_rows` weigh at this noise
+    leverage: Tensor  # (T, n), what the `evenly_spaced_rows` weigh at this noise
 
 
-def effective_noise(
+def estimate_noise(
     network: MLP, theta: Tensor, data: Data, prior_scale: Tensor, noise_std: Tensor, *,
     df: float | None = None, row_noise: Tensor | None = None,
 ) -> EffectiveNoise:  # fmt: skip
@@ -387,7 +387,7 @@ class NoiseNodes(NamedTuple):
     weight: Tensor  # (Q,), of sum one
 
 
-def noise_nodes(freedoms: np.ndarray) -> NoiseNodes:
+def compute_noise_nodes(freedoms: np.ndarray) -> NoiseNodes:
     """Normals for noise of 1 estimated from ``freedoms`` (M, T) rows; four at least."""
     # Of so many degrees Student's variance isn't much larger than the noise's own.
     degrees = np.maximum(freedoms, 4.0)[:, None, :]
@@ -399,13 +399,13 @@ def noise_nodes(freedoms: np.ndarray) -> NoiseNodes:
 def compute_leverages(
     network: MLP, theta: Tensor, data: Data, prior_scale: Tensor, row_noise: Tensor | None = None
 ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """Places (n,) of the `chosen_rows`, and their leverages (T, n) at noise precisions (T,).
+    """Places (n,) of the `evenly_spaced_rows`, and their leverages (T, n) at noise precisions (T,).
 
     A row of weight w counts once, with the leverage of all its repetitions; the curvature of the
     chosen rows is scaled to that of all. ``row_noise`` (N, T): the outputs' unit, row by row.
     """
     x, y, weight = data
-    chosen = chosen_rows(len(x))
+    chosen = evenly_spaced_rows(len(x))
     share = float(weight.sum()) / float(weight[chosen].sum())
     _, jacobian = outputs_and_jacobian(network, theta.unsqueeze(0), x[chosen])
     root = (share * weight[chosen]).sqrt().unsqueeze(1)

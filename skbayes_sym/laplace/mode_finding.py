@@ -174,7 +174,7 @@ def distinct(problem: EvidenceProblem, search: Search) -> Search:
 OnSearch = Callable[[int, Callable[[], Search]], bool]
 
 
-def starting_points(network: MLP, n: int, *, generator: torch.Generator) -> Tensor:
+def draw_initial_weights(network: MLP, n: int, *, generator: torch.Generator) -> Tensor:
     """``n`` starts (n, P): every layer's outputs of order one, the last without bias."""
     theta = LayerScales().bind(network.layout).sample(n, generator=generator)
     theta[:, network.layout.slices[f"b{network.n_layers}"]] = 0.0

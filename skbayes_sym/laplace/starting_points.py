@@ -17,7 +17,7 @@ from torch import Tensor
 
 from skbayes_sym.laplace.evidence_problem import CategoricalEvidence, GaussianEvidence
 from skbayes_sym.laplace.initialization import search_regression
-from skbayes_sym.laplace.mode_finding import EvidenceSearch, Search, starting_points
+from skbayes_sym.laplace.mode_finding import EvidenceSearch, Search, draw_initial_weights
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
@@ -28,7 +28,7 @@ from skbayes_sym.numerics.random import generator_from, spawn_seeds
 from skbayes_sym.symmetry.group import SymmetryGroup
 
 
-class Starts(NamedTuple):
+class StartingModes(NamedTuple):
     """R modes, where chains or an ascent may start, and their widths."""
 
     position: Tensor  # (R, D), float64
@@ -38,7 +38,7 @@ class Starts(NamedTuple):
     spread: Tensor
     score: Tensor  # (R,): evidence and hyperprior of each, nats
 
-    def distinct(self, group: SymmetryGroup) -> "tuple[Starts, list[int]]":
+    def distinct(self, group: SymmetryGroup) -> "tuple[StartingModes, list[int]]":
         """Modes that no element of the group makes one, the best first, and starts in each."""
         order = self.score.argsort(descending=True)
         kept = []
@@ -50,7 +50,7 @@ class Starts(NamedTuple):
             kept.append(order[0])
             visits.append(int(alike.sum()))
             order = order[~alike]
-        return Starts(*(part[torch.stack(kept)] for part in self)), visits
+        return StartingModes(*(part[torch.stack(kept)] for part in self)), visits
 
     def chains(self, n: int, like: Tensor) -> tuple[Tensor, DensePreconditioner]:
         """Positions and metrics of ``n`` chains, the modes in turn, in the dtype of ``like``."""
@@ -59,15 +59,15 @@ class Starts(NamedTuple):
         return position, DensePreconditioner(metric)
 
 
-def regression_starts(
+def find_regression_modes(
     network: MLP, likelihood: Likelihood, data: Data, prior: ScalesByGroup, *, n: int, seed: int
-) -> Starts:
+) -> StartingModes:
     """Modes under normal noise, learned if it has parameters; O(n (N P^2 + P^3)) a step."""
     learns_noise = likelihood.n_params > 0
     noise = None if learns_noise else likelihood.noise_scale.double() ** -2
 
     def draw(n_starts: int) -> Tensor:
-        drawn = starting_points(network, n_starts, generator=generator_from(seed))
+        drawn = draw_initial_weights(network, n_starts, generator=generator_from(seed))
         return drawn.to(data.x.device)
 
     problem = GaussianEvidence(network, data, prior, noise_precision=noise)
@@ -84,17 +84,17 @@ def regression_starts(
     metric = starts.metric.new_zeros(len(spread), p + q, p + q)
     metric[:, :p, :p], metric[:, p:, p:] = starts.metric, torch.diag_embed(spread)
     position = torch.cat([starts.position, log_noise], 1)
-    return Starts(position, metric, torch.cat([starts.spread, spread], 1), starts.score)
+    return StartingModes(position, metric, torch.cat([starts.spread, spread], 1), starts.score)
 
 
-def best_starts(
-    search: Callable[[int, int], Starts],  # of so many starts, with a seed
+def find_distinct_modes(
+    search: Callable[[int, int], StartingModes],  # of so many starts, with a seed
     group: SymmetryGroup,
     *,
     n: int,  # of the first search
-    n_most: int,  # of all others
+    n_extra: int,  # of all others
     seed: int,
-) -> Starts:
+) -> StartingModes:
     """Distinct modes of searches that go on until unseen basins attract 1 % of starts or less.
 
     That share is about the share of modes that one start alone arrived at (Good 1953). Such a mode
@@ -102,26 +102,26 @@ def best_starts(
     above those that chains from the prior find. Modes 30 nats below the best are left out.
     """
     starts = search(n, seed)
-    for other in spawn_seeds(seed, n_most // 64):
+    for other in spawn_seeds(seed, n_extra // 64):
         if starts.distinct(group)[1].count(1) <= 0.01 * len(starts.score):
             break
-        starts = Starts(*map(torch.cat, zip(starts, search(64, other), strict=True)))
+        starts = StartingModes(*map(torch.cat, zip(starts, search(64, other), strict=True)))
     modes = starts.distinct(group)[0]
     near = modes.score > modes.score.max() - 30.0
-    return Starts(*(part[near] for part in modes))
+    return StartingModes(*(part[near] for part in modes))
 
 
-def classification_starts(
+def find_classification_modes(
     network: MLP, data: Data, prior: ScalesByGroup, *, n: int, seed: int
-) -> Starts:
+) -> StartingModes:
     """Modes under the softmax, found one after the other; O(N P^2 + P^3) a step of each."""
-    theta = starting_points(network, n, generator=generator_from(seed)).to(data.x.device)
+    theta = draw_initial_weights(network, n, generator=generator_from(seed)).to(data.x.device)
     return _starts(
         EvidenceSearch(60).search(CategoricalEvidence(network, data, prior), theta), prior
     )
 
 
-def _starts(search: Search, prior: ScalesByGroup) -> Starts:
+def _starts(search: Search, prior: ScalesByGroup) -> StartingModes:
     """Metrics and widths by the Cholesky factor of every mode's curvature with the prior's own."""
     if search.stop_reason == "interrupted":
         raise KeyboardInterrupt
@@ -135,4 +135,4 @@ def _starts(search: Search, prior: ScalesByGroup) -> Starts:
     )
     eye = torch.eye(precision.shape[1]).to(precision).expand_as(precision)
     metric = torch.linalg.solve_triangular(factor, eye, upper=False).mT
-    return Starts(modes.theta, metric, spread, modes.score)
+    return StartingModes(modes.theta, metric, spread, modes.score)

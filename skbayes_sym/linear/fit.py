@@ -17,10 +17,10 @@ from skbayes_sym.base.training import Training
 from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.laplace.class_predictive import (
     VARIANCE_SCALES,
+    leave_one_out_logits,
     leave_one_out_losses,
-    without_itself,
 )
-from skbayes_sym.laplace.evidence_problem import LinearisedOutputs, Terms
+from skbayes_sym.laplace.evidence_problem import LinearisedOutputs, LogitDerivatives
 from skbayes_sym.linear.conjugate import Scales, Statistics, learn
 from skbayes_sym.linear.design import (
     Design,
@@ -134,7 +134,7 @@ def fit_variance_scale(state: SiteState, data: Data, most_rows: int = 5000) -> f
     weight = data.weight[chosen]
     value, gradient, curvature = (t[chosen] for t in state.terms)
     logits = LinearisedOutputs(state.mean[chosen], state.output_covariance[chosen])
-    held_out = without_itself(logits, Terms(-value, -gradient, curvature), weight)
+    held_out = leave_one_out_logits(logits, LogitDerivatives(-value, -gradient, curvature), weight)
     losses = leave_one_out_losses([held_out], y, VARIANCE_SCALES) @ weight
     return VARIANCE_SCALES[int(losses.argmin())]
 

@@ -31,10 +31,10 @@ from skbayes_sym.base.requirements import (
 )
 from skbayes_sym.base.rows import Array
 from skbayes_sym.laplace.starting_points import (
-    Starts,
-    best_starts,
-    classification_starts,
-    regression_starts,
+    StartingModes,
+    find_classification_modes,
+    find_distinct_modes,
+    find_regression_modes,
 )
 from skbayes_sym.mcmc.annealing import (
     AnnealedApproach,
@@ -122,15 +122,19 @@ def _laplace_blocks(setting: SamplingConfig) -> list[Block]:
     size = setting.block_size
     effort = setting.effort
     if SOFTMAX.is_met(likelihood):
-        starts = classification_starts(mlp, data, scales, n=min(n, effort.label_modes), seed=seed)
+        starts = find_classification_modes(
+            mlp, data, scales, n=min(n, effort.label_modes), seed=seed
+        )
     else:
 
-        def search(n: int, seed: int) -> Starts:
-            return regression_starts(mlp, likelihood, data, scales, n=n, seed=seed)
+        def search(n: int, seed: int) -> StartingModes:
+            return find_regression_modes(mlp, likelihood, data, scales, n=n, seed=seed)
 
         n_modes = min(n, effort.modes)
         n_more = _n_extra_searches(setting) if setting.weighs else 0
-        starts = best_starts(search, setting.model.group, n=n_modes, n_most=n_more, seed=seed)
+        starts = find_distinct_modes(
+            search, setting.model.group, n=n_modes, n_extra=n_more, seed=seed
+        )
     position, metric = starts.chains(n, setting.posterior.data.x)
     return start_blocks(
         position, setting.posterior, block_size=size, seed=setting.seeds.chains,

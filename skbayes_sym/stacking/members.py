@@ -386,7 +386,7 @@ class Networks:
         """
         effort = GaussNewtonDefaults()
         most = -np.inf
-        usual = effort.regression_units(len(task), task.rows.x.shape[1], 1)
+        usual = effort.choose_regression_width(len(task), task.rows.x.shape[1], 1)
         for width in (effort.widths[0], usual):
             few: dict[str, Any] = {"hidden_layer_sizes": width, "n_modes": task.effort.n_probes}
             density = self._fitted(task, {**few, "n_members": 0}).leave_one_out_log_density
@@ -406,9 +406,9 @@ class Networks:
         n_modes = BayesianMLPClassifier().n_modes
         size = x.shape[1], n_classes if n_classes > 2 else 1
         network = MLP(
-            size[0], (effort.classification_units(len(x), *size, n_modes),), size[1], TANH
+            size[0], (effort.choose_classification_width(len(x), *size, n_modes),), size[1], TANH
         )
-        n_found = effort.affordable_classification(n_modes, len(x), network)[0]
+        n_found = effort.affordable_classification_modes(n_modes, len(x), network)[0]
         if n_found and network.layout.n_params > task.effort.most_weights_a_row * len(x):
             self._begun = self._refit(task, self._few(task, network, n_found))
         return self._begun

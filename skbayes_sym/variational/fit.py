@@ -30,7 +30,7 @@ from skbayes_sym.base.requirements import (
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.training import Training, automatic_batch, rows_per_step
 from skbayes_sym.base.warnings import warn_unless_converged, warn_user
-from skbayes_sym.laplace.starting_points import classification_starts, regression_starts
+from skbayes_sym.laplace.starting_points import find_classification_modes, find_regression_modes
 from skbayes_sym.models.model import Batches, Model
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.network import Network
@@ -93,9 +93,9 @@ def laplace_start(model: GaussianNetwork, data: Training, seed: int) -> Tensor:
     require_memory([systems], data.device)
     prior = scales_by_group(model.prior)
     if SOFTMAX.is_met(likelihood):
-        starts = classification_starts(network, rows, prior, n=1, seed=seed)
+        starts = find_classification_modes(network, rows, prior, n=1, seed=seed)
     else:
-        starts = regression_starts(network, likelihood, rows, prior, n=1, seed=seed)
+        starts = find_regression_modes(network, likelihood, rows, prior, n=1, seed=seed)
     position = starts.position[0].cpu()
     log_variance = 2.0 * starts.spread[0].log().cpu()
     noise = position[p:]

@@ -12,7 +12,7 @@ from skbayes_sym import BayesianMLPClassifier, LaplaceClassifier, LaplaceRegress
 from skbayes_sym.base.optimizers import GaussNewton
 from skbayes_sym.base.progress import Run
 from skbayes_sym.laplace.evidence_problem import GaussianEvidence
-from skbayes_sym.laplace.mode_finding import EvidenceSearch, starting_points
+from skbayes_sym.laplace.mode_finding import EvidenceSearch, draw_initial_weights
 from skbayes_sym.models import MLP, TANH, LayerScales
 from skbayes_sym.models.model import Data
 
@@ -50,7 +50,7 @@ def large():
 
 
 def searched(problem, which, on_step=None):
-    theta = starting_points(problem.network, 3, generator=torch.Generator().manual_seed(0))
+    theta = draw_initial_weights(problem.network, 3, generator=torch.Generator().manual_seed(0))
     return EvidenceSearch(3, tol=None).search(problem, theta[which], on_step=on_step)
 
 

@@ -124,7 +124,7 @@ def test_two_members_judge_the_others(monkeypatch):
 def test_few_rows_have_members_where_there_is_hardly_any_noise(monkeypatch):
     """Noise of a tenth of the variance is little enough for many rows only."""
     effort = replace(
-        pool_module.PoolDefaults(), modes=GaussNewtonDefaults(few_rows=30), member_steps=2
+        pool_module.PoolDefaults(), modes=GaussNewtonDefaults(small_sample_rows=30), member_steps=2
     )
     method = pool_module.RegressionPool(1, 1, effort=effort)
     monkeypatch.setattr(BayesianMLPRegressor, "_method", lambda self: method)
@@ -164,12 +164,12 @@ def test_more_rows_ask_for_fewer_modes_and_then_none(monkeypatch):
         )
 
     monkeypatch.setattr(pool_module, "noise_variance_fraction", lambda *_: 0.0)
-    allow(usual_work=1.0)
+    allow(target_work=1.0)
     few = clone(REG).set_params(n_modes=5).fit(X, Y)
     assert few.posterior_.n_modes == len(few.samples_) + 1 == 3
     assert (few.modes_weight_, few.members_weight_) == pytest.approx((0.6, 0.4))
     assert few.summary_.endswith("; 5 modes would take too long")
-    allow(usual_work=1.0, most_work=1.0)
+    allow(target_work=1.0, max_work=1.0)
     none = clone(REG).set_params(n_members=1).fit(X, Y)
     assert not hasattr(none, "posterior_")
     assert len(none.samples_) == 1
@@ -360,7 +360,9 @@ def test_members_that_can_t_be_refitted_stay_out_where_classes_overlap(monkeypat
 
 @pytest.mark.long
 def test_what_would_take_long_is_left_out(monkeypatch):
-    monkeypatch.setattr(GaussNewtonDefaults, "affordable_classification", lambda *_: (0, False))
+    monkeypatch.setattr(
+        GaussNewtonDefaults, "affordable_classification_modes", lambda *_: (0, False)
+    )
     monkeypatch.setattr(pool_module, "MemberRefitter", partial(MemberRefitter, max_work=1.0))
     found = clone(CLF).fit(PETALS, KIND)
     assert not hasattr(found, "posterior_")

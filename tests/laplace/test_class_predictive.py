@@ -15,7 +15,7 @@ from laplace.classification_problems import (
 from skbayes_sym.laplace import class_predictive as labels_predictive
 from skbayes_sym.laplace.class_predictive import (
     VARIANCE_SCALES,
-    LeaveOneOut,
+    LeaveOneOutLogits,
     RefittedMembers,
     choose_variance_scale,
     leave_one_out,
@@ -23,7 +23,7 @@ from skbayes_sym.laplace.class_predictive import (
     refit,
 )
 from skbayes_sym.laplace.evidence_problem import ClassTerms, symmetric_root
-from skbayes_sym.laplace.mode_finding import EvidenceSearch, starting_points
+from skbayes_sym.laplace.mode_finding import EvidenceSearch, draw_initial_weights
 from skbayes_sym.laplace.predict import RefittedPredictor
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.model import Data
@@ -31,7 +31,7 @@ from skbayes_sym.models.priors import LayerScales, ScalesByGroup
 
 
 def modes_of(problem, n=1, max_iter=60, tol="auto"):
-    start = starting_points(problem.network, n, generator=torch.Generator().manual_seed(0))
+    start = draw_initial_weights(problem.network, n, generator=torch.Generator().manual_seed(0))
     return EvidenceSearch(max_iter, tol).search(problem, start).modes
 
 
@@ -190,7 +190,7 @@ def test_a_row_thrown_far_away_does_not_decide(monkeypatch):
     far = torch.zeros(40, 3, dtype=torch.float64)
     far[torch.arange(40), problem.data.y] = 8.0
     far[0] *= -1e6
-    distribution = LeaveOneOut(far, torch.eye(3, dtype=torch.float64).expand(40, 3, 3))
+    distribution = LeaveOneOutLogits(far, torch.eye(3, dtype=torch.float64).expand(40, 3, 3))
     monkeypatch.setattr(labels_predictive, "leave_one_out", lambda *_: [distribution])
     found = choose_variance_scale(problem, modes_of(problem, max_iter=1))
     assert found.chosen == VARIANCE_SCALES[0]  # as 39 of 40 rows say
@@ -250,7 +250,7 @@ def test_of_a_linear_model_it_is_the_refined_mode():
     _, found, _ = refitted(two, data, scale)
     prior = ScalesByGroup.given(0.7 * 2**0.5 * torch.ones(one.layout.n_params).double())
     problem = class_problem(data, n_outputs=1, prior=prior)
-    start = starting_points(one, 1, generator=torch.Generator().manual_seed(0))
+    start = draw_initial_weights(one, 1, generator=torch.Generator().manual_seed(0))
     modes = EvidenceSearch(60).search(held(problem), start).modes
     refined = refine(problem, modes, 30)
     expected = problem.logits(refined.theta[0], refined.covariance[0])
@@ -278,7 +278,7 @@ def test_early_stop_and_fewer_directions_change_little():
     found = []
     for to_the_end in (False, True):
         member, *_ = refitted(network, data, scale, to_the_end=to_the_end)
-        distributions = RefittedMembers.of([member]).tensors(x.device)
+        distributions = RefittedMembers.stack([member]).tensors(x.device)
         found.append(RefittedPredictor(network, distributions, 1.0).distribution(x).mean())
     assert (found[0] - found[1]).abs().max() < 0.01
 

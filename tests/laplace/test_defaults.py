@@ -19,8 +19,12 @@ from skbayes_sym import (
     predictive,
 )
 from skbayes_sym.laplace import gauss_newton_laplace as modes
-from skbayes_sym.laplace.defaults import GaussNewtonDefaults, work
-from skbayes_sym.laplace.gauss_newton_laplace import FLAT, STEEP, choose_width
+from skbayes_sym.laplace.defaults import GaussNewtonDefaults, gauss_newton_cost
+from skbayes_sym.laplace.gauss_newton_laplace import (
+    STRONG_HYPERPRIOR,
+    WEAK_HYPERPRIOR,
+    choose_width,
+)
 from skbayes_sym.laplace.initialization import HeldOutFold
 from skbayes_sym.laplace.mode_finding import EvidenceSearch
 from skbayes_sym.models import MLP, TANH
@@ -51,15 +55,17 @@ def test_what_many_rows_are_given(n_inputs, n_rows, units):
      (20_000, 80, 20), (10**6, 5, 20)],  # too many rows for five units
 )  # fmt: skip
 def test_where_columns_are_many_units_are_fewer(n_rows, n_inputs, width):
-    assert EFFORT.regression_units(n_rows, n_inputs, 1) == width
+    assert EFFORT.choose_regression_width(n_rows, n_inputs, 1) == width
 
 
 def test_few_rows_cost_what_their_own_space_costs():
     """As far as it is less than what the weights' space does."""
-    assert work(2, 10, 50, 1000) == 2 * (10 * (4 * 50**2 * 1000 + 2 * 50**3) + 10 * 1000**3)
-    assert work(2, 100, 100, 1000, 2) == work(2, 100, 200, 1000)
-    assert work(2, 10, 700, 1000) == 2 * 10 * (700 * 1000**2 + 1000**3)
-    assert work(2, 10, 751, 1000) == 2 * 10 * (751 * 1000**2 + 1000**3)
+    assert gauss_newton_cost(2, 10, 50, 1000) == 2 * (
+        10 * (4 * 50**2 * 1000 + 2 * 50**3) + 10 * 1000**3
+    )
+    assert gauss_newton_cost(2, 100, 100, 1000, 2) == gauss_newton_cost(2, 100, 200, 1000)
+    assert gauss_newton_cost(2, 10, 700, 1000) == 2 * 10 * (700 * 1000**2 + 1000**3)
+    assert gauss_newton_cost(2, 10, 751, 1000) == 2 * 10 * (751 * 1000**2 + 1000**3)
 
 
 def test_few_rows_and_large_systems_make_fewer_steps():
@@ -73,8 +79,8 @@ def test_few_rows_and_large_systems_make_fewer_steps():
     assert made == sorted(made, reverse=True)
     assert (made[0], made[-1]) == (100, made[-2])  # others than 10,000 come in at the end
     assert EFFORT.regression_steps(9000, MLP(20, (20,), 1, TANH)) == 50
-    a_step = work(3, 1, 9000, network.layout.n_params)
-    assert made[3] * a_step <= EFFORT.usual_work < (made[3] + 1) * a_step
+    a_step = gauss_newton_cost(3, 1, 9000, network.layout.n_params)
+    assert made[3] * a_step <= EFFORT.target_work < (made[3] + 1) * a_step
 
 
 @pytest.mark.parametrize("n_rows", [100, 3000, 30_000, 10**6, 10**8])
@@ -83,11 +89,11 @@ def test_modes_take_seconds_or_are_left_out(n_rows):
     n_modes = EFFORT.affordable_modes(10, n_rows, network)
     each = EFFORT.mode_cost(n_rows, network)
     if n_modes == 0:
-        assert 3 * each > EFFORT.most_work
+        assert 3 * each > EFFORT.max_work
     else:
         assert 3 <= n_modes <= 10
-        assert n_modes * each <= max(EFFORT.usual_work, 3 * each)
-        assert n_modes == 10 or (n_modes + 1) * each > EFFORT.usual_work
+        assert n_modes * each <= max(EFFORT.target_work, 3 * each)
+        assert n_modes == 10 or (n_modes + 1) * each > EFFORT.target_work
     assert EFFORT.affordable_modes(2, 100, network) == 2
 
 
@@ -170,12 +176,12 @@ def test_an_end_during_the_pilot_leaves_its_modes():
 def test_restarts_by_rows(monkeypatch):
     reg = LaplaceRegressor((3,), max_iter=1, random_state=0)
     assert clone(reg).fit(*rows(30)).multiplicity_modes_.sum() == 10
-    monkeypatch.setattr(LaplaceRegressor, "_effort", GaussNewtonDefaults(usual_work=1.0))
+    monkeypatch.setattr(LaplaceRegressor, "_effort", GaussNewtonDefaults(target_work=1.0))
     assert clone(reg).fit(*rows(30)).multiplicity_modes_.sum() == 3
 
 
 def test_classes_of_many_columns_take_fewer_units(monkeypatch):
-    little = GaussNewtonDefaults(most_work=2e10, other_work=2e10)
+    little = GaussNewtonDefaults(max_work=2e10, other_work=2e10)
     monkeypatch.setattr(LaplaceClassifier, "_effort", little)
     X = np.random.default_rng(0).standard_normal((30, 150))
     found = LaplaceClassifier(optimizer=GaussNewton(1), max_iter=3, random_state=0).fit(
@@ -192,12 +198,13 @@ def test_classes_of_many_columns_take_fewer_units(monkeypatch):
 def test_of_classes_tries_come_before_modes_where_rows_outnumber_weights():
     network, wide = MLP(20, (20,), 1, TANH), MLP(64, (20,), 10, TANH)
     found = [
-        EFFORT.affordable_classification(4, n, network) for n in (500, 2_900, 3_100, 10_000, 14_000)
+        EFFORT.affordable_classification_modes(4, n, network)
+        for n in (500, 2_900, 3_100, 10_000, 14_000)
     ]
     assert found == [(4, True), (4, True), (3, True), (1, True), (2, False)]
     # fewer rows than its 1,510 weights
-    assert EFFORT.affordable_classification(4, 500, wide) == (2, False)
-    assert EFFORT.affordable_classification(4, 10**6, network)[0] == 0
+    assert EFFORT.affordable_classification_modes(4, 500, wide) == (2, False)
+    assert EFFORT.affordable_classification_modes(4, 10**6, network)[0] == 0
 
 
 def test_more_rows_never_get_more_modes():
@@ -290,11 +297,11 @@ def test_stopped_it_hands_back_what_there_was():
 
 
 def test_only_tables_of_some_rows_are_asked():
-    assert EFFORT.selects_width(200, NETWORK)
-    assert not EFFORT.selects_width(9, NETWORK)
-    assert not EFFORT.selects_width(2_900, NETWORK)
-    assert not EFFORT.selects_width(2_000, MLP(200, (20,), 1, TANH))  # it would take long
-    assert not EFFORT.selects_width(200, MLP(5, (10,), 1, TANH))
+    assert EFFORT.cross_validates_width(200, NETWORK)
+    assert not EFFORT.cross_validates_width(9, NETWORK)
+    assert not EFFORT.cross_validates_width(2_900, NETWORK)
+    assert not EFFORT.cross_validates_width(2_000, MLP(200, (20,), 1, TANH))  # it would take long
+    assert not EFFORT.cross_validates_width(200, MLP(5, (10,), 1, TANH))
 
 
 @pytest.mark.parametrize(("of_eight", "chosen"), [(-1.2, 3), (-0.9, 20)])
@@ -388,24 +395,28 @@ def fits():
         prior: LaplaceClassifier(10, optimizer=GaussNewton(2), prior=prior, random_state=0).fit(
             X, y
         )
-        for prior in ("learn", STEEP, FLAT)
+        for prior in ("learn", STRONG_HYPERPRIOR, WEAK_HYPERPRIOR)
     }
 
 
 @pytest.mark.long
 def test_noisy_labels_take_the_flat_prior(fits):
-    np.testing.assert_array_equal(fits["learn"].posterior_.loc, fits[FLAT].posterior_.loc)
-    error = np.hypot(*(fits[prior].log_evidence_std_error_ for prior in ("learn", STEEP)))
-    assert fits["learn"].log_evidence_ > fits[STEEP].log_evidence_ + 3.0 * error
+    np.testing.assert_array_equal(
+        fits["learn"].posterior_.loc, fits[WEAK_HYPERPRIOR].posterior_.loc
+    )
+    error = np.hypot(
+        *(fits[prior].log_evidence_std_error_ for prior in ("learn", STRONG_HYPERPRIOR))
+    )
+    assert fits["learn"].log_evidence_ > fits[STRONG_HYPERPRIOR].log_evidence_ + 3.0 * error
 
 
 def test_what_leaves_noise_alone_predicts_better(fits, monkeypatch):
     """Than modes of the steep prior that believe all labels."""
     believing = partial(modes.search_classification, tries=False)
     monkeypatch.setattr(modes, "search_classification", lambda *args, **_: believing(*args))
-    plain = LaplaceClassifier(10, optimizer=GaussNewton(2), prior=STEEP, random_state=0).fit(
-        *noisy_labels()
-    )
+    plain = LaplaceClassifier(
+        10, optimizer=GaussNewton(2), prior=STRONG_HYPERPRIOR, random_state=0
+    ).fit(*noisy_labels())
     X, y = noisy_labels(1000, seed=1)
     loss = [-fit.log_predictive_density(X, y).mean() for fit in (fits["learn"], plain)]
     assert loss[0] < loss[1] - 0.005
@@ -413,7 +424,7 @@ def test_what_leaves_noise_alone_predicts_better(fits, monkeypatch):
 
 @cache
 def steep_iris():
-    steep = LaplaceClassifier(10, optimizer=GaussNewton(2), prior=STEEP, random_state=0)
+    steep = LaplaceClassifier(10, optimizer=GaussNewton(2), prior=STRONG_HYPERPRIOR, random_state=0)
     return steep.fit(*load_iris(return_X_y=True)).log_evidence_
 
 

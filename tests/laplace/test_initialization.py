@@ -20,7 +20,7 @@ from skbayes_sym.laplace.initialization import (
     unexplained,
     unexplained_variance_fraction,
 )
-from skbayes_sym.laplace.mode_finding import EvidenceSearch, starting_points
+from skbayes_sym.laplace.mode_finding import EvidenceSearch, draw_initial_weights
 from skbayes_sym.laplace.posterior import LinearisedModes
 from skbayes_sym.laplace.predict import ModesPredictor
 from skbayes_sym.models import MLP, TANH, Gaussian, LayerScales
@@ -124,8 +124,8 @@ def problem():
     return class_problem(noisy(), (10,), 1, LayerScales(8.0, 64.0))
 
 
-def classification_starts(problem, n):
-    return starting_points(problem.network, n, generator=torch.Generator().manual_seed(1))
+def find_classification_modes(problem, n):
+    return draw_initial_weights(problem.network, n, generator=torch.Generator().manual_seed(1))
 
 
 class Searches:
@@ -142,7 +142,7 @@ class Searches:
 
 @pytest.mark.long
 def test_each_mode_is_the_better_of_its_two_ways(problem):
-    two = classification_starts(problem, 2)
+    two = find_classification_modes(problem, 2)
     same, search = search_classification(Searches(), problem, two)
     assert same is problem
     ways = torch.stack([
@@ -156,7 +156,7 @@ def test_each_mode_is_the_better_of_its_two_ways(problem):
 @pytest.mark.long
 def test_the_prior_of_the_higher_evidence_is_everyones(problem):
     flat = LayerScales(8.0, 4.0).bind(problem.network.layout)
-    two = classification_starts(problem, 2)
+    two = find_classification_modes(problem, 2)
     taken, search = search_classification(Searches(), problem, two, flat)
     assert taken.prior is flat
     value = search.modes.log_evidence
@@ -173,7 +173,7 @@ def test_separated_classes_are_searched_once():
     problem = class_problem(data, (4,), 1, LayerScales(8.0, 64.0))
     flat, searches = LayerScales(8.0, 4.0).bind(problem.network.layout), Searches()
     taken, search = search_classification(
-        searches, problem, classification_starts(problem, 3), flat
+        searches, problem, find_classification_modes(problem, 3), flat
     )
     assert unexplained(problem, search) < SEPARATED
     assert taken is problem
@@ -182,7 +182,7 @@ def test_separated_classes_are_searched_once():
 
 def test_noise_is_not_looked_for_when_told(problem):
     searches = Searches()
-    search_classification(searches, problem, classification_starts(problem, 2), tries=False)
+    search_classification(searches, problem, find_classification_modes(problem, 2), tries=False)
     assert [doubted for _, doubted in searches.asked] == [False] * 2
 
 
@@ -193,7 +193,9 @@ def test_an_end_ends_all(problem, ended_by):
     """Two ways of the first start, two of the other prior, two of the second start."""
     searches = Searches(ended_by)
     flat = LayerScales(8.0, 4.0).bind(problem.network.layout)
-    search = search_classification(searches, problem, classification_starts(problem, 3), flat)[1]
+    search = search_classification(searches, problem, find_classification_modes(problem, 3), flat)[
+        1
+    ]
     assert len(searches.asked) == ended_by
     assert search.stopped[-1] == "callback"
     assert "callback" not in search.stopped[:-1]
@@ -247,7 +249,7 @@ def test_a_search_goes_on_from_modes_that_leave_out_a_fold():
     data = Data(*(torch.as_tensor(a) for a in (x, y, np.ones(120))))
     network = MLP(2, (8,), 1, TANH)
     problem = GaussianEvidence(network, data, LayerScales().bind(network.layout))
-    start = starting_points(network, 10, generator=torch.Generator().manual_seed(0))
+    start = draw_initial_weights(network, 10, generator=torch.Generator().manual_seed(0))
     fold = folds(120, 5, generator=torch.Generator().manual_seed(1))
     begun = cross_validated(EvidenceSearch(40, 1e-3), problem, start, fold)[0].modes
     cold = EvidenceSearch(10, None).search(problem, start).modes

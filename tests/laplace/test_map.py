@@ -17,14 +17,14 @@ from skbayes_sym.laplace.map import (
     ScaledModes,
     affordable_rows,
     compute_leverages,
-    curvature_size,
+    compute_noise_nodes,
+    count_curvature_entries,
     determined,
     determined_by_each,
-    effective_noise,
+    estimate_noise,
     learned,
     learned_noise,
-    noise_nodes,
-    update_steps,
+    scale_update_steps,
 )
 from skbayes_sym.models import ARD, MLP, TANH, LayerScales
 from skbayes_sym.models.likelihoods.categorical import Categorical
@@ -113,8 +113,8 @@ def test_a_group_that_no_row_speaks_for_keeps_its_hyperprior():
 
 
 def test_at_which_steps():
-    assert (*update_steps(2000),) == (*range(200, 2000, 100),)
-    assert (*update_steps(8),) == (*range(1, 8),)
+    assert (*scale_update_steps(2000),) == (*range(200, 2000, 100),)
+    assert (*scale_update_steps(8),) == (*range(1, 8),)
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def modes(rows):
     position = torch.cat([theta, torch.tensor([[-0.3], [0.0], [0.2]]).double()], 1)
 
     def make(log_noise_range=None):
-        steps = update_steps(40)
+        steps = scale_update_steps(40)
         return ScaledModes(posterior, lambda p: p, position, rows, steps, log_noise_range)
 
     return make
@@ -184,7 +184,7 @@ def test_under_a_wide_prior_it_is_the_unbiased_estimate(n_targets):
     design = torch.cat([data.x, ONE.expand(30, 1)], 1)
     coef, squares, *_ = torch.linalg.lstsq(design, data.y, driver="gelsd")
     theta = torch.cat([coef[:-1].T.flatten(), coef[-1]])
-    noise = effective_noise(network, theta, data, torch.full_like(theta, 1e4), ONE)
+    noise = estimate_noise(network, theta, data, torch.full_like(theta, 1e4), ONE)
     assert_close(noise.std, (squares / (30 - 9)).sqrt(), rtol=1e-5, atol=0.0)
     assert_close(noise.freedoms, 9.0 * ONE.expand(n_targets), rtol=1e-4, atol=0.0)
 
@@ -195,9 +195,9 @@ def test_rows_and_weights_give_the_same(n_targets):
     data, (network, theta) = data_of(8, 3, n_targets), started(3, 6, n_targets)
     scale = torch.ones_like(theta)
     weight = torch.full((8,), 10.0, dtype=torch.float64)
-    few = effective_noise(network, theta, data._replace(weight=weight), scale, ONE)
+    few = estimate_noise(network, theta, data._replace(weight=weight), scale, ONE)
     repeated = Data(*(t.repeat_interleave(10, 0) for t in data))
-    many = effective_noise(network, theta, repeated, scale, ONE)
+    many = estimate_noise(network, theta, repeated, scale, ONE)
     assert_close(few.std, many.std)
     assert_close(few.freedoms, many.freedoms)
 
@@ -223,7 +223,7 @@ def test_tails_and_noise_of_rows_solve_the_same_equation(df, varies):
     data = data._replace(weight=1.0 + data.x[:, 0].square())
     row_noise = (0.5 * data.x[:, :1]).exp() if varies else torch.ones(40, 1).double()
     theta, scale = torch.linspace(-1.0, 1.0, 6).double(), torch.linspace(0.3, 2.0, 6).double()
-    found = effective_noise(
+    found = estimate_noise(
         network, theta, data, scale, ONE, df=df, row_noise=row_noise if varies else None
     )
     z = ((data.y - network.forward(theta, data.x)) / row_noise)[:, 0] / found.std
@@ -237,7 +237,7 @@ def test_tails_and_noise_of_rows_solve_the_same_equation(df, varies):
 
 def test_under_a_narrow_prior_nothing_is_taken():
     data, (network, theta) = data_of(20, 2), started(2, 5, 1)
-    found = effective_noise(network, theta, data, torch.full_like(theta, 1e-6), ONE)
+    found = estimate_noise(network, theta, data, torch.full_like(theta, 1e-6), ONE)
     residual = data.y - network.forward(theta, data.x)
     assert_close(found.std, residual.square().mean(0).sqrt())
 
@@ -250,7 +250,7 @@ def test_where_weights_have_taken_all_rows_the_noise_is_that_of_rows_left_out():
     std = torch.tensor([0.05], dtype=torch.float64)
     kernel = design @ design.T + std**2 * torch.eye(10)
     theta = scale * (design.T @ torch.linalg.solve(kernel, data.y))[:, 0]
-    found = effective_noise(MLP(14, (), 1, TANH), theta, data, scale, std)
+    found = estimate_noise(MLP(14, (), 1, TANH), theta, data, scale, std)
     leave_one_out = []
     for i in range(10):
         rest = torch.arange(10) != i
@@ -265,7 +265,7 @@ def test_where_weights_have_taken_all_rows_the_noise_is_that_of_rows_left_out():
 @pytest.mark.parametrize("degrees", [4.0, 12.0, 300.0])
 def test_nodes_make_up_student_s_t(degrees):
     """To .4 nats as far as eight standard deviations, where normals would be 10 to 25 off."""
-    nodes = noise_nodes(np.array([[degrees]]))
+    nodes = compute_noise_nodes(np.array([[degrees]]))
     y = np.linspace(0.0, 8.0, 33)
     densities = stats.norm(scale=nodes.std[0].numpy()).pdf(y)
     expected = stats.t.logpdf(y, degrees)
@@ -274,7 +274,9 @@ def test_nodes_make_up_student_s_t(degrees):
 
 
 def test_few_rows_leave_at_least_four_degrees():
-    assert torch.equal(noise_nodes(np.array([[0.1]])).std, noise_nodes(np.array([[4.0]])).std)
+    assert torch.equal(
+        compute_noise_nodes(np.array([[0.1]])).std, compute_noise_nodes(np.array([[4.0]])).std
+    )
 
 
 def make_network(kind, n_outputs):
@@ -367,7 +369,7 @@ def test_an_even_selection_stands_for_all(monkeypatch):
     p = len(theta)
     monkeypatch.setattr(module, "_MOST_WORK", 21.0 * p**2)
     assert len(affordable_rows(42, 1, p)) == 21
-    assert curvature_size(42, 1, p) == 21 * p + p**2
+    assert count_curvature_entries(42, 1, p) == 21 * p + p**2
     half = determined(network, likelihood, theta, twice, scale)
     torch.testing.assert_close(half.variance, whole.variance, rtol=0.05, atol=0.0)
 

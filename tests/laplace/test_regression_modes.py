@@ -23,10 +23,10 @@ from skbayes_sym.laplace.gauss_newton import INITIAL_DAMPING
 from skbayes_sym.laplace.mode_finding import (
     EvidenceSearch,
     distinct,
+    draw_initial_weights,
     first_alike,
     joined,
     mapped,
-    starting_points,
 )
 from skbayes_sym.laplace.posterior import LinearisedModes
 from skbayes_sym.models import MLP, TANH
@@ -35,7 +35,7 @@ from skbayes_sym.models.priors import ARD, LayerScales, ScalesByGroup
 
 
 def starts(problem, n=2):
-    return starting_points(problem.network, n, generator=torch.Generator().manual_seed(0))
+    return draw_initial_weights(problem.network, n, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.long
@@ -140,7 +140,7 @@ def test_searches_that_are_joined_stopped_for_the_gravest_reason():
 
 def test_starting_points_give_logits_of_order_one():
     network = MLP(50, (30, 40), 3, TANH)
-    theta = starting_points(network, 100, generator=torch.Generator().manual_seed(0))
+    theta = draw_initial_weights(network, 100, generator=torch.Generator().manual_seed(0))
     x = torch.randn(20, 50, generator=torch.Generator().manual_seed(1)).double()
     assert 0.3 < network.forward(theta, x).std() < 1.0
     assert not network.layers(theta)[-1][1].any()
@@ -179,7 +179,7 @@ def test_copies_are_alike_and_nothing_else_is(kind):
 def test_a_restart_that_joins_another_ends_with_its_mode():
     """The second start is a copy of the first, a little away; without a tolerance none ends."""
     problem, generator = problem_of_kind(GaussianEvidence), torch.Generator().manual_seed(2)
-    start = mode_search.starting_points(NETWORK, 1, generator=generator)
+    start = mode_search.draw_initial_weights(NETWORK, 1, generator=generator)
     group = NETWORK.symmetry()
     copy = group.act(group.sample((1,), generator=generator), start) + 1e-3
     both = torch.cat([start, copy])
@@ -223,7 +223,7 @@ def test_modes_count_for_the_restarts_that_ended_there():
 
 def test_of_copies_the_one_of_the_highest_score_stays():
     problem, generator = problem_of_kind(GaussianEvidence), torch.Generator().manual_seed(3)
-    start = mode_search.starting_points(NETWORK, 1, generator=generator)
+    start = mode_search.draw_initial_weights(NETWORK, 1, generator=generator)
     search = EvidenceSearch(60).search(problem, start)
     lower = search._replace(
         modes=mapped(lambda t: t, search.modes)._replace(

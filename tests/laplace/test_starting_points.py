@@ -7,10 +7,10 @@ from torch.autograd.functional import jacobian as jacobian_of
 from torch.testing import assert_close
 
 from skbayes_sym.laplace.starting_points import (
-    Starts,
-    best_starts,
-    classification_starts,
-    regression_starts,
+    StartingModes,
+    find_classification_modes,
+    find_distinct_modes,
+    find_regression_modes,
 )
 from skbayes_sym.models import MLP, TANH, Categorical, Gaussian
 from skbayes_sym.models.model import Data
@@ -31,7 +31,7 @@ def test_regression(learn, generator):
     rows = data(generator, torch.randn(30, 2, generator=generator, dtype=torch.float64))
     likelihood = Gaussian(torch.tensor([-0.5, 0.1], dtype=torch.float64), learn=learn)
     prior = ScalesByGroup.given(torch.full((network.layout.n_params,), SCALE).double())
-    starts = regression_starts(network, likelihood, rows, prior, n=3, seed=0)
+    starts = find_regression_modes(network, likelihood, rows, prior, n=3, seed=0)
     p = network.layout.n_params
     theta, noise = starts.position[:, :p], likelihood.noise_scale.log().expand(3, 2)
     if learn:
@@ -62,7 +62,7 @@ def test_classes_and_chains_in_turn(generator):
     network = MLP(2, (2,), 3, TANH)
     rows = data(generator, torch.randint(3, (30,), generator=generator))
     prior = LayerScales(8.0, 64.0).bind(network.layout)
-    starts = classification_starts(network, rows, prior, n=2, seed=0)
+    starts = find_classification_modes(network, rows, prior, n=2, seed=0)
     position, metric = starts.chains(5, torch.zeros(0))
     assert position.dtype == metric.cholesky.dtype == torch.float32
     assert torch.equal(position[4], position[0])
@@ -91,12 +91,12 @@ def test_searches_go_on_while_modes_are_met_once(generator):
         which[0] = len(calls) % 2  # met once in the first search, twice after the third
         which[1:3] = 2 if len(calls) == 3 else 0
         copies = group.act(group.sample((n,), generator=generator), place[which])
-        return Starts(copies, copies, copies, score[which])
+        return StartingModes(copies, copies, copies, score[which])
 
-    found = best_starts(search, group, n=16, n_most=640, seed=0)
+    found = find_distinct_modes(search, group, n=16, n_extra=640, seed=0)
     assert calls == [16, 64, 64]
     assert found.score.tolist() == [60.0, 50.0]
     assert_close(group.align(found.position, place[2])[0][0], place[2])
     calls.clear()
-    assert best_starts(search, group, n=16, n_most=100, seed=0).score.tolist() == [50.0]
+    assert find_distinct_modes(search, group, n=16, n_extra=100, seed=0).score.tolist() == [50.0]
     assert calls == [16, 64]
