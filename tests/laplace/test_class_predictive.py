@@ -167,7 +167,7 @@ def test_leaving_out_is_near_to_fitting_without_the_row(n_outputs, n_classes, av
 def test_the_scale_with_the_least_loss_is_chosen():
     problem = class_problem(class_data(n=12), (3,))
     found = choose_variance_scale(problem, modes_of(problem, n=2, max_iter=8))
-    assert found.chosen == VARIANCE_SCALES[int(found.log_losses.argmin())]
+    assert found.factor == VARIANCE_SCALES[int(found.log_losses.argmin())]
 
 
 def test_all_repetitions_of_a_row_are_left_out():
@@ -193,7 +193,7 @@ def test_a_row_thrown_far_away_does_not_decide(monkeypatch):
     distribution = LeaveOneOutLogits(far, torch.eye(3, dtype=torch.float64).expand(40, 3, 3))
     monkeypatch.setattr(labels_predictive, "leave_one_out", lambda *_: [distribution])
     found = choose_variance_scale(problem, modes_of(problem, max_iter=1))
-    assert found.chosen == VARIANCE_SCALES[0]  # as 39 of 40 rows say
+    assert found.factor == VARIANCE_SCALES[0]  # as 39 of 40 rows say
     assert found.log_losses.max() < 1.0
 
 
@@ -205,7 +205,7 @@ def test_labels_at_random_keep_the_variance_and_a_clear_rule_does_not():
     for y in (torch.randint(0, 2, (60,), generator=generator), (x[:, 0] > 0.0).long()):
         problem = class_problem(Data(x, y, weight), (10,), n_outputs=1)
         modes = modes_of(held(problem))
-        chosen.append(choose_variance_scale(problem, modes).chosen)
+        chosen.append(choose_variance_scale(problem, modes).factor)
     assert chosen[0] >= 1.0
     assert chosen[1] < 1.0
 
