@@ -23,7 +23,7 @@ from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from skbayes_sym.base.distributions import ClassPredictive, PredictiveDistribution
-from skbayes_sym.base.pipelines import fitted_attribute, innermost
+from skbayes_sym.base.pipelines import fitted_attribute, unwrap
 from skbayes_sym.base.predictive import predictive
 from skbayes_sym.numerics.arguments import check_count, check_number, draw_seed, shown
 
@@ -305,7 +305,7 @@ def _column_scales(model: Any, n_columns: int) -> Array:
         Standard deviations in the training data, or, behind the other steps of a pipeline, the
         lengths that move an input of the model by about one of them. 1 where nothing is known.
     """
-    core, prepare = innermost(model)
+    core, prepare = unwrap(model)
     inner = fitted_attribute(core, "x_scale_")
     if inner is None:
         return np.ones(n_columns)

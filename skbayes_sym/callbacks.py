@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from skbayes_sym.base.estimator import BayesianEstimator, is_fitted_name
+from skbayes_sym.base.estimator import BayesianEstimator, is_fitted_attribute
 from skbayes_sym.numerics.arguments import check_count
 
 __all__ = ["HeldOut"]
@@ -79,7 +79,7 @@ class HeldOut:
             self.best_score_ = score
             self._left = self.patience
             state = vars(fitted_estimator)
-            self._best = {k: v for k, v in state.items() if is_fitted_name(k)}
+            self._best = {k: v for k, v in state.items() if is_fitted_attribute(k)}
         return self._left <= 0
 
     def teardown(self, estimator: BayesianEstimator, context: Any) -> None:
@@ -87,4 +87,4 @@ class HeldOut:
         has_failed = not estimator.__sklearn_is_fitted__()
         if has_failed or self._best is None or self.scores_[-1] == self.best_score_:
             return
-        estimator._replace_fit({**self._best, "stop_reason_": estimator.stop_reason_})
+        estimator._set_fit({**self._best, "stop_reason_": estimator.stop_reason_})

@@ -476,7 +476,7 @@ MUTANTS = [
         ("mean + self.variance_scale**0.5 * deviations", "mean + deviations"),
         (
             "predictive(mean.expand(n, *mean.shape))",
-            "predictive(self.network.functions(x, n, generator=generator))",
+            "predictive(self.network.sample_functions(x, n, generator=generator))",
         ),
     ),
     *planted(
@@ -952,7 +952,9 @@ MUTANTS = [
         ("if self._starts_narrow(model.likelihood):", "if False:"),
     ),
     *planted(
-        "lila/estimators.py", "base/test_defaults.py", ('GivenPrior = "learn"', "GivenPrior = 3.0")
+        "lila/estimators.py",
+        "base/test_defaults.py",
+        ('PriorParameter = "learn"', "PriorParameter = 3.0"),
     ),
 ]
 

@@ -46,7 +46,7 @@ from skbayes_sym.numerics.tables import unusual_names, without_mask
 _HOST = torch.device("cpu")
 
 
-def observed_codes(classes: Array, labels: Any) -> tuple[Array, Array]:
+def encode_classes(classes: Array, labels: Any) -> tuple[Array, Array]:
     """Columns of labels among the sorted classes, and whether they are known at all.
 
     Raises a ValueError of missing labels, and a TypeError of labels of another kind.
@@ -73,8 +73,8 @@ class BayesianClassifierMixin(ClassifierMixin):
     classes_: Array
     likelihood: Any = "auto"
     _column_names_in_: list[str] | None = None
-    _named_likelihoods: ClassVar[Mapping[str, Likelihood]] = {"auto": Categorical(), **OF_CLASSES}
-    _foreign_likelihoods: ClassVar[tuple[type, ...]] = (TargetLikelihood,)
+    _likelihoods_by_name: ClassVar[Mapping[str, Likelihood]] = {"auto": Categorical(), **OF_CLASSES}
+    _unsupported_likelihoods: ClassVar[tuple[type, ...]] = (TargetLikelihood,)
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
         X = without_mask(X)
@@ -100,7 +100,7 @@ class BayesianClassifierMixin(ClassifierMixin):
     def _scale_targets(self, rows: Rows) -> Scaling | None:
         return None
 
-    def _n_outputs(self, data: Training) -> int:
+    def _count_outputs(self, data: Training) -> int:
         return len(data.classes)
 
     def predict(self, X: Any) -> Array:
@@ -118,7 +118,7 @@ class BayesianClassifierMixin(ClassifierMixin):
 
     def predict_proba(self, X: Any) -> Array:
         """Posterior predictive probabilities, (n_samples, n_classes), columns as in `classes_`."""
-        return self._reduce(X, lambda p: [p.mean()])[0]
+        return self.evaluate_functional(X, lambda p: [p.mean()])[0]
 
     def predict_log_proba(self, X: Any) -> Array:
         """Logarithm of `predict_proba`."""
@@ -141,10 +141,10 @@ class BayesianClassifierMixin(ClassifierMixin):
         require_memory(parts, _HOST, task="sample_f")
 
         def functions(x: Tensor, rows: slice) -> list[Tensor]:
-            drawn = self._predictor(x).functions(x, n, generator=generator_from(seed))
+            drawn = self.predictor(x).sample_functions(x, n, generator=generator_from(seed))
             return [drawn.movedim(0, -1)]
 
-        return self._by_block(X, functions)[0]
+        return self._map_blocks(X, functions)[0]
 
     def predict_uncertainty(self, X: Any) -> Bunch:
         """Entropy of the predicted class in nats, split by its source.
@@ -155,31 +155,31 @@ class BayesianClassifierMixin(ClassifierMixin):
             ``epistemic`` (mutual information of class and weights; shrinks with data),
             ``aleatoric`` (expected entropy given the weights) and their sum ``total``.
         """
-        total, epistemic, aleatoric = self._reduce(X, lambda p: list(p.uncertainty()))
+        total, epistemic, aleatoric = self.evaluate_functional(X, lambda p: list(p.uncertainty()))
         return Bunch(total=total, epistemic=epistemic, aleatoric=aleatoric)
 
     def log_predictive_density(self, X: Any, y: Any) -> Array:
         """Log probability of observed classes, (n_samples,) nats; -inf for a class never seen."""
         check_is_fitted(self)
-        codes, known = self._observed_codes(y, num_samples(X))
+        codes, known = self._encode_observed_classes(y, num_samples(X))
         # By way of logarithms: probabilities underflow where these are numbers.
-        log_prob = self._reduce(X, lambda p, codes: [p.log_prob(codes)], codes)[0]
+        log_prob = self.evaluate_functional(X, lambda p, codes: [p.log_prob(codes)], codes)[0]
         return np.where(known, log_prob, -np.inf)
 
-    def _observed_codes(self, y: Any, n_rows: int) -> tuple[Array, Array]:
+    def _encode_observed_classes(self, y: Any, n_rows: int) -> tuple[Array, Array]:
         """Columns of `predict_proba` that labels belong to, and whether they are known at all."""
         refuse_masked("y", y)
         labels = np.asarray(y).ravel()
         if len(labels) != n_rows:
             raise ValueError(f"X has {n_rows} rows and y {len(labels)}: they must match.")
-        return observed_codes(self.classes_, labels)
+        return encode_classes(self.classes_, labels)
 
     @property
-    def _observation(self) -> Likelihood:
+    def fitted_likelihood(self) -> Likelihood:
         """How labels follow from functions."""
-        return self._chosen_likelihood
+        return self.resolved_likelihood
 
-    def _reduce(
+    def evaluate_functional(
         self,
         X: Any,
         functional: Callable[..., list[Tensor]],
@@ -189,10 +189,8 @@ class BayesianClassifierMixin(ClassifierMixin):
         """Functionals of the law, or of another ``law`` of rows, block by block."""
 
         def ask(x: Tensor, rows: slice) -> list[Tensor]:
-            of_rows = (
-                self._predictor(x).distribution(x) if distribution is None else distribution(x)
-            )
+            of_rows = self.predictor(x).distribution(x) if distribution is None else distribution(x)
             observed = () if codes is None else (torch.as_tensor(codes[rows], device=x.device),)
             return functional(of_rows, *observed)
 
-        return self._by_block(X, ask, codes)
+        return self._map_blocks(X, ask, codes)

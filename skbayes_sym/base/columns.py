@@ -56,13 +56,13 @@ class Column(NamedTuple):
     name : str
         Name, or position where columns have no names.
     kind : {"numeric", "boolean", "categorical"}
-    words : tuple of str
+    one_hot_levels : tuple of str
         Levels with a one-hot column, by frequency. Empty unless categorical.
-    order : tuple of str
+    ordered_levels : tuple of str
         All levels in order, where they are more than have a one-hot column.
-    middle : float
+    median : float
         Median of the numbers, which replaces a missing one.
-    tells_missing : bool
+    has_indicator : bool
         Whether missing values have an indicator column.
     has_missing : bool
         Whether values were missing in training at all.
@@ -70,16 +70,16 @@ class Column(NamedTuple):
 
     name: str
     kind: str
-    words: tuple[str, ...]
-    order: tuple[str, ...]
-    middle: float
-    tells_missing: bool
+    one_hot_levels: tuple[str, ...]
+    ordered_levels: tuple[str, ...]
+    median: float
+    has_indicator: bool
     has_missing: bool
 
     @property
     def levels(self) -> tuple[str, ...]:
         """All levels that occurred in training; their positions are the codes."""
-        return self.order or self.words
+        return self.ordered_levels or self.one_hot_levels
 
 
 def as_table(X: Any) -> Table | None:
@@ -119,7 +119,7 @@ class Columns:
     kept: Array
 
     @classmethod
-    def learned(cls, table: Table) -> "Columns":
+    def from_table(cls, table: Table) -> "Columns":
         """Decide the encoding of every column from training rows."""
         columns = [_column(*column) for column in zip(*table, strict=True)]
         everything = cls(tuple(columns), np.arange(0))._encode(table)[0]
@@ -131,11 +131,11 @@ class Columns:
         """Number of encoded columns."""
         return len(self.kept)
 
-    def encoded(self, table: Table) -> Array:
+    def encode(self, table: Table) -> Array:
         """All columns as numbers, (n_rows, n_outputs); an unknown level is the mean of all."""
         return self._encode(table)[0][:, self.kept]
 
-    def encoding(self, table: Table) -> Encoding:
+    def encode_with_alternatives(self, table: Table) -> Encoding:
         """The same with the alternatives for unknown levels.
 
         Warns of unknown levels by column and value.
@@ -224,11 +224,11 @@ def _column(name: str, values: Array, is_declared: bool) -> Column:
         missing = missing | np.array(blank, dtype=bool)
     proportion = float(missing.mean())
     has_missing = bool(missing.any())
-    tells_missing = _MIN_MISSING <= proportion < 1.0
+    has_indicator = _MIN_MISSING <= proportion < 1.0
     if kind != "categorical":
         numbers = values[~missing].astype(np.float64)
-        middle = float(_median(numbers)) if len(numbers) else 0.0
-        return Column(name, kind, (), (), middle, tells_missing, has_missing)
+        median = float(_median(numbers)) if len(numbers) else 0.0
+        return Column(name, kind, (), (), median, has_indicator, has_missing)
     keys = [level_key(v) for v in values[~missing]]
     levels, counts = np.unique(np.array(keys, dtype=object), return_counts=True)
     by_count = tuple(levels[np.argsort(-counts, kind="stable")][:_MAX_ONE_HOT].tolist())
@@ -238,17 +238,17 @@ def _column(name: str, values: Array, is_declared: bool) -> Column:
     if len(levels) > _MAX_ONE_HOT:
         order = tuple(levels.tolist())
         if n_numbers == len(levels):
-            order = tuple(sorted(order, key=float_of_level))
+            order = tuple(sorted(order, key=level_to_float))
     if order and not is_declared and n_numbers > len(order) / 2:
         warn_user(
             f"column {name!r} of X holds numbers as text and is read as words: if it measures "
             "something, convert it first, as by pandas.to_numeric(column, errors='coerce').",
             UserWarning,
         )
-    return Column(name, kind, by_count, order, 0.0, tells_missing, has_missing)
+    return Column(name, kind, by_count, order, 0.0, has_indicator, has_missing)
 
 
-def float_of_level(level: str) -> float:
+def level_to_float(level: str) -> float:
     """Number of a level whose text is one."""
     number = level_number(level)
     assert number is not None
@@ -264,10 +264,10 @@ def _numbers(column: Column, values: Array) -> Array:
     """A numeric or boolean column and its indicator, (n_rows, 1 or 2)."""
     numbers = to_float(column.name, column.kind, values)
     missing = np.isnan(numbers)
-    numbers[missing] = column.middle
+    numbers[missing] = column.median
     if np.isinf(numbers).any():
         raise ValueError(f"Input X contains infinity, in column {column.name!r}.")
-    indicator = [missing.astype(np.float64)] * column.tells_missing
+    indicator = [missing.astype(np.float64)] * column.has_indicator
     return np.column_stack([numbers, *indicator])
 
 
@@ -275,15 +275,15 @@ def _one_hot(column: Column, codes: Array) -> Array:
     """A categorical column from the codes of its levels; unknown ones are the mean of all."""
     missing = codes == MISSING
     unknown = codes == UNKNOWN
-    indicator = [missing.astype(np.float64)] * column.tells_missing
+    indicator = [missing.astype(np.float64)] * column.has_indicator
     levels = column.levels
     if len(levels) == 2:  # one column; halfway if neither
-        value = np.where(codes < 0, 0.5, codes == levels.index(column.words[1]))
+        value = np.where(codes < 0, 0.5, codes == levels.index(column.one_hot_levels[1]))
         return np.column_stack([value.astype(np.float64), *indicator])
     position = {level: code for code, level in enumerate(levels)}
     mean = 1.0 / max(len(levels), 1)
-    parts = [np.where(unknown, mean, codes == position[word]) for word in column.words]
-    if column.order:
+    parts = [np.where(unknown, mean, codes == position[word]) for word in column.one_hot_levels]
+    if column.ordered_levels:
         rank = np.where(unknown, 0.5 * (len(levels) - 1), np.maximum(codes, 0)) / len(levels)
         parts.append(rank)
     if not parts and not indicator:  # no level at all: all values were missing
@@ -339,8 +339,10 @@ class LevelPredictor(BasePredictor):
     def mean(self, x: Any) -> Tensor:
         return torch.stack([self.base.mean(block) for block in x.blocks]).mean(0)
 
-    def drawn(self, x: Any, n: int, *, generator: torch.Generator) -> Any:
-        distributions = self._by_level(x, n, generator, lambda *a, **k: self.base.drawn(*a, **k))
+    def sample_conditionals(self, x: Any, n: int, *, generator: torch.Generator) -> Any:
+        distributions = self._by_level(
+            x, n, generator, lambda *a, **k: self.base.sample_conditionals(*a, **k)
+        )
         level = self._levels(x, n, generator)
         draw = torch.arange(n)
         if isinstance(distributions[0], CategoricalMixture):
@@ -358,8 +360,10 @@ class LevelPredictor(BasePredictor):
         ]
         return NormalMixture(*parts)
 
-    def functions(self, x: Any, n: int, *, generator: torch.Generator) -> Tensor:
-        values = self._by_level(x, n, generator, lambda *a, **k: self.base.functions(*a, **k))
+    def sample_functions(self, x: Any, n: int, *, generator: torch.Generator) -> Tensor:
+        values = self._by_level(
+            x, n, generator, lambda *a, **k: self.base.sample_functions(*a, **k)
+        )
         return torch.stack(values)[self._levels(x, n, generator), torch.arange(n)]
 
     def _by_level(
@@ -393,7 +397,7 @@ class TabularInputMixin:
     _medians_in_: Array
     _column_names_in_: list[str] | None = None
     _booleans_in_: Array
-    _finite: ClassVar[bool | str] = "allow-nan"
+    _ensure_all_finite: ClassVar[bool | str] = "allow-nan"
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()  # type: ignore[misc]
@@ -405,8 +409,8 @@ class TabularInputMixin:
         X = without_mask(X)
         require_rows(X)
         table = as_table(X)
-        columns = None if table is None else Columns.learned(table)
-        numbers = X if table is None or columns is None else columns.encoded(table)
+        columns = None if table is None else Columns.from_table(table)
+        numbers = X if table is None or columns is None else columns.encode(table)
         checked: tuple[Array, Array] = super()._check_targets(numbers, y)  # type: ignore[misc]
         if table is not None:
             validate_data(self, X, skip_check_array=True)  # the columns that were given
@@ -431,28 +435,28 @@ class TabularInputMixin:
                 missing = np.isnan(numbers)
                 if missing.any():
                     numbers = np.where(missing, self._medians_in_, numbers).astype(numbers.dtype)
-                return self._with_given(numbers, X)
+                return self._join_raw_rows(numbers, X)
         require_rows(X)
         self._check_columns(X)  # type: ignore[attr-defined]
         table = read_table(X) if table is None else table
         if table is None:
             super()._check_inputs(X)  # type: ignore[misc]  # says what is wrong with it
             raise ValueError("X must be a table with two axes.")
-        encoding = self._encoding_of_columns().encoding(table)
+        encoding = self._column_encoding().encode_with_alternatives(table)
         if not encoding.is_open.any():
-            return self._with_given(encoding.values, X)
+            return self._join_raw_rows(encoding.values, X)
         known = np.flatnonzero(~encoding.is_open)
         unknown = np.flatnonzero(encoding.is_open)
         rows = indexable(X)[0]
         open_rows = safe_indexing(rows, unknown)
         return OpenRows(
-            self._with_given(encoding.values[known], safe_indexing(rows, known)),
+            self._join_raw_rows(encoding.values[known], safe_indexing(rows, known)),
             known,
-            [self._with_given(values, open_rows) for values in encoding.alternatives],
+            [self._join_raw_rows(values, open_rows) for values in encoding.alternatives],
             unknown,
         )
 
-    def _encoding_of_columns(self) -> Columns:
+    def _column_encoding(self) -> Columns:
         """Encoding of the columns, also of a table of numbers."""
         if self.columns_in_ is not None:
             return self.columns_in_
@@ -461,38 +465,41 @@ class TabularInputMixin:
             default = [f"{j}" for j in range(len(self._medians_in_))]
             names = list(vars(self).get("feature_names_in_", default))
         columns = [
-            Column(name, "numeric", (), (), float(middle), False, False)
-            for name, middle in zip(names, self._medians_in_, strict=True)
+            Column(name, "numeric", (), (), float(median), False, False)
+            for name, median in zip(names, self._medians_in_, strict=True)
         ]
         for j in self._booleans_in_.tolist():
             columns[j] = columns[j]._replace(kind="boolean")
         return Columns(tuple(columns), np.arange(len(columns)))
 
-    def _numbered_blocks(self, X: Any) -> Iterator[tuple[Any, Any]]:
+    def _indexed_blocks(self, X: Any) -> Iterator[tuple[Any, Any]]:
         """Blocks of rows and their positions; those with unknown levels first."""
         if not isinstance(X, OpenRows):
-            yield from super()._numbered_blocks(X)  # type: ignore[misc]
+            yield from super()._indexed_blocks(X)  # type: ignore[misc]
             return
-        blocks = [self._input_blocks(rows) for rows in X.alternatives]  # type: ignore[attr-defined]
+        blocks = [self.input_blocks(rows) for rows in X.alternatives]  # type: ignore[attr-defined]
         start = 0
         for alternatives in zip(*blocks, strict=True):
             block = LevelBlock(alternatives)
             yield block, X.open_index[start : start + len(block)]
             start += len(block)
-        for block, rows in super()._numbered_blocks(X.known):  # type: ignore[misc]
+        for block, rows in super()._indexed_blocks(X.known):  # type: ignore[misc]
             yield block, X.known_index[rows]
 
-    def _predictor(self, like: Any) -> Any:
+    def predictor(self, like: Any) -> Any:
         if isinstance(like, LevelBlock):
-            return LevelPredictor(super()._predictor(like.blocks[0]))  # type: ignore[misc]
-        return super()._predictor(like)  # type: ignore[misc]
+            return LevelPredictor(super().predictor(like.blocks[0]))  # type: ignore[misc]
+        return super().predictor(like)  # type: ignore[misc]
 
-    def _example(self) -> Any:
+    def _example_row(self) -> Any:
         """Row that the estimator takes, a frame where `fit` saw names."""
         if self.columns_in_ is None:
             row = self.x_mean_[None].astype(self.dtype_)
         else:
-            values = [c.words[0] if c.words else c.middle for c in self.columns_in_.columns]
+            values = [
+                c.one_hot_levels[0] if c.one_hot_levels else c.median
+                for c in self.columns_in_.columns
+            ]
             row = np.array([values], dtype=object)
         try:
             from pandas import DataFrame
@@ -500,6 +507,6 @@ class TabularInputMixin:
             return row
         return DataFrame(row, columns=vars(self).get("feature_names_in_"))
 
-    def _with_given(self, encoded: Array, X: Any) -> Any:
+    def _join_raw_rows(self, encoded: Array, X: Any) -> Any:
         """Rows of a question: as numbers, where nothing else is needed."""
         return encoded

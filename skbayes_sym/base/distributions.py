@@ -13,8 +13,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import Bunch
 from torch import Tensor
 
-from skbayes_sym.base.classifier import BayesianClassifierMixin, observed_codes
-from skbayes_sym.base.regressor import BayesianRegressorMixin, checked_levels
+from skbayes_sym.base.classifier import BayesianClassifierMixin, encode_classes
+from skbayes_sym.base.regressor import BayesianRegressorMixin, check_quantile_levels
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import num_samples, safe_indexing
 from skbayes_sym.base.target_transformation import (
@@ -86,7 +86,7 @@ class PredictiveDistribution:
 
     def quantile(self, q: Any) -> Array:
         """Quantiles at a level, or at Q levels: one axis more, ``(n_samples, Q)``."""
-        levels = checked_levels(q)
+        levels = check_quantile_levels(q)
         values = self._quantiles(levels)
         return values if np.ndim(q) else values[..., 0]
 
@@ -102,7 +102,7 @@ class PredictiveDistribution:
         ndarray of shape (n_samples, 2) or (n_samples, n_targets, 2)
             Lower and upper end; with one axis more, (..., 2, C), for several coverages.
         """
-        coverages = checked_levels(coverage, "coverage")
+        coverages = check_quantile_levels(coverage, "coverage")
         levels = np.concatenate([0.5 * (1.0 - coverages), 0.5 * (1.0 + coverages)])
         values = self._quantiles(levels)
         ends = values.reshape(*values.shape[:-1], 2, len(coverages))
@@ -319,22 +319,22 @@ class PosteriorPredictive(PredictiveDistribution):
 
     @property
     def has_normal_components(self) -> bool:  # type: ignore[override]
-        return self._model._has_normal_components
+        return self._model.has_normal_components
 
     @property
     def is_discrete(self) -> bool:  # type: ignore[override]
-        return self._model._predicts_counts
+        return self._model.predicts_counts
 
     def __repr__(self) -> str:
-        n_components = len(self._model._components(self._X[:1])[0])
-        kind = f"{self._model._observation.kind} "
-        if self._model._observation.kind == "normal" and not self.has_normal_components:
+        n_components = len(self._model.mixture_components(self._X[:1])[0])
+        kind = f"{self._model.fitted_likelihood.kind} "
+        if self._model.fitted_likelihood.kind == "normal" and not self.has_normal_components:
             kind = "count " if self.is_discrete else ""  # of a stack's members
         parts = f"mixture of {n_components:,} {kind}components"
         return f"<{parts}, by {type(self._model).__name__}, at {num_samples(self._X):,} rows>"
 
     def components(self) -> Components:
-        return Components(*self._model._components(self._X))
+        return Components(*self._model.mixture_components(self._X))
 
     def mean(self) -> Array:
         return np.asarray(self._model.predict(self._X))
@@ -367,7 +367,7 @@ class PosteriorPredictive(PredictiveDistribution):
             return [torch.stack([ask(distribution, targets) for targets in grid.unbind(-1)], -1)]
 
         by_row = np.array(np.moveaxis(y, 0, -1), order="C")
-        (answers,) = self._model._reduce(self._X, of_rows, by_row)
+        (answers,) = self._model.evaluate_functional(self._X, of_rows, by_row)
         return np.moveaxis(answers, -1, 0)
 
     def uncertainty(self) -> Bunch:
@@ -381,7 +381,7 @@ class PosteriorPredictive(PredictiveDistribution):
             distributions.append(distribution)
             return [distribution.mean()]
 
-        self._model._reduce(self._X, keep)
+        self._model.evaluate_functional(self._X, keep)
         return LawPredictive(distributions, is_flat=len(self.shape) == 1)
 
 
@@ -1015,7 +1015,7 @@ class ClassPredictive:
                 f"(n_samples,) = ({n_rows},): give a label, an array of shape ({n_rows},), or a "
                 f"grid of G labels of shape (G, 1) or (G, {n_rows})."
             )
-        codes, known = observed_codes(self.classes, labels)
+        codes, known = encode_classes(self.classes, labels)
         shape = np.broadcast_shapes(labels.shape, (n_rows,))
         codes = np.broadcast_to(codes, shape).reshape(-1, n_rows)
         log_prob = self._log_prob_of_codes(codes).reshape(shape)
@@ -1032,7 +1032,7 @@ class ClassPredictive:
             # By way of logarithms: probabilities underflow where these are numbers.
             return [torch.stack([distribution.log_prob(column) for column in codes.unbind(1)], 1)]
 
-        (values,) = self._model._reduce(self._X, of_rows, np.array(codes.T, order="C"))
+        (values,) = self._model.evaluate_functional(self._X, of_rows, np.array(codes.T, order="C"))
         return np.asarray(values.T, dtype=float)
 
     def uncertainty(self) -> Bunch:

@@ -19,7 +19,7 @@ from skbayes_sym.base.log import logging_to_stderr
 from skbayes_sym.base.model_factory import require_scales
 from skbayes_sym.base.optimizers import Adam
 from skbayes_sym.base.predictor import Predictor
-from skbayes_sym.base.progress import FLOATS, PREDICT_ROWS, Run
+from skbayes_sym.base.progress import FLOATS, PREDICT_ROWS, FitProgress
 from skbayes_sym.base.requirements import Fitted, Method
 from skbayes_sym.base.rows import (
     ENCODE,
@@ -37,8 +37,8 @@ from skbayes_sym.base.scikit_learn import (
     fit_context,
     validate_data,
 )
-from skbayes_sym.base.training import Training, automatic_batch
-from skbayes_sym.base.warnings import warn_user, warnings_name
+from skbayes_sym.base.training import Training, default_batch_size
+from skbayes_sym.base.warnings import name_in_warnings, warn_user
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.arguments import is_number, shown
 from skbayes_sym.numerics.runtime import explain_torch_errors
@@ -55,7 +55,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
     """
 
     # Figures that are computed once training has ended.
-    _closing: ClassVar[tuple[str, ...]] = ()
+    _final_attributes: ClassVar[tuple[str, ...]] = ()
     _doc_link_module = "skbayes_sym"  # of the "?" in HTML
     _doc_link_template = property(lambda _: class_page_template())
 
@@ -70,7 +70,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
     stop_reason_: str
 
     @contextmanager
-    def _fitting(self) -> Iterator[None]:
+    def _fit_environment(self) -> Iterator[None]:
         """Run with one thread, gradients, and the log that ``verbose`` selects.
 
         Gradients are enabled whatever mode the caller is in: `torch.no_grad` and
@@ -78,9 +78,9 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
 
         The previous fit is put back if anything ends this one before it has something to keep.
         """
-        before = {k: v for k, v in vars(self).items() if is_fitted_name(k)}
+        before = {k: v for k, v in vars(self).items() if is_fitted_attribute(k)}
         with (
-            warnings_name(self),
+            name_in_warnings(self),
             one_thread(),
             logging_to_stderr(self.verbose),
             explain_torch_errors(),
@@ -93,7 +93,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
             except BaseException as error:
                 is_new = vars(self).get("_cache") is not before.get("_cache")
                 if not (isinstance(error, KeyboardInterrupt) and is_new):
-                    for name in [k for k in vars(self) if is_fitted_name(k)]:
+                    for name in [k for k in vars(self) if is_fitted_attribute(k)]:
                         delattr(self, name)
                     self.__dict__.update(before)
                 raise
@@ -144,23 +144,23 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         return super().set_params(**params)
 
     @property
-    def _given_likelihood(self) -> Any:
+    def _likelihood_parameter(self) -> Any:
         """The parameter, as it was for the fit that predicts."""
         fitted_with = vars(self).get("_fitted_with_", {})
         return fitted_with.get("likelihood", self.likelihood)
 
     @contextmanager
-    def _keeping(self, run: Run) -> Iterator[None]:
+    def _keep_on_interrupt(self, progress: FitProgress) -> Iterator[None]:
         """On Ctrl-C in whatever follows training, keep what was trained; its bounds are NaN."""
         try:
             yield
         except KeyboardInterrupt:
-            unknown = dict.fromkeys(self._closing, float("nan"))
-            self._replace_fit({**unknown, **run.interrupted()})
+            unknown = dict.fromkeys(self._final_attributes, float("nan"))
+            self._set_fit({**unknown, **progress.interrupted_attributes()})
 
-    def _replace_fit(self, attributes: Mapping[str, Any]) -> None:
+    def _set_fit(self, attributes: Mapping[str, Any]) -> None:
         """Swap in a finished fit at once; validation has set the ``*_in_`` names already."""
-        for name in [k for k in vars(self) if is_fitted_name(k) and not k.endswith("_in_")]:
+        for name in [k for k in vars(self) if is_fitted_attribute(k) and not k.endswith("_in_")]:
             delattr(self, name)  # a fit by other parameters may have found what this one doesn't
         self.__dict__.update({**attributes, "_cache": {}})
 
@@ -168,7 +168,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         return "stop_reason_" in vars(self)
 
     @property
-    def _goes_on(self) -> bool:
+    def _continues_fit(self) -> bool:
         """Whether a fit starts where the one before ended."""
         return self.warm_start and self.__sklearn_is_fitted__()
 
@@ -198,8 +198,8 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
 class RowEstimator(BayesianEstimator):
     """An estimator of rows of ``X``, targets and weights.
 
-    A concrete one says what is believed, ``_model(data) -> Model``, and how it is fitted,
-    ``_method() -> Method``; and what predicts, ``_predictor(like) -> Predictor``. Its face
+    A concrete one says what is believed, ``_make_model(data) -> Model``, and how it is fitted,
+    ``_make_method() -> Method``; and what predicts, ``predictor(like) -> Predictor``. Its face
     (`regressor`, `classifier`) checks and scales targets and turns predictions into arrays.
     """
 
@@ -207,7 +207,7 @@ class RowEstimator(BayesianEstimator):
     noise_std: Any = "learn"
     optimizer: Any = None
     random_state: Any = 0
-    _finite: ClassVar[bool | str] = True  # questions, as `validate_data` has it
+    _ensure_all_finite: ClassVar[bool | str] = True  # questions, as `validate_data` has it
     x_mean_: Array
     x_scale_: Array
     standardize: bool | str
@@ -239,46 +239,49 @@ class RowEstimator(BayesianEstimator):
             it untouched.
         """
         X = without_mask(X)
-        with self._fitting():
+        with self._fit_environment():
             data = Training.open(self, X, y, sample_weight)
-            model = self._model(data)
-            flops = partial(self._flops_a_step, data, model)
+            model = self._make_model(data)
+            flops = partial(self._flops_per_step, data, model)
             data = replace(data, device=choose_device(self.device, data.device, flops))
-            run = Run(data.task, lambda current_fit: self._attributes(data, model, current_fit))
+            progress = FitProgress(
+                data.callback_arguments,
+                lambda current_fit: self._fitted_attributes(data, model, current_fit),
+            )
             if data.device.type != "cpu":
-                run.n_jobs = None  # a GPU's tensors stay with its process
-            method = self._method()
-            with self._keeping(run):
-                method.needs.check(model)
+                progress.n_jobs = None  # a GPU's tensors stay with its process
+            method = self._make_method()
+            with self._keep_on_interrupt(progress):
+                method.requirements.check(model)
                 if data.labels is None:
-                    require_scales(self._given_likelihood, data.rows.y.shape[-1])
-                fitted = method.fit(data, model, run)
-                self._replace_fit(self._attributes(data, model, fitted))
+                    require_scales(self._likelihood_parameter, data.rows.y.shape[-1])
+                fitted = method.fit(data, model, progress)
+                self._set_fit(self._fitted_attributes(data, model, fitted))
         return self
 
-    def _model(self, data: Training) -> Model:
+    def _make_model(self, data: Training) -> Model:
         """Network, likelihood, prior and their symmetry."""
         raise NotImplementedError
 
-    def _method(self) -> Method:
+    def _make_method(self) -> Method:
         """How it is fitted: the constructor's parameters as one value."""
         raise NotImplementedError
 
-    def _flops_a_step(self, data: Training, model: Model) -> float:
+    def _flops_per_step(self, data: Training, model: Model) -> float:
         """Floating-point operations of a step, about: what ``device="auto"`` judges by."""
         optimizer = self.optimizer
         n = data.n_rows
         asked = optimizer.batch_size if isinstance(optimizer, Adam) else "auto"
-        n_rows = automatic_batch(n) if isinstance(asked, str) else min(int(asked), n)
+        n_rows = default_batch_size(n) if isinstance(asked, str) else min(int(asked), n)
         return gradient_flops(
-            model.network, n_rows, self._networks_at_once(model.network.layout.n_params)
+            model.network, n_rows, self._n_parallel_networks(model.network.layout.n_params)
         )
 
-    def _networks_at_once(self, n_weights: int) -> float:
+    def _n_parallel_networks(self, n_weights: int) -> float:
         """Number of networks whose gradients a step takes."""
         return 1.0
 
-    def _attributes(self, data: Training, model: Model, fitted: Fitted) -> dict[str, Any]:
+    def _fitted_attributes(self, data: Training, model: Model, fitted: Fitted) -> dict[str, Any]:
         return {
             **data.attributes(),
             "network_": model.network,
@@ -289,20 +292,20 @@ class RowEstimator(BayesianEstimator):
 
     def _scale_inputs(self, rows: Rows) -> Scaling:
         enabled = is_standardized(self.standardize, "X")
-        return column_scaling(rows.X, rows.weight, enabled=enabled, ends=rows.x_ends)
+        return column_scaling(rows.X, rows.weight, enabled=enabled, value_range=rows.x_range)
 
-    def _input_blocks(self, X: Array) -> Iterator[Tensor]:
+    def input_blocks(self, X: Array) -> Iterator[Tensor]:
         """Scaled inputs in blocks of rows, on the device, in the precision of the fit."""
         scaled = Scaling(self.x_mean_, self.x_scale_).apply(X)
         for start in range(0, len(scaled), PREDICT_ROWS):
             block = np.ascontiguousarray(scaled[start : start + PREDICT_ROWS])
             yield torch.as_tensor(block).to(self._predict_device(), vars(torch)[self.dtype_])
 
-    def _predictor(self, like: Tensor) -> Predictor:
+    def predictor(self, like: Tensor) -> Predictor:
         """Predictor on the device and in the precision of ``like``; made once."""
         raise NotImplementedError
 
-    def _by_block(
+    def _map_blocks(
         self, X: Any, ask: Callable[[Tensor, slice], list[Tensor]], y: Array | None = None
     ) -> list[Array]:
         """Answers of ``ask(x, rows)`` for scaled inputs, joined over blocks of rows."""
@@ -311,8 +314,8 @@ class RowEstimator(BayesianEstimator):
             raise ValueError(f"X has {len(X)} rows and y {len(y)}: they must match.")
         blocks = []
         places = []
-        with prediction():
-            for x, rows in self._numbered_blocks(X):
+        with prediction_environment():
+            for x, rows in self._indexed_blocks(X):
                 answers = ask(x, rows)
                 blocks.append([t.cpu().numpy() for t in answers])
                 places.append(rows)
@@ -321,12 +324,12 @@ class RowEstimator(BayesianEstimator):
             # Blocks weren't in the order of the rows.
             order = np.argsort(np.concatenate(places))
             columns = [column[order] for column in columns]
-        return numbers(columns)
+        return check_no_nan(columns)
 
-    def _numbered_blocks(self, X: Any) -> Iterator[tuple[Any, Any]]:
+    def _indexed_blocks(self, X: Any) -> Iterator[tuple[Any, Any]]:
         """Blocks of inputs and their positions among the rows, a slice or an array."""
         start = 0
-        for x in self._input_blocks(X):
+        for x in self.input_blocks(X):
             yield x, slice(start, start + len(x))
             start += len(x)
 
@@ -339,7 +342,7 @@ class RowEstimator(BayesianEstimator):
         require_rows(X)
         with numeric_conversion("X", ENCODE, X):
             checked: Array = validate_data(
-                self, X, reset=False, dtype=FLOATS, ensure_all_finite=self._finite
+                self, X, reset=False, dtype=FLOATS, ensure_all_finite=self._ensure_all_finite
             )
         check_column_names(vars(self).get("_column_names_in_"), X)
         return checked
@@ -367,7 +370,7 @@ def warn_infinite_rows(values: Array, rows: Any = slice(0, None)) -> bool:
     return bool(wrong.any())
 
 
-def numbers(columns: list[Array]) -> list[Array]:
+def check_no_nan(columns: list[Array]) -> list[Array]:
     """Refuse what isn't a number."""
     for values in columns:
         wrong = np.isnan(values).reshape(len(values), -1).any(axis=1)
@@ -381,7 +384,7 @@ def numbers(columns: list[Array]) -> list[Array]:
 
 
 @contextmanager
-def prediction() -> Iterator[None]:
+def prediction_environment() -> Iterator[None]:
     """Run with one thread, no gradients, and errors of memory and of decompositions in words.
 
     What predictions keep for later must not be inference tensors, even if the caller's are.
@@ -390,6 +393,6 @@ def prediction() -> Iterator[None]:
         yield
 
 
-def is_fitted_name(name: str) -> bool:
+def is_fitted_attribute(name: str) -> bool:
     """Whether an attribute of this name is set by `fit`."""
     return (name.endswith("_") and not name.startswith("__")) or name == "_cache"

@@ -45,7 +45,7 @@ class LogDensity(Protocol):
 
 
 @runtime_checkable
-class VariesInScale(Protocol):
+class HasScaleDirections(Protocol):
     """A density of coordinates that may be a hundred times larger in one draw than in the next."""
 
     @property
@@ -60,7 +60,7 @@ def make_gradient(log_density: LogDensity) -> Callable[[Tensor], Tensor]:
 
 
 @dataclass(frozen=True, eq=False)
-class RoughGradients:
+class SurrogateGradients:
     """A density whose gradients are those of another, in less precision: a `LogDensity`.
 
     A trajectory that is kicked by whatever function of its position turns back on itself and keeps

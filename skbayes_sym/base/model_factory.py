@@ -39,7 +39,7 @@ from skbayes_sym.symmetry.group import (
 )
 from skbayes_sym.symmetry.units import Units, unit_layers
 
-GivenPrior = str | npt.ArrayLike | UnboundPrior  # "learn", scales of normals, or an object
+PriorParameter = str | npt.ArrayLike | UnboundPrior  # "learn", scales of normals, or an object
 
 _SCALES: list[Any] = [
     StrOptions({"learn"}), Interval(Real, 0, None, closed="neither"), "array-like"
@@ -64,7 +64,7 @@ def layer_sizes(units: Any) -> tuple[int, ...]:
     return tuple(int(s) for s in sizes)
 
 
-def scale_array(prior: GivenPrior, **sizes: int) -> Array:
+def scale_array(prior: PriorParameter, **sizes: int) -> Array:
     """``prior`` as an array of one number, or of as many as one of the sizes named."""
     with numeric_conversion("prior"):
         return checked_scales(cast(npt.ArrayLike, prior), **sizes)
@@ -100,11 +100,11 @@ def gaussian_noise(noise_std: Any, data: Training, previous: Array | None = None
                 f"scale, and must lie between {1.0 / largest:g} and {largest:g} there."
             )
         return Gaussian(torch.as_tensor(np.log(fixed)), learn=False)
-    start = INITIAL_NOISE * data.target_spread if previous is None else previous / unit
+    start = INITIAL_NOISE * data.target_std if previous is None else previous / unit
     return Gaussian(torch.as_tensor(np.log(start)), learn=True)
 
 
-def prior_object(prior: GivenPrior) -> UnboundPrior | None:
+def resolve_prior(prior: PriorParameter) -> UnboundPrior | None:
     """``prior`` as an object: normals of given scales, or what was given; None of a word."""
     if isinstance(prior, str):
         return None
@@ -116,10 +116,10 @@ def prior_object(prior: GivenPrior) -> UnboundPrior | None:
     return prior if isinstance(prior, UnboundPrior) else Normal(prior)
 
 
-def bound_prior(prior: GivenPrior, learned: UnboundPrior, network: Network) -> Prior:
+def bind_prior(prior: PriorParameter, learned: UnboundPrior, network: Network) -> Prior:
     """The prior of a network's parameters; ``learned`` where a word asks for it."""
     with numeric_conversion("prior"):
-        return (prior_object(prior) or learned).bind(network.layout)
+        return (resolve_prior(prior) or learned).bind(network.layout)
 
 
 def require_scales(distribution: Likelihood | str, n_targets: int) -> None:
@@ -145,21 +145,21 @@ def require_scales(distribution: Likelihood | str, n_targets: int) -> None:
             )
 
 
-def fully_connected(network: Network) -> MLP:
+def require_mlp(network: Network) -> MLP:
     """The network, for methods that propagate moments or weights from layer to layer."""
     FULLY_CONNECTED.require(network, "network")
     return cast(MLP, network)
 
 
-def independent_normals(prior: Prior) -> GaussianPrior:
+def require_normal_prior(prior: Prior) -> GaussianPrior:
     """The prior, for methods whose formulas need zero-mean normals."""
     NORMAL_PRIOR.require(prior, "prior")
     return cast(GaussianPrior, prior.gaussian())
 
 
-def normals_or_learned(prior: Prior) -> GaussianPrior | ScalesByGroup:
+def require_normal_or_learned_prior(prior: Prior) -> GaussianPrior | ScalesByGroup:
     """The prior, for methods whose formulas need zero-mean normals, of scales given or learned."""
-    return learned_scales(prior) or independent_normals(prior)
+    return learned_scales(prior) or require_normal_prior(prior)
 
 
 def learned_scales(prior: Prior) -> ScalesByGroup | None:
@@ -191,12 +191,12 @@ def scale_attributes(
     return attributes
 
 
-def scales_by_group(prior: Prior) -> ScalesByGroup:
+def group_scales(prior: Prior) -> ScalesByGroup:
     """The prior as scales by group; one that learns nothing keeps its own."""
-    return prior.learned or ScalesByGroup.given(independent_normals(prior).scale)
+    return prior.learned or ScalesByGroup.given(require_normal_prior(prior).scale)
 
 
-def declared_group(
+def resolve_symmetry(
     symmetry: str | SymmetryGroup | None, network: Network, prior: Prior
 ) -> SymmetryGroup:
     """The network's group by name or one's own, after checking that the prior has it too.

@@ -8,7 +8,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from skbayes_sym.base.estimator import RowEstimator
-from skbayes_sym.base.model_factory import GivenPrior, bound_prior, layer_sizes
+from skbayes_sym.base.model_factory import PriorParameter, bind_prior, layer_sizes
 from skbayes_sym.base.pipelines import fitted_attribute
 from skbayes_sym.base.requirements import (
     ANY_LIKELIHOOD,
@@ -47,19 +47,19 @@ class NetworkEstimator(RowEstimator):
     activation: str
     network: str | nn.Module | Network = "mlp"
     likelihood: str | Likelihood = "auto"
-    prior: GivenPrior
+    prior: PriorParameter
     network_: Network
-    _named_likelihoods: ClassVar[Mapping[str, Likelihood]]
-    _foreign_likelihoods: ClassVar[tuple[type, ...]]
+    _likelihoods_by_name: ClassVar[Mapping[str, Likelihood]]
+    _unsupported_likelihoods: ClassVar[tuple[type, ...]]
 
-    def _model(self, data: Training) -> Model:
-        likelihood = self._likelihood(data)
-        network = self._network(data, likelihood.n_outputs(self._n_outputs(data)))
-        require_memory([data.rows_part, prior_part(network.layout.n_params)], data.device)
-        prior = self._prior(network)
-        return Model(network, likelihood, prior, self._group(network, prior))
+    def _make_model(self, data: Training) -> Model:
+        likelihood = self._make_likelihood(data)
+        network = self._make_network(data, likelihood.n_outputs(self._count_outputs(data)))
+        require_memory([data.rows_allocation, prior_part(network.layout.n_params)], data.device)
+        prior = self._make_prior(network)
+        return Model(network, likelihood, prior, self._symmetry_group(network, prior))
 
-    def _network(self, data: Training, n_outputs: int) -> Network:
+    def _make_network(self, data: Training, n_outputs: int) -> Network:
         network = self.network
         if isinstance(network, str):
             sizes = layer_sizes(self.hidden_layer_sizes)
@@ -75,42 +75,42 @@ class NetworkEstimator(RowEstimator):
             )
         return network
 
-    def _likelihood(self, data: Training) -> Likelihood:
+    def _make_likelihood(self, data: Training) -> Likelihood:
         """At its starting parameters, in scaled units."""
-        chosen = self._chosen_likelihood
-        if chosen is self._named_likelihoods["auto"]:
+        chosen = self.resolved_likelihood
+        if chosen is self._likelihoods_by_name["auto"]:
             return self._default_likelihood(data)
         if not isinstance(self.noise_std, HalfNormal):
             instead = "parameters of a likelihood object, such as log_noise of StudentT"
             refuse(self, ("noise_std",), "likelihood= is given", instead)
-        require_kind(self, chosen, self._foreign_likelihoods)
+        require_kind(self, chosen, self._unsupported_likelihoods)
         ANY_LIKELIHOOD.require(chosen, "likelihood")
         return chosen
 
     def _default_likelihood(self, data: Training) -> Likelihood:
         """Likelihood that "auto" stands for."""
-        return self._named_likelihoods["auto"]
+        return self._likelihoods_by_name["auto"]
 
     @property
-    def _chosen_likelihood(self) -> Likelihood:
+    def resolved_likelihood(self) -> Likelihood:
         """Likelihood by name or as an object."""
-        likelihood = self._given_likelihood
+        likelihood = self._likelihood_parameter
         if not isinstance(likelihood, str):
             return likelihood  # type: ignore[no-any-return]
-        if likelihood not in self._named_likelihoods:
-            known = ", ".join(map(repr, self._named_likelihoods))
+        if likelihood not in self._likelihoods_by_name:
+            known = ", ".join(map(repr, self._likelihoods_by_name))
             raise ValueError(
                 f"likelihood={likelihood!r} doesn't go with {type(self).__name__}, which "
                 f"takes {known} or an object."
             )
-        return self._named_likelihoods[likelihood]
+        return self._likelihoods_by_name[likelihood]
 
-    def _learned_scales(self, network: Network) -> UnboundPrior:
+    def _learned_prior(self, network: Network) -> UnboundPrior:
         """Prior that "learn" stands for."""
         return LayerScales()
 
-    def _prior(self, network: Network) -> Prior:
-        bound = bound_prior(self.prior, self._learned_scales(network), network)
+    def _make_prior(self, network: Network) -> Prior:
+        bound = bind_prior(self.prior, self._learned_prior(network), network)
         ANY_PRIOR.require(bound, "prior")
         return bound
 
@@ -128,8 +128,10 @@ class NetworkEstimator(RowEstimator):
         """The part of the network's group that the prior keeps."""
         check_is_fitted(self)
         network = self.network_
-        return invariant_subgroup(network.symmetry(), self._prior(network).log_prob, network.layout)
+        return invariant_subgroup(
+            network.symmetry(), self._make_prior(network).log_prob, network.layout
+        )
 
-    def _group(self, network: Network, prior: Prior) -> SymmetryGroup:
+    def _symmetry_group(self, network: Network, prior: Prior) -> SymmetryGroup:
         """The symmetry that the method uses."""
         return Trivial()

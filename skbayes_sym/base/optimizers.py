@@ -205,7 +205,7 @@ class EvidenceAdam(Adam):
 AnAdam = TypeVar("AnAdam", bound=Adam)
 
 
-def as_adam(optim: object, kind: type[AnAdam]) -> AnAdam:
+def resolve_adam(optim: object, kind: type[AnAdam]) -> AnAdam:
     """``optimizer`` as this kind of Adam; what a plain one doesn't say is at its default.
 
     Raises TypeError if it is another kind of optimiser, ValueError if one of its parameters is no

@@ -12,14 +12,14 @@ def fitted_attribute(model: Any, name: str, default: Any = None) -> Any:
     return vars(model).get(name, default) if isinstance(model, BaseEstimator) else default
 
 
-class Innermost(NamedTuple):
+class UnwrappedModel(NamedTuple):
     """A model that others are wrapped around."""
 
     model: Any
     prepare: Callable[[Any], Any]  # rows as the user has them -> inputs of the model
 
 
-def innermost(estimator: BaseEstimator) -> Innermost:
+def unwrap(estimator: BaseEstimator) -> UnwrappedModel:
     """Unwrap fitted searches and pipelines.
 
     A `TransformedTargetRegressor` stays closed: what is inside has other units.
@@ -40,4 +40,4 @@ def innermost(estimator: BaseEstimator) -> Innermost:
             X = transform(X)
         return X
 
-    return Innermost(estimator, prepare)
+    return UnwrappedModel(estimator, prepare)

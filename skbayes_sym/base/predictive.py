@@ -30,7 +30,7 @@ from skbayes_sym.base.distributions import (
     transformed_predictive,
 )
 from skbayes_sym.base.estimator import BayesianEstimator
-from skbayes_sym.base.pipelines import innermost
+from skbayes_sym.base.pipelines import unwrap
 from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.stacking_weights import mixture
@@ -339,7 +339,7 @@ def predictive(model: Any, X: Any) -> Any:
     """
     _require_model(model)
     _require_fitted(model)
-    inner, prepare = innermost(model)
+    inner, prepare = unwrap(model)
     _require_fitted(inner)
     X = prepare(X)
     if (kind := _kind(inner)) is not None:
@@ -366,7 +366,7 @@ def predictive(model: Any, X: Any) -> Any:
 
 def predicts_distribution(model: Any) -> bool:
     """Whether `predictive` takes a fitted model."""
-    inner = innermost(model).model
+    inner = unwrap(model).model
     if (kind := _kind(inner)) is not None:
         parts = inner.estimators_ if kind[0].startswith("sklearn.") else ()
         return all(predicts_distribution(part) for part in parts)
@@ -383,7 +383,7 @@ def is_regression_model(model: Any) -> bool:
 def predicts_counts(model: Any) -> bool:
     """Whether an estimator of this package, fitted or not and however wrapped, predicts counts."""
     if isinstance(model, BayesianRegressorMixin):
-        likelihood: Any = model._chosen_likelihood
+        likelihood: Any = model.resolved_likelihood
         return bool(getattr(likelihood, "is_discrete", False))
     if isinstance(model, Pipeline):
         return predicts_counts(model.steps[-1][1])

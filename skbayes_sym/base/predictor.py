@@ -27,13 +27,13 @@ class Predictor(Protocol):
     def distribution(self, x: Tensor) -> Predictive:
         """Distribution of the targets, or the class, of every row."""
 
-    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
+    def sample_conditionals(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
         """The same given each of ``n`` functions drawn from the posterior: its draws.
 
         One seed means the same functions, whatever rows are asked for.
         """
 
-    def functions(self, x: Tensor, n: int, *, generator: torch.Generator) -> Tensor:
+    def sample_functions(self, x: Tensor, n: int, *, generator: torch.Generator) -> Tensor:
         """Expected targets given each of these functions, noise-free, (n, N, T)."""
 
     def mean(self, x: Tensor) -> Tensor:
@@ -52,11 +52,11 @@ class BasePredictor:
     def distribution(self, x: Tensor) -> Predictive:
         raise NotImplementedError
 
-    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
+    def sample_conditionals(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
         raise NotImplementedError
 
-    def functions(self, x: Tensor, n: int, *, generator: torch.Generator) -> Tensor:
-        return self.drawn(x, n, generator=generator).means
+    def sample_functions(self, x: Tensor, n: int, *, generator: torch.Generator) -> Tensor:
+        return self.sample_conditionals(x, n, generator=generator).means
 
     def mean(self, x: Tensor) -> Tensor:
         return self.distribution(x).mean()
@@ -110,7 +110,7 @@ class DrawsPredictor(BasePredictor):
             weight = self.log_weights.exp().reshape(n_draws, self.n_states).sum(1)
         yield NetworkComponents(x, self.network, self.theta, weight.to(self.theta))
 
-    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
+    def sample_conditionals(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
         if self.log_weights is None:
             chosen = torch.randint(len(self.theta) * self.n_states, (n,), generator=generator)
         else:

@@ -31,8 +31,8 @@ STEP_CONSTRAINTS: dict[str, list[Any]] = {
 }
 
 
-class Steps(NamedTuple):
-    """Steps of stochastic gradient ascent, in the words of the constructors."""
+class StepConfig(NamedTuple):
+    """StepConfig of stochastic gradient ascent, in the words of the constructors."""
 
     max_iter: int
     tol: float | None  # nats per unit of sample weight; None: never stops
@@ -42,7 +42,9 @@ class Steps(NamedTuple):
     n_weight_samples: int | str
 
     @classmethod
-    def of(cls, adam: VariationalAdam, max_iter: int, tol: float | None) -> "Steps":
+    def from_optimizer(
+        cls, adam: VariationalAdam, max_iter: int, tol: float | None
+    ) -> "StepConfig":
         """Steps as an optimiser says."""
         rates = adam.learning_rate, adam.log_variance_rate
         return cls(max_iter, tol, adam.batch_size, *rates, adam.n_weight_samples)
@@ -107,22 +109,31 @@ class Schedule(NamedTuple):
     is_cautious: bool = False  # see `minimise`
 
 
-class Run:
-    """Reports of a method while it works: to scikit-learn's callbacks, a task with a subtask a
-    block of steps, and to the log.
+class FitProgress:
+    """Report the progress of a fit to the log and to scikit-learn's callbacks.
 
-    ``task``: what callbacks are handed: the estimator, training data as given to ``fit``, metadata;
-    ``attributes``: fitted attributes of what has been found, for callbacks that ask for the model
-    in the middle of a fit.
+    Callbacks see a fit as one task that has a subtask for every block of steps.
+
+    Parameters
+    ----------
+    arguments : mapping
+        What callbacks receive: the estimator, training data as given to ``fit``, and metadata.
+    attributes : callable
+        Turns the current fit into fitted attributes, for callbacks that need the model in the
+        middle of a fit and for interrupts.
     """
 
     def __init__(
-        self, task: Mapping[str, Any], attributes: Callable[[Any], Mapping[str, Any]]
+        self, arguments: Mapping[str, Any], attributes: Callable[[Any], Mapping[str, Any]]
     ) -> None:
-        self._task = task
+        self._arguments = arguments
         self._attributes = attributes
-        self.n_jobs: int | None = task["estimator"].n_jobs  # processes that the work is shared by
-        self._context: Any = None  # of the task, and of its present block; none without callbacks
+        self.n_jobs: int | None = arguments[
+            "estimator"
+        ].n_jobs  # processes that the work is shared by
+        self._context: Any = (
+            None  # of the arguments, and of its present block; none without callbacks
+        )
         self._block: Any = None
         self._reconstruct: Callable[[], Mapping[str, Any]] | None = None
         self._phases_before = 0.0
@@ -132,11 +143,11 @@ class Run:
     def begin(self, n_blocks: int = _BLOCKS, so_far: Callable[[], Any] | None = None) -> None:
         """Open a task of at most ``n_blocks``; ``so_far`` gives what has been found, if asked."""
         self._n_left = n_blocks
-        estimator = self._task["estimator"]
+        estimator = self._arguments["estimator"]
         # Callbacks are its own, or of an estimator around it.
         if {"_skl_callbacks", "_parent_callback_ctx"} & vars(estimator).keys():
             self._context = estimator._init_callback_context(max_subtasks=n_blocks)
-            self._context.call_on_fit_task_begin(**self._task)
+            self._context.call_on_fit_task_begin(**self._arguments)
         self._begin_block()
         if so_far is not None:
             self._reconstruct = lambda: self._attributes(so_far())
@@ -145,14 +156,14 @@ class Run:
         self._n_left -= 1
         if self._context is not None:
             self._block = self._context.subcontext(task_name="block")
-            self._block.call_on_fit_task_begin(**self._task)
+            self._block.call_on_fit_task_begin(**self._arguments)
 
-    def keep(self, current_fit: Callable[[], Any]) -> None:
+    def set_current_fit(self, current_fit: Callable[[], Any]) -> None:
         """Say what has been found, should an interrupt end here what follows the loops."""
         self._reconstruct = lambda: self._attributes(current_fit())
         self._n_steps = max(1, self._n_steps)
 
-    def interrupted(self) -> dict[str, Any]:
+    def interrupted_attributes(self) -> dict[str, Any]:
         """Fitted attributes of what had been found when Ctrl-C came."""
         if self._reconstruct is None or not self._n_steps:
             raise KeyboardInterrupt
@@ -167,7 +178,7 @@ class Run:
         block = self._block
         self._block = None
         if block is not None:
-            ended = {**self._task, "reconstruction_attributes": self._reconstruct}
+            ended = {**self._arguments, "reconstruction_attributes": self._reconstruct}
             stop = bool(block.call_on_fit_task_end(**ended)) or stop
         if not stop and self._n_left > 0:
             self._begin_block()
@@ -179,12 +190,12 @@ class Run:
         A block that ended early is reported first.
         """
         if fitted is not None:
-            self.keep(lambda: fitted)
+            self.set_current_fit(lambda: fitted)
         for context in filter(None, (self._block, self._context)):
-            ended = {**self._task, "reconstruction_attributes": self._reconstruct}
+            ended = {**self._arguments, "reconstruction_attributes": self._reconstruct}
             context.call_on_fit_task_end(**ended)
 
-    def phase(self, share: float, n_steps: int) -> OnStep:
+    def stage_callback(self, share: float, n_steps: int) -> OnStep:
         """``on_step`` of the next stage, of ``n_steps`` steps, which is ``share`` of the fit.
 
         For fits made of several stages: together they are the hundred blocks that `begin` opens.
@@ -231,7 +242,7 @@ class Run:
         )
 
 
-class Stage(Run):
+class StageProgress(FitProgress):
     """Run of one of several methods in a fit: its blocks are a share of the whole fit's.
 
     ``whole``: begun and ended by whoever makes the stages; ``share``: of the hundred blocks of
@@ -239,7 +250,7 @@ class Stage(Run):
     """
 
     def __init__(
-        self, whole: Run, share: float, as_whole: Callable[[Any], Any] | None = None
+        self, whole: FitProgress, share: float, as_whole: Callable[[Any], Any] | None = None
     ) -> None:
         self._whole, self._most = whole, max(1, round(share * _BLOCKS))
         self.n_jobs = whole.n_jobs
@@ -258,24 +269,24 @@ class Stage(Run):
     def end_block(self) -> bool:
         self._done += 1
         if self._done == 1 and self._so_far is not None:
-            self.keep(self._so_far)
+            self.set_current_fit(self._so_far)
         stop = False
         while not stop and self._told < self._most * self._done // self._n_blocks:
             self._told += 1
             stop = self._whole.end_block()
         return stop
 
-    def keep(self, current_fit: Callable[[], Any]) -> None:
+    def set_current_fit(self, current_fit: Callable[[], Any]) -> None:
         as_whole = self._as_whole
         if as_whole is not None:
-            self._whole.keep(lambda: as_whole(current_fit()))
+            self._whole.set_current_fit(lambda: as_whole(current_fit()))
 
     def end(self, fitted: Any = None) -> None:
         """End a stage, while the whole fit goes on."""
 
 
 def steps_per_block(max_iter: int) -> int:
-    """Steps between two looks at the loss."""
+    """StepConfig between two looks at the loss."""
     return max(1, max_iter // _BLOCKS)
 
 

@@ -13,7 +13,7 @@ from sklearn.utils import Bunch, get_tags
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from skbayes_sym.base.estimator import numbers, prediction, warn_infinite_rows
+from skbayes_sym.base.estimator import check_no_nan, prediction_environment, warn_infinite_rows
 from skbayes_sym.base.model_factory import gaussian_noise
 from skbayes_sym.base.progress import FLOATS
 from skbayes_sym.base.requirements import ANY_LIKELIHOOD, Requirement
@@ -56,7 +56,7 @@ def check_counts(y: Array, likelihood: object) -> None:
         )
 
 
-def checked_levels(levels: Any, name: str = "quantiles") -> Array:
+def check_quantile_levels(levels: Any, name: str = "quantiles") -> Array:
     """Levels of quantiles as numbers, (n,); ValueError unless strictly between 0 and 1."""
     try:
         values = np.atleast_1d(np.asarray(levels, dtype=float))
@@ -75,21 +75,21 @@ class BayesianRegressorMixin(RegressorMixin):
     likelihood: Any = "auto"
     _column_names_in_: list[str] | None = None
     noise_std: Any
-    _named_likelihoods: ClassVar[Mapping[str, Likelihood]] = {"auto": Gaussian(), **OF_NUMBERS}
-    _foreign_likelihoods: ClassVar[tuple[type, ...]] = tuple(map(type, OF_CLASSES.values()))
-    _need: ClassVar[Requirement] = ANY_LIKELIHOOD  # of a likelihood
+    _likelihoods_by_name: ClassVar[Mapping[str, Likelihood]] = {"auto": Gaussian(), **OF_NUMBERS}
+    _unsupported_likelihoods: ClassVar[tuple[type, ...]] = tuple(map(type, OF_CLASSES.values()))
+    _likelihood_requirement: ClassVar[Requirement] = ANY_LIKELIHOOD  # of a likelihood
     y_mean_: Array
     y_scale_: Array
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
-        chosen: Any = self._chosen_likelihood
+        chosen: Any = self.resolved_likelihood
         tags.target_tags.positive_only = isinstance(chosen, Likelihood) and chosen.is_discrete
         return tags
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
-        self._need.require(self._chosen_likelihood, "likelihood")
+        self._likelihood_requirement.require(self.resolved_likelihood, "likelihood")
         target = get_tags(self).target_tags
         X = without_mask(X)
         require_rows(X)
@@ -133,38 +133,38 @@ class BayesianRegressorMixin(RegressorMixin):
         check_is_fitted(self)
         if self._has_default_noise:
             raise AttributeError("likelihood='auto' is normal noise, all of which is in noise_std_")
-        return self._observation
+        return self.fitted_likelihood
 
     @property
-    def _observation(self) -> Likelihood:
+    def fitted_likelihood(self) -> Likelihood:
         """How targets follow from functions, with what was learned of it, in scaled units."""
-        chosen = self._chosen_likelihood
+        chosen = self.resolved_likelihood
         if not self._has_default_noise:
             if not chosen.n_params:
                 return chosen
-            return chosen.at(torch.as_tensor(self._learned_params()))
-        log_noise = torch.as_tensor(self._noise() / self.y_scale_).log()
+            return chosen.at(torch.as_tensor(self._fitted_likelihood_params()))
+        log_noise = torch.as_tensor(self._fitted_noise_std() / self.y_scale_).log()
         noise = vars(self).get("_fitted_with_", {}).get("noise_std", self.noise_std)
         return Gaussian(log_noise, learn=isinstance(noise, str | HalfNormal))
 
-    def _learned_params(self) -> Array:
+    def _fitted_likelihood_params(self) -> Array:
         """Parameters of the likelihood, (n_params,), or (S, 1, n_params) of draws."""
         if "_likelihood_params_" in vars(self):
             return self._likelihood_params_
         return np.log(np.atleast_1d(self.noise_std_ / self.y_scale_))
 
-    def _noise(self) -> Array:
+    def _fitted_noise_std(self) -> Array:
         """Standard deviation in the units of ``y``, (T,), or (S, 1, T) of draws."""
         return np.atleast_1d(self.noise_std_)
 
     @property
     def _has_default_noise(self) -> bool:
-        return isinstance(self._given_likelihood, str) and self._given_likelihood == "auto"
+        return isinstance(self._likelihood_parameter, str) and self._likelihood_parameter == "auto"
 
     def _encode_targets(self, y: Array) -> Targets:
         columns = y.reshape(len(y), -1)
         constant = (columns == columns[0]).all(axis=0)
-        if len(columns) > 1 and constant.any() and not self._chosen_likelihood.is_discrete:
+        if len(columns) > 1 and constant.any() and not self.resolved_likelihood.is_discrete:
             place = int(constant.argmax())
             which = "y" if columns.shape[1] == 1 else f"column {place} of y"
             warn_user(
@@ -176,24 +176,24 @@ class BayesianRegressorMixin(RegressorMixin):
         return Targets(columns, y.ndim)
 
     def _scale_targets(self, rows: Rows) -> Scaling | None:
-        scales = self._chosen_likelihood.scales_targets
+        scales = self.resolved_likelihood.scales_targets
         enabled = scales and is_standardized(self.standardize, "y")
         return target_scaling(rows, enabled=enabled)
 
     @property
-    def _has_normal_components(self) -> bool:
+    def has_normal_components(self) -> bool:
         """Whether predictive distributions are mixtures of normals."""
-        return bool(self._observation.kind == "normal")
+        return bool(self.fitted_likelihood.kind == "normal")
 
     @property
-    def _predicts_counts(self) -> bool:
+    def predicts_counts(self) -> bool:
         """Whether predictive distributions are of whole numbers."""
-        return bool(self._observation.is_discrete)
+        return bool(self.fitted_likelihood.is_discrete)
 
     def _default_likelihood(self, data: Training) -> Likelihood:
         return gaussian_noise(self.noise_std, data)
 
-    def _n_outputs(self, data: Training) -> int:
+    def _count_outputs(self, data: Training) -> int:
         return int(data.rows.y.shape[1])
 
     def predict(self, X: Any, return_std: bool | str = False, return_cov: bool = False) -> Any:
@@ -226,7 +226,7 @@ class BayesianRegressorMixin(RegressorMixin):
                 )
             return self._mean_and_covariance(X)
         if not return_std:
-            return self._shaped(self._means(X))
+            return self._match_target_ndim(self._predict_mean(X))
         if isinstance(return_std, str) and return_std != "function":
             raise ValueError(f"return_std must be True, False or 'function', got {return_std!r}.")
 
@@ -238,8 +238,8 @@ class BayesianRegressorMixin(RegressorMixin):
             )
             return [distribution.mean(), std]
 
-        mean, std = self._reduce(X, moments)
-        return self._shaped(mean), self._shaped(std)
+        mean, std = self.evaluate_functional(X, moments)
+        return self._match_target_ndim(mean), self._match_target_ndim(std)
 
     def predict_quantiles(self, X: Any, quantiles: Sequence[float] = (0.05, 0.5, 0.95)) -> Array:
         """Quantiles of a new target.
@@ -253,9 +253,9 @@ class BayesianRegressorMixin(RegressorMixin):
         -------
         ndarray of shape (n_samples, n_quantiles) or (n_samples, n_targets, n_quantiles)
         """
-        levels = checked_levels(quantiles).tolist()
-        values = self._reduce(X, lambda p: [p.quantile(q) for q in levels])
-        return self._shaped(np.stack(values, axis=-1), extra=1)
+        levels = check_quantile_levels(quantiles).tolist()
+        values = self.evaluate_functional(X, lambda p: [p.quantile(q) for q in levels])
+        return self._match_target_ndim(np.stack(values, axis=-1), extra=1)
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:
         """Central interval that holds a new target with probability ``coverage``.
@@ -278,7 +278,9 @@ class BayesianRegressorMixin(RegressorMixin):
             ``epistemic`` (of the function; shrinks with data), ``aleatoric`` (of the noise) and
             their sum ``total``, in squared target units.
         """
-        parts = map(self._shaped, self._reduce(X, lambda p: list(p.uncertainty())))
+        parts = map(
+            self._match_target_ndim, self.evaluate_functional(X, lambda p: list(p.uncertainty()))
+        )
         return Bunch(**dict(zip(("total", "epistemic", "aleatoric"), parts, strict=True)))
 
     def log_predictive_density(self, X: Any, y: Any) -> Array:
@@ -294,7 +296,9 @@ class BayesianRegressorMixin(RegressorMixin):
         ndarray of shape (n_samples,)
             Nats, of ``y`` as given; joint over the targets of a row.
         """
-        return self._reduce(X, lambda p, y: [p.log_prob(y)], self._observed_targets(y))[0]
+        return self.evaluate_functional(
+            X, lambda p, y: [p.log_prob(y)], self._check_observed_targets(y)
+        )[0]
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
         """Draw whole functions from the posterior and add observation noise.
@@ -322,7 +326,9 @@ class BayesianRegressorMixin(RegressorMixin):
         rng = np.random.default_rng(np.random.SeedSequence(seed).generate_state(1)[0])
 
         def targets(x: Tensor, n: int, generator: torch.Generator) -> Tensor:
-            return self._predictor(x).drawn(x, n, generator=generator).sample_draws(rng)
+            return (
+                self.predictor(x).sample_conditionals(x, n, generator=generator).sample_draws(rng)
+            )
 
         return self._join_functions(X, n_samples, seed, targets, "sample_y")
 
@@ -333,7 +339,7 @@ class BayesianRegressorMixin(RegressorMixin):
         """
 
         def functions(x: Tensor, n: int, generator: torch.Generator) -> Tensor:
-            return self._predictor(x).functions(x, n, generator=generator)
+            return self.predictor(x).sample_functions(x, n, generator=generator)
 
         return self._join_functions(X, n_samples, draw_seed(random_state), functions, "sample_f")
 
@@ -346,23 +352,23 @@ class BayesianRegressorMixin(RegressorMixin):
         n = check_count("n_samples", n)
         require_memory([draws_part(n, len(X), len(self.y_scale_))], _HOST, task=task)
         values = np.empty((n, len(X), len(self.y_scale_)))
-        with prediction():
-            for x, rows in self._numbered_blocks(X):
+        with prediction_environment():
+            for x, rows in self._indexed_blocks(X):
                 drawn = draw(x, n, generator_from(seed))
                 values[:, rows] = drawn.cpu().numpy()
         values *= self.y_scale_
         values += self.y_mean_
-        (by_row,) = numbers([np.moveaxis(values, 0, -1)])
+        (by_row,) = check_no_nan([np.moveaxis(values, 0, -1)])
         warn_infinite_rows(by_row)
-        return self._shaped(by_row, extra=1)
+        return self._match_target_ndim(by_row, extra=1)
 
     def _mean_and_covariance(self, X: Any) -> tuple[Array, Array]:
         rows = self._check_inputs(X)
         parts = [covariance_part(len(rows), len(self.y_scale_))]
         require_memory(parts, _HOST, task="return_cov=True")
-        with prediction():
-            x = self._whole_input(rows)
-            covariance = self._predictor(x).covariance(x)
+        with prediction_environment():
+            x = self._full_input(rows)
+            covariance = self.predictor(x).covariance(x)
             if covariance is None:
                 raise ValueError(
                     "return_cov=True needs a normal posterior of functions, which "
@@ -370,15 +376,15 @@ class BayesianRegressorMixin(RegressorMixin):
                     "functions, whose covariance can be taken."
                 )
             functions = covariance.cpu().numpy() * self.y_scale_**2
-        mean, noise = self._reduce(X, lambda p: [p.mean(), p.uncertainty().aleatoric])
+        mean, noise = self.evaluate_functional(X, lambda p: [p.mean(), p.uncertainty().aleatoric])
         diagonal = np.arange(len(noise))
         functions[diagonal, diagonal] += noise
         warn_infinite_rows(functions)
-        return self._shaped(mean), self._shaped(functions)
+        return self._match_target_ndim(mean), self._match_target_ndim(functions)
 
-    def _whole_input(self, rows: Any) -> Any:
+    def _full_input(self, rows: Any) -> Any:
         """Inputs of a question as the predictor takes them, all rows at once."""
-        return torch.cat(list(self._input_blocks(rows)))
+        return torch.cat(list(self.input_blocks(rows)))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Coefficient of determination R^2 of `predict`, the mean over targets."""
@@ -393,7 +399,7 @@ class BayesianRegressorMixin(RegressorMixin):
             )
         return r2
 
-    def _observed_targets(self, y: Any) -> Array:
+    def _check_observed_targets(self, y: Any) -> Array:
         """Targets to judge predictions by, (n_samples, n_targets)."""
         check_is_fitted(self)
         refuse_masked("y", y)
@@ -406,7 +412,7 @@ class BayesianRegressorMixin(RegressorMixin):
             raise ValueError(f"y has {targets.shape[1]} targets, the model has {n_targets}.")
         return targets
 
-    def _components(self, X: Any) -> tuple[Array, Array, Array]:
+    def mixture_components(self, X: Any) -> tuple[Array, Array, Array]:
         """Weights (S,), means and standard deviations (S, N[, T]) of the law's components."""
         weights: list[Tensor] = []
 
@@ -421,27 +427,30 @@ class BayesianRegressorMixin(RegressorMixin):
             repeats = len(weights[0]) // values[0].shape[-1]
             return [torch.cat([value] * repeats, dim=-1) for value in values]
 
-        loc, scale = (np.moveaxis(self._shaped(t, extra=1), -1, 0) for t in self._reduce(X, ask))
+        loc, scale = (
+            np.moveaxis(self._match_target_ndim(t, extra=1), -1, 0)
+            for t in self.evaluate_functional(X, ask)
+        )
         return weights[0].cpu().numpy(), loc, scale
 
-    def _means(self, X: Any) -> Array:
+    def _predict_mean(self, X: Any) -> Array:
         """Expected targets, (N, T): no variance is made for them."""
 
         def ask(x: Tensor, rows: slice) -> list[Tensor]:
             mean, scale = self._target_units(x)
-            return [mean + scale * self._predictor(x).mean(x)]
+            return [mean + scale * self.predictor(x).mean(x)]
 
-        (means,) = self._by_block(X, ask)
+        (means,) = self._map_blocks(X, ask)
         warn_infinite_rows(means)
         return means
 
-    def _reduce(
+    def evaluate_functional(
         self, X: Any, functional: Callable[..., list[Tensor]], y: Array | None = None
     ) -> list[Array]:
         """Functionals of the law in target units, and of targets of the rows, block by block."""
 
         def ask(x: Tensor, rows: slice) -> list[Tensor]:
-            distribution = cast(TargetPredictive, self._predictor(x).distribution(x)).in_units(
+            distribution = cast(TargetPredictive, self.predictor(x).distribution(x)).in_units(
                 *self._target_units(x)
             )
             if y is not None:
@@ -454,7 +463,7 @@ class BayesianRegressorMixin(RegressorMixin):
                         break
             return values
 
-        return self._by_block(X, ask, y)
+        return self._map_blocks(X, ask, y)
 
     def _target_units(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Level and scale of the targets on the device of ``x``, float64 whatever its precision.
@@ -464,6 +473,6 @@ class BayesianRegressorMixin(RegressorMixin):
         mean, scale = (torch.as_tensor(a) for a in (self.y_mean_, self.y_scale_))
         return mean.to(x.device, torch.float64), scale.to(x.device, torch.float64)
 
-    def _shaped(self, values: Array, extra: int = 0) -> Array:
+    def _match_target_ndim(self, values: Array, extra: int = 0) -> Array:
         """Drop the axis of targets if ``y`` had none."""
         return values if self._y_ndim_ == 2 else values.squeeze(axis=values.ndim - 1 - extra)

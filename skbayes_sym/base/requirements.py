@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from sklearn.base import BaseEstimator, is_classifier
 
-from skbayes_sym.base.progress import Run
+from skbayes_sym.base.progress import FitProgress
 from skbayes_sym.base.training import Training
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.optimise import Stopped
@@ -108,11 +108,11 @@ _OF_ONE_OUTPUT = (
 )  # fmt: skip
 
 ANY_LIKELIHOOD = Requirement("Any", _OWN_LIKELIHOOD, _LIKELIHOOD)
-EXPECTED_LIKELIHOOD = Requirement(
+LIKELIHOOD_WITH_EXPECTATION = Requirement(
     "Any", _OWN_LIKELIHOOD, (*_LIKELIHOOD, "n_noise", "expected_log_prob")
 )
-CURVED_LIKELIHOOD = Requirement("Any", _OWN_LIKELIHOOD, (*_LIKELIHOOD, "hessian_root"))
-ONE_OUTPUT = Requirement(
+LIKELIHOOD_WITH_HESSIAN = Requirement("Any", _OWN_LIKELIHOOD, (*_LIKELIHOOD, "hessian_root"))
+ONE_OUTPUT_LIKELIHOOD = Requirement(
     "Any of one output, or softmax",
     "A linear model has one output per target and learns at most one scale of additive noise. "
     "skbayes_sym.models.TargetLikelihood has all that follows from a density.",
@@ -148,7 +148,7 @@ ANY_NETWORK = Requirement(
     "Inherit from skbayes_sym.models.BaseNetwork.",
     ("layout", "n_outputs", "init", "forward", "symmetry", "chain_likelihood"),
 )
-RECORDED = Requirement(
+RECORDED_LAYERS = Requirement(
     "MLP, or a module of Linear and Conv2d layers",
     "The Laplace approximation has to see a network's layers: give a torch.nn.Module of "
     "Linear and Conv2d layers, or an MLP.",
@@ -159,7 +159,7 @@ FULLY_CONNECTED = Requirement(
     "It needs a fully connected network (MLP): MCMCRegressor and DeepEnsembleRegressor take any.",
     ("layout", "hidden_layer_sizes", "sizes", "layers"),
 )
-LINEAR = Requirement("None: it is linear", "Use hidden_layer_sizes=().", ("layout",))
+NO_HIDDEN_LAYER = Requirement("None: it is linear", "Use hidden_layer_sizes=().", ("layout",))
 
 ANY_PRIOR = Requirement(
     "Any",
@@ -172,7 +172,7 @@ NORMAL_PRIOR = Requirement(
     ("gaussian",),
     lambda prior: prior.gaussian() is not None,
 )
-NORMAL_OR_LEARNED = Requirement(
+NORMAL_OR_LEARNED_PRIOR = Requirement(
     "Independent zero-mean normals, scales given or learned",
     "Use LayerScales(), ARD() or Normal(scale).",
     ("gaussian", "learned"),
@@ -199,8 +199,8 @@ class Method(Protocol):
     """A frozen dataclass of a method's parameters, made from a constructor in one place."""
 
     @property
-    def needs(self) -> Requirements:
+    def requirements(self) -> Requirements:
         """Requirements on a likelihood, a network and a prior."""
 
-    def fit(self, data: Training, model: Model, run: Run) -> Fitted:
+    def fit(self, data: Training, model: Model, progress: FitProgress) -> Fitted:
         """The mathematics: no estimator and no scikit-learn in it."""

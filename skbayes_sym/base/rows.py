@@ -31,14 +31,14 @@ class Rows:
     weight: Array  # (n,), positive
 
     @cached_property
-    def x_ends(self) -> Array:
-        """`column_ends` of the inputs."""
-        return column_ends(self.X)
+    def x_range(self) -> Array:
+        """`column_range` of the inputs."""
+        return column_range(self.X)
 
     @cached_property
-    def y_ends(self) -> Array:
-        """`column_ends` of the targets."""
-        return column_ends(self.y)
+    def y_range(self) -> Array:
+        """`column_range` of the targets."""
+        return column_range(self.y)
 
 
 class Scaling(NamedTuple):
@@ -188,7 +188,7 @@ def require_rows(X: Any) -> None:
     )
 
 
-def column_ends(values: Array) -> Array:
+def column_range(values: Array) -> Array:
     """Smallest and largest value of every column, (2, K).
 
     Of many rows side by side: NumPy's own takes six times as long where columns are few.
@@ -212,11 +212,11 @@ def is_standardized(standardize: bool | str, name: str) -> bool:
 
 
 def column_scaling(
-    values: Array, weight: Array, *, enabled: bool, ends: Array | None = None
+    values: Array, weight: Array, *, enabled: bool, value_range: Array | None = None
 ) -> Scaling:
     """Weighted mean and standard deviation of every column; constant columns get scale 1.
 
-    ``ends`` are `column_ends` of the values, if they are known.
+    ``value_range``: `column_range` of the values, if it is known.
     """
     n_columns = values.shape[1]
     if not enabled:
@@ -224,7 +224,7 @@ def column_scaling(
     values = values.astype(np.float64, copy=False)
     share = weight / weight.sum()
     mean = share @ values
-    (low, high) = column_ends(values) if ends is None else ends
+    (low, high) = column_range(values) if value_range is None else value_range
     constant = low == high
     mean = np.where(constant, values[0], mean)
     # In units of a power of two near the largest, so that no square over- or underflows; exact.
@@ -252,8 +252,8 @@ def target_scaling(rows: Rows, *, enabled: bool) -> Scaling:
     Equal targets have no spread of their own. Their unit is their absolute value, or 1 where they
     are 0, so that predictions from them have the unit of the targets.
     """
-    scaling = column_scaling(rows.y, rows.weight, enabled=enabled, ends=rows.y_ends)
-    low, high = rows.y_ends
+    scaling = column_scaling(rows.y, rows.weight, enabled=enabled, value_range=rows.y_range)
+    low, high = rows.y_range
     size = np.abs(np.asarray(low, dtype=np.float64))
     is_constant = (low == high) & (size >= _LEAST_SPREAD)
     if not enabled or not is_constant.any():

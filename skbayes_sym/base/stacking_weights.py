@@ -562,14 +562,16 @@ class PooledPredictor(BasePredictor):
             some = self.parts[name].networks(x) if share else ()
             yield from (each._replace(weight=share * each.weight) for each in some)
 
-    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Any:
+    def sample_conditionals(self, x: Tensor, n: int, *, generator: torch.Generator) -> Any:
         """Distribution of targets given each of ``n`` joint draws of functions, of chosen parts."""
         weights = torch.tensor([self.weights[name] for name in self.parts], dtype=torch.float64)
         which = torch.multinomial(weights, n, replacement=True, generator=generator)
         parts = list(self.parts.values())
         counts = which.bincount().tolist()
         distributions: list[Any] = [
-            parts[k].drawn(x, m, generator=generator) for k, m in enumerate(counts) if m
+            parts[k].sample_conditionals(x, m, generator=generator)
+            for k, m in enumerate(counts)
+            if m
         ]
         order = which.argsort(stable=True).argsort().to(x.device)
         if not all(
@@ -642,11 +644,11 @@ class ShapedPredictor(BasePredictor):
     def networks(self, x: Tensor) -> Iterator[NetworkComponents]:
         return self.base.networks(x)
 
-    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Any:
+    def sample_conditionals(self, x: Tensor, n: int, *, generator: torch.Generator) -> Any:
         """Distribution given each of ``n`` functions: every row's noise is in one of its states."""
         # States have a stream of their own: functions don't depend on the rows that are asked for.
         stream = generator_from(int(torch.randint(2**62, (), generator=generator)))
-        distribution: Any = self.base.drawn(x, n, generator=generator)
+        distribution: Any = self.base.sample_conditionals(x, n, generator=generator)
         if not isinstance(distribution, NormalMixture):
             return distribution
         noise = distribution.noise_variance

@@ -49,7 +49,7 @@ class Targets(NamedTuple):
     classes: Array | None = None
 
 
-def require_weights(weight: Array, largest: float) -> None:
+def check_weight_range(weight: Array, largest: float) -> None:
     """Refuse positive weights beyond ``largest`` or below its inverse."""
     if len(weight) and not 1.0 / largest <= weight.min() <= weight.max() <= largest:
         raise ValueError(
@@ -67,13 +67,13 @@ class Training:
     """
 
     rows: Rows  # distinct rows, sorted, each with the weight it carries; as given, not scaled
-    origin: Array  # place among ``rows`` of every row given; -1 where its weight is 0
+    inverse_index: Array  # place among ``rows`` of every row given; -1 where its weight is 0
     x_scaling: Scaling
     y_scaling: Scaling | None  # none where targets are taken as they are: class codes
     seed: int  # the one source of randomness of a fit
     device: torch.device
     dtype: torch.dtype
-    task: Mapping[str, Any]  # what callbacks are handed, see `Run`
+    callback_arguments: Mapping[str, Any]  # what callbacks are handed, see `FitProgress`
     y_ndim: int = 2  # of the targets as given
     labels: Array | None = None  # (n_classes,); the classes, in the order of their codes
 
@@ -88,7 +88,7 @@ class Training:
                 sample_weight, X_checked, dtype=np.float64, ensure_non_negative=True
             )
         # Before anything is summed or averaged by weight, which would overflow.
-        require_weights(weight[weight > 0], LARGEST[torch.float64])
+        check_weight_range(weight[weight > 0], LARGEST[torch.float64])
         present = weight > 0  # a row of zero weight is a row that isn't there
         X_present = X_checked
         y_present = y_checked
@@ -97,9 +97,9 @@ class Training:
             X_present = X_checked[present]
             y_present = y_checked[present]
             positive = weight[present]
-        origin = np.full(len(weight), -1)
+        inverse_index = np.full(len(weight), -1)
         targets = estimator._encode_targets(y_present)
-        rows, origin[present] = canonical_rows(X_present, targets.values, positive)
+        rows, inverse_index[present] = canonical_rows(X_present, targets.values, positive)
         if len(rows.X) == 1:
             warn_user(
                 "X has one distinct row: nothing can be learned of how targets depend on it, and "
@@ -112,13 +112,13 @@ class Training:
         metadata = None if sample_weight is None else {"sample_weight": sample_weight}
         data = cls(
             rows=rows,
-            origin=origin,
+            inverse_index=inverse_index,
             x_scaling=x_scaling,
             y_scaling=y_scaling,
             seed=draw_seed(estimator.random_state),
             device=device,
             dtype=dtype,
-            task={"estimator": estimator, "X": X, "y": y, "metadata": metadata},
+            callback_arguments={"estimator": estimator, "X": X, "y": y, "metadata": metadata},
             y_ndim=targets.ndim,
             labels=targets.classes,
         )
@@ -147,7 +147,7 @@ class Training:
         return float(self.rows.weight.sum())
 
     @property
-    def rows_part(self) -> Part:
+    def rows_allocation(self) -> Part:
         """Memory of the distinct rows of ``X``, in the precision of the fit."""
         n, d = self.rows.X.shape
         size = self.rows.X.size * self.dtype.itemsize
@@ -161,7 +161,7 @@ class Training:
         return -float(self.rows.weight.sum() * np.log(self.y_scaling.scale).sum())
 
     @cached_property
-    def target_spread(self) -> Array:
+    def target_std(self) -> Array:
         """Standard deviation of every scaled target, (n_targets,); 1 where it is constant."""
         assert self.y_scaling is not None
         unit = self.y_scaling.scale
@@ -172,7 +172,7 @@ class Training:
     @cached_property
     def is_constant(self) -> npt.NDArray[np.bool_]:
         """Whether all values of a target are equal, (n_targets,)."""
-        low, high = self.rows.y_ends
+        low, high = self.rows.y_range
         return np.asarray(low == high)
 
     def noise_levels(self, squares: Tensor, freedoms: Tensor) -> Array | None:
@@ -194,7 +194,7 @@ class Training:
         levels = noise_levels(
             squares.double().cpu(),
             freedoms.double().cpu(),
-            torch.as_tensor(self.target_spread),
+            torch.as_tensor(self.target_std),
             self.total_weight,
             torch.as_tensor(self.is_constant),
         )
@@ -206,7 +206,7 @@ class Training:
         if self.y_scaling is None:
             return -np.inf, np.inf
         low, high = NOISE_RANGE
-        spread = self.target_spread
+        spread = self.target_std
         return float(np.log(low * spread.min())), float(np.log(high * spread.max()))
 
     def param_range(self, likelihood: Likelihood) -> tuple[float, float]:
@@ -236,8 +236,8 @@ class Training:
         """Refuse numbers whose squares leave the arithmetic's range."""
         largest = LARGEST[self.dtype]
         weight = self.rows.weight
-        require_weights(weight, largest)
-        wide = np.abs(self.x_scaling.apply(self.rows.x_ends)).max(axis=0)
+        check_weight_range(weight, largest)
+        wide = np.abs(self.x_scaling.apply(self.rows.x_range)).max(axis=0)
         remedy = "rescale it, or give X as float64."
         if wide.max() > largest:
             place = int(wide.argmax())
@@ -247,8 +247,8 @@ class Training:
             )
         if self.y_scaling is None:
             return
-        wide = np.abs(self.y_scaling.apply(self.rows.y_ends)).max(axis=0)
-        spread = self.target_spread
+        wide = np.abs(self.y_scaling.apply(self.rows.y_range)).max(axis=0)
+        spread = self.target_std
         wrong = (wide > largest) | (spread < 1.0 / largest)
         if wrong.any():
             place = int(wrong.argmax())
@@ -279,15 +279,15 @@ class Training:
         return attributes
 
 
-def automatic_batch(n_rows: int) -> int:
+def default_batch_size(n_rows: int) -> int:
     """Rows of a minibatch for ``batch_size="auto"``."""
     return n_rows if n_rows <= FULL_BATCH_ROWS else MINIBATCH_ROWS
 
 
-def rows_per_step(batch_size: int | str, n_rows: int, auto: int | None = None) -> int:
+def resolve_batch_size(batch_size: int | str, n_rows: int, auto: int | None = None) -> int:
     """``batch_size``, with ``auto`` rows by default; never more than there are."""
     if isinstance(batch_size, str):
-        return min(automatic_batch(n_rows) if auto is None else auto, n_rows)
+        return min(default_batch_size(n_rows) if auto is None else auto, n_rows)
     if batch_size > n_rows:
         warn_user(
             f"batch_size={batch_size} exceeds the {n_rows} distinct training rows: every step "

@@ -48,7 +48,7 @@ def collect_warnings() -> Iterator[list[CollectedWarning]]:
 
 
 @contextmanager
-def warnings_name(estimator: object) -> Iterator[None]:
+def name_in_warnings(estimator: object) -> Iterator[None]:
     """Let warnings begin with the class of the estimator that the user has, not of its parts."""
     token = None if _whose.get() else _whose.set(f"{type(estimator).__name__}: ")
     try:

@@ -91,17 +91,17 @@ class WeightedDraws(NetworkEstimator):
         weights = self._draw_weights()
         log_weights = None if weights is None else torch.as_tensor(np.log(weights)).to(like)
         theta = torch.as_tensor(self.samples_).flatten(0, -2).to(like)
-        return DrawsPredictor(self.network_, theta, self._observation.to(like), log_weights)
+        return DrawsPredictor(self.network_, theta, self.fitted_likelihood.to(like), log_weights)
 
-    def _predictor(self, like: Tensor) -> Predictor:
+    def predictor(self, like: Tensor) -> Predictor:
         return self._cached(f"draws on {like.device}", lambda: self._draws_predictor(like))
 
 
 class DrawsRegressor(BayesianRegressorMixin, WeightedDraws):
     """Draws of functions and of their noise."""
 
-    def _likelihood(self, data: Training) -> Likelihood:
-        likelihood = super()._likelihood(data)
+    def _make_likelihood(self, data: Training) -> Likelihood:
+        likelihood = super()._make_likelihood(data)
         if isinstance(self.noise_std, HalfNormal) and not likelihood.n_params:
             raise ValueError(
                 f"noise_std={self.noise_std!r} does not apply: the likelihood has no noise to "
@@ -109,23 +109,25 @@ class DrawsRegressor(BayesianRegressorMixin, WeightedDraws):
             )
         return likelihood
 
-    def _learned_params(self) -> Array:
+    def _fitted_likelihood_params(self) -> Array:
         params = self._likelihood_params_
         return params.reshape(int(np.prod(params.shape[:-1])), 1, params.shape[-1])
 
-    def _noise(self) -> Array:
+    def _fitted_noise_std(self) -> Array:
         return self.noise_std_samples_.reshape(-1, 1, self.noise_std_samples_.shape[-1])
 
     def log_likelihood_samples(self, X: Any, y: Any) -> Array:
-        log_p = self._reduce(X, lambda p, y: [p.draw_log_prob(y).T], self._observed_targets(y))
+        log_p = self.evaluate_functional(
+            X, lambda p, y: [p.draw_log_prob(y).T], self._check_observed_targets(y)
+        )
         return log_p[0].T.reshape(*self.samples_.shape[:-1], -1)
 
 
 class DrawsClassifier(BayesianClassifierMixin, WeightedDraws):
     """Draws of functions whose outputs are logits."""
 
-    def _likelihood(self, data: Training) -> Likelihood:
-        likelihood = super()._likelihood(data)
+    def _make_likelihood(self, data: Training) -> Likelihood:
+        likelihood = super()._make_likelihood(data)
         if likelihood.n_params:
             raise ValueError(
                 f"likelihood={likelihood!r} has free parameters, which classifiers don't sample: "
@@ -134,8 +136,8 @@ class DrawsClassifier(BayesianClassifierMixin, WeightedDraws):
         return likelihood
 
     def log_likelihood_samples(self, X: Any, y: Any) -> Array:
-        codes, known = self._observed_codes(y, len(self._check_inputs(X)))
-        (values,) = self._reduce(
+        codes, known = self._encode_observed_classes(y, len(self._check_inputs(X)))
+        (values,) = self.evaluate_functional(
             X, lambda distribution, y: [distribution.draw_log_prob(y).T], codes,
             distribution=lambda x: self._draws_predictor(x).distribution(x),
         )  # fmt: skip

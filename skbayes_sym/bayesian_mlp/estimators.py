@@ -13,11 +13,11 @@ from skbayes_sym.base.classifier import BayesianClassifierMixin
 from skbayes_sym.base.columns import TabularInputMixin
 from skbayes_sym.base.model_factory import (
     NETWORK_CONSTRAINTS,
-    GivenPrior,
-    bound_prior,
-    fully_connected,
+    PriorParameter,
+    bind_prior,
     layer_sizes,
-    prior_object,
+    require_mlp,
+    resolve_prior,
 )
 from skbayes_sym.base.network_estimator import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.base.noise_levels import level_weights
@@ -77,7 +77,7 @@ class NetworkMixture(NetworkEstimator):
         "n_jobs": N_JOBS,
     }
 
-    def _networks_at_once(self, n_weights: int) -> float:
+    def _n_parallel_networks(self, n_weights: int) -> float:
         """All modes, and a gradient a weight for the curvature; else one member after another."""
         return float(max(1, self.n_modes * n_weights))
 
@@ -85,17 +85,17 @@ class NetworkMixture(NetworkEstimator):
         """Hidden units of "auto"."""
         raise NotImplementedError
 
-    def _model(self, data: Training) -> Model:
+    def _make_model(self, data: Training) -> Model:
         if self.n_modes == 0:
             why = "n_modes=0 leaves the members, which have a width and a prior of their own"
             refuse(self, ("hidden_layer_sizes", "prior"), why, "n_modes=4")
-        likelihood = self._likelihood(data)
-        n_outputs = self._n_outputs(data)
+        likelihood = self._make_likelihood(data)
+        n_outputs = self._count_outputs(data)
         widths = self.hidden_layer_sizes
         if isinstance(widths, str):
             widths = self._units(data, n_outputs)
         network = MLP(data.n_features, layer_sizes(widths), n_outputs, TANH)
-        prior = bound_prior(self.prior, self._learned_scales(network), network)
+        prior = bind_prior(self.prior, self._learned_prior(network), network)
         return Model(network, likelihood, prior, Trivial())
 
     def _make_part(self, name: str, like: Tensor) -> Predictor:
@@ -109,7 +109,7 @@ class NetworkMixture(NetworkEstimator):
         posterior = self.linear_posterior_ if name == "linear" else self.posterior_
         return LinearisedModes(network, *(t.to(like.device) for t in posterior.tensors))
 
-    def _predictor(self, like: Tensor) -> Predictor:
+    def predictor(self, like: Tensor) -> Predictor:
         """The parts that count as one predictor on the device of ``like``, made once."""
 
         def make() -> Predictor:
@@ -298,7 +298,7 @@ class BayesianMLPRegressor(TabularInputMixin, BayesianRegressorMixin, NetworkMix
 
     hidden_layer_sizes: str | int | Sequence[int] = "auto"
     _: KW_ONLY
-    prior: GivenPrior = "learn"
+    prior: PriorParameter = "learn"
     n_modes: int = 10
     n_members: int = 10
     likelihood: str | Likelihood = "auto"
@@ -323,11 +323,11 @@ class BayesianMLPRegressor(TabularInputMixin, BayesianRegressorMixin, NetworkMix
             data.n_rows, data.n_features, n_outputs
         )
 
-    def _method(self) -> RegressionPool:
+    def _make_method(self) -> RegressionPool:
         widens = isinstance(self.hidden_layer_sizes, str)
         is_free = self._has_default_noise and isinstance(self.noise_std, str)
-        prior = prior_object(self.prior)
-        start = self._found() if self._goes_on else None
+        prior = resolve_prior(self.prior)
+        start = self._found() if self._continues_fit else None
         return RegressionPool(self.n_modes, self.n_members, widens, prior, is_free, start)
 
     def _found(self) -> InitialModes | None:
@@ -531,7 +531,7 @@ class BayesianMLPClassifier(TabularInputMixin, BayesianClassifierMixin, NetworkM
 
     hidden_layer_sizes: str | int | Sequence[int] = "auto"
     _: KW_ONLY
-    prior: GivenPrior = "learn"
+    prior: PriorParameter = "learn"
     n_modes: int = 4
     n_members: int = 10
     likelihood: str | Likelihood = "auto"
@@ -541,12 +541,12 @@ class BayesianMLPClassifier(TabularInputMixin, BayesianClassifierMixin, NetworkM
     random_state: Any = None
     verbose: Any = 0
 
-    def _n_outputs(self, data: Training) -> int:
+    def _count_outputs(self, data: Training) -> int:
         return 1 if len(data.classes) == 2 else len(data.classes)
 
-    def _learned_scales(self, network: Network) -> UnboundPrior:
+    def _learned_prior(self, network: Network) -> UnboundPrior:
         # A linear model has one mode, whose scales don't run away.
-        return STRONG_HYPERPRIOR if fully_connected(network).hidden_layer_sizes else LayerScales()
+        return STRONG_HYPERPRIOR if require_mlp(network).hidden_layer_sizes else LayerScales()
 
     def _units(self, data: Training, n_outputs: int) -> int:
         n_rows = data.n_rows
@@ -555,7 +555,7 @@ class BayesianMLPClassifier(TabularInputMixin, BayesianClassifierMixin, NetworkM
             n_rows, n_inputs, n_outputs, self.n_modes
         )
 
-    def _method(self) -> ClassificationPool:
+    def _make_method(self) -> ClassificationPool:
         alternative = WEAK_HYPERPRIOR if isinstance(self.prior, str) else None
         return ClassificationPool(self.n_modes, self.n_members, alternative)
 

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from skbayes_sym.base import requirements as asks
 from skbayes_sym.base.log import log_info
-from skbayes_sym.base.model_factory import fully_connected
-from skbayes_sym.base.progress import Run, Stage
+from skbayes_sym.base.model_factory import require_mlp
+from skbayes_sym.base.progress import FitProgress, StageProgress
 from skbayes_sym.base.requirements import Method
 from skbayes_sym.base.stacking_weights import (
     NoiseShape,
@@ -177,7 +177,7 @@ class PoolFit:
         (modes, members, linear) = self.parts
         attributes: dict[str, Any] = {"summary_": self.choice, "leave_one_out_log_density": None}
         if self.leave_one_out is not None:
-            of_rows = np.append(self.leave_one_out.cpu().numpy(), np.nan)[data.origin]
+            of_rows = np.append(self.leave_one_out.cpu().numpy(), np.nan)[data.inverse_index]
             jacobian = data.log_jacobian / data.total_weight
             attributes["leave_one_out_log_density"] = of_rows + jacobian
         attributes |= {f"{part}_weight_": weight for part, weight in weights.items()}
@@ -220,15 +220,15 @@ class Pool:
     n_members: int
     effort: PoolDefaults = field(default=PoolDefaults(), kw_only=True)
 
-    def fit(self, data: Training, model: Model, run: Run) -> PoolFit:
+    def fit(self, data: Training, model: Model, progress: FitProgress) -> PoolFit:
         """Fit one part after another, and weigh them by the rows that each leaves out."""
-        network = fully_connected(model.network)
+        network = require_mlp(model.network)
         effort = self.effort
         n_columns = network.n_outputs if data.y_scaling is not None else max(2, network.n_outputs)
         members = effort.members_model(network.n_inputs, n_columns, model.likelihood)
         linear = MLP(network.n_inputs, (), network.n_outputs, IDENTITY)
         line = Model(linear, model.likelihood, LayerScales().bind(linear.layout), Trivial())
-        run.begin()
+        progress.begin()
         parts = Parts()
         blocks = 1.0 - effort.linear_blocks
 
@@ -242,7 +242,9 @@ class Pool:
         def fitted(name: str, method: Method | None, of: Model, blocks: float) -> Parts:
             if method is None or parts.were_stopped:
                 return parts
-            stage = Stage(run, blocks, lambda fit: pooled(parts._replace(**{name: fit})))
+            stage = StageProgress(
+                progress, blocks, lambda fit: pooled(parts._replace(**{name: fit}))
+            )
             fit: Any = method.fit(data, of, stage)
             return parts._replace(**{name: fit})
 
@@ -256,7 +258,7 @@ class Pool:
         pool = pooled(parts) if parts.were_stopped else self.weighed(pooled(parts), data)
         pool = replace(pool, choice=self._choice(data, pool))
         log_info("%s", pool.choice)
-        run.end(pool)
+        progress.end(pool)
         return pool
 
     def modes(self, data: Training, model: Model) -> Any:
@@ -318,8 +320,8 @@ def _floored(weights: Weights, parts: Parts, data: Training, copies: float = 0.0
 class RegressionPool(Pool):
     """Pool of regression: where modes find much noise there are no members."""
 
-    needs: ClassVar[asks.Requirements] = asks.Requirements(
-        asks.NORMAL_NOISE, asks.FULLY_CONNECTED, asks.NORMAL_OR_LEARNED
+    requirements: ClassVar[asks.Requirements] = asks.Requirements(
+        asks.NORMAL_NOISE, asks.FULLY_CONNECTED, asks.NORMAL_OR_LEARNED_PRIOR
     )
 
     widens: bool = False  # as for `GaussNewtonLaplaceRegression`, like the next
@@ -328,7 +330,7 @@ class RegressionPool(Pool):
     start: InitialModes | None = None  # to go on from
 
     def modes(self, data: Training, model: Model) -> GaussNewtonLaplaceRegression | None:
-        network = fully_connected(model.network)
+        network = require_mlp(model.network)
         if not self.effort.modes.affordable_modes(self.n_modes, data.n_rows, network):
             return None
         return GaussNewtonLaplaceRegression(
@@ -475,8 +477,8 @@ def _left_out(
 class ClassificationPool(Pool):
     """Pool of classification: members are refitted, or stay out where classes overlap."""
 
-    needs: ClassVar[asks.Requirements] = asks.Requirements(
-        asks.SOFTMAX, asks.FULLY_CONNECTED, asks.NORMAL_OR_LEARNED
+    requirements: ClassVar[asks.Requirements] = asks.Requirements(
+        asks.SOFTMAX, asks.FULLY_CONNECTED, asks.NORMAL_OR_LEARNED_PRIOR
     )
     kinds_are_alike: ClassVar[bool] = True
 
@@ -484,7 +486,7 @@ class ClassificationPool(Pool):
     alternative: UnboundPrior | None = None
 
     def modes(self, data: Training, model: Model) -> GaussNewtonLaplaceClassification | None:
-        network = fully_connected(model.network)
+        network = require_mlp(model.network)
         effort = self.effort.modes
         n_modes, tries = effort.affordable_classification_modes(self.n_modes, data.n_rows, network)
         return GaussNewtonLaplaceClassification(
@@ -519,7 +521,7 @@ class ClassificationPool(Pool):
         effort = self.effort.modes
         is_there = parts.modes is not None and parts.modes.network.n_layers == 1
         long = not effort.affordable_classification_modes(
-            1, data.n_rows, fully_connected(model.network)
+            1, data.n_rows, require_mlp(model.network)
         )[0]
         if long or is_there or not self.n_modes:
             return None

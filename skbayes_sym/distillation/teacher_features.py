@@ -82,8 +82,8 @@ def _units(model: BaseEstimator, rows: Any, columns: Array) -> _Units | None:
     if isinstance(checked, OpenRows):  # rows with unknown levels have no inputs of their own
         columns = columns[checked.known_index]
         checked = checked.known
-    blocks = [*inner._input_blocks(checked)]
-    by_block = [inner._predictor(block).networks(block) for block in blocks]
+    blocks = [*inner.input_blocks(checked)]
+    by_block = [inner.predictor(block).networks(block) for block in blocks]
     into = []
     out = []
     kinds = []

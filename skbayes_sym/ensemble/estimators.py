@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from skbayes_sym.base.model_factory import (
     NETWORK_CONSTRAINTS,
     NOISE_CONSTRAINTS,
-    GivenPrior,
-    fully_connected,
+    PriorParameter,
+    require_mlp,
 )
 from skbayes_sym.base.network_estimator import OBJECT_CONSTRAINTS
 from skbayes_sym.base.noise_levels import level_weights
-from skbayes_sym.base.optimizers import Adam, Optimizer, as_adam
+from skbayes_sym.base.optimizers import Adam, Optimizer, resolve_adam
 from skbayes_sym.base.predictor import DrawsPredictor, Predictor
 from skbayes_sym.base.progress import RUN_CONSTRAINTS
 from skbayes_sym.base.requirements import refuse
@@ -57,7 +57,7 @@ class _DeepEnsemble(WeightedDraws):
     n_members: int = 10
     network: str | nn.Module | Network = "mlp"
     likelihood: str | Likelihood = "auto"
-    prior: GivenPrior = 1.0
+    prior: PriorParameter = 1.0
     max_iter: int = 2000
     standardize: bool | str = True
     optimizer: str | Optimizer = "adam"
@@ -82,13 +82,13 @@ class _DeepEnsemble(WeightedDraws):
         """Return None: the members are equally weighted."""
         return None
 
-    def _networks_at_once(self, _n_weights: int) -> float:
+    def _n_parallel_networks(self, _n_weights: int) -> float:
         """Number of members, which all take every step."""
         return float(self.n_members)
 
-    def _method(self) -> DeepEnsemble:
+    def _make_method(self) -> DeepEnsemble:
         """Constructor parameters as a training method."""
-        adam = as_adam(self.optimizer, Adam)
+        adam = resolve_adam(self.optimizer, Adam)
         learning_rate = 0.03 if isinstance(adam.learning_rate, str) else adam.learning_rate
         return DeepEnsemble(
             self.n_members,
@@ -97,7 +97,7 @@ class _DeepEnsemble(WeightedDraws):
             self.max_iter,
             self.tol,
             adam.batch_size,
-            start=self._previous_fit() if self._goes_on else None,
+            start=self._previous_fit() if self._continues_fit else None,
         )
 
     def _previous_fit(self) -> EnsembleFit:
@@ -272,12 +272,12 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         "standardize": STANDARDIZE,
     }
 
-    def _method(self) -> DeepEnsemble:
+    def _make_method(self) -> DeepEnsemble:
         """Training method, with effective noise for the likelihoods that allow it."""
-        method = super()._method()
+        method = super()._make_method()
         if not isinstance(self.noise_std, str) or self.noise_std != "effective":
             return method
-        likelihood = self._chosen_likelihood
+        likelihood = self.resolved_likelihood
         learns_noise = self._has_default_noise
         is_student = isinstance(likelihood, StudentT) and likelihood.learn
         has_noise = learns_noise or is_student or isinstance(likelihood, Heteroscedastic)
@@ -496,7 +496,7 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         ],
     }
 
-    def _learned_scales(self, network: Network) -> UnboundPrior:
+    def _learned_prior(self, network: Network) -> UnboundPrior:
         """Return the prior of "learn".
 
         Networks with hidden units need a stronger hyperprior, because the scales of separable
@@ -504,9 +504,9 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         """
         return LayerScales(8.0, 64.0) if network.symmetry().factors else LayerScales()
 
-    def _method(self) -> DeepEnsemble:
+    def _make_method(self) -> DeepEnsemble:
         """Training method, with a refit of the members if the model allows it."""
-        method = super()._method()
+        method = super()._make_method()
         correction = self.correction
         if correction is None:
             return method
@@ -515,7 +515,7 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         reason = ""
         if not isinstance(self.network, str):
             reason = "only members of network='mlp' are refitted"
-        elif self._chosen_likelihood is not self._named_likelihoods["auto"]:
+        elif self.resolved_likelihood is not self._likelihoods_by_name["auto"]:
             reason = "only members with the softmax of likelihood='auto' are refitted"
         if reason:
             refuse(self, ("correction",), reason, "correction=None")
@@ -524,12 +524,12 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         scale = "loo" if isinstance(correction, str) else correction
         return replace(method, refitter=MemberRefitter(scale, is_optional=correction == "auto"))
 
-    def _predictor(self, like: Tensor) -> Predictor:
+    def predictor(self, like: Tensor) -> Predictor:
         """Predictor of the refitted members, or of the members as trained."""
         members = self.refitted_members_
         if members is None:
-            return super()._predictor(like)
-        network = fully_connected(self.network_)
+            return super().predictor(like)
+        network = require_mlp(self.network_)
         scale = self.variance_scale_
         return self._cached(
             f"refitted members on {like.device}",

@@ -16,21 +16,21 @@ from torch import Tensor
 from skbayes_sym.base.log import log_info
 from skbayes_sym.base.log_density import LogDensity, NetworkPosterior
 from skbayes_sym.base.model_factory import (
-    fully_connected,
-    independent_normals,
     learned_scales,
+    require_mlp,
+    require_normal_prior,
     scale_attributes,
 )
-from skbayes_sym.base.progress import Run, Schedule, n_blocks
+from skbayes_sym.base.progress import FitProgress, Schedule, n_blocks
 from skbayes_sym.base.requirements import (
     ANY_LIKELIHOOD,
     ANY_NETWORK,
     ANY_PRIOR,
-    CURVED_LIKELIHOOD,
+    LIKELIHOOD_WITH_HESSIAN,
     Requirements,
 )
 from skbayes_sym.base.rows import Array
-from skbayes_sym.base.training import Training, rows_per_step
+from skbayes_sym.base.training import Training, resolve_batch_size
 from skbayes_sym.base.warnings import warn_unless_converged
 from skbayes_sym.laplace.class_predictive import (
     LeaveOneOutLogits,
@@ -142,7 +142,7 @@ class MemberRefitter:
         RefitResult
             Refitted members, variance scale and leave-one-out densities.
         """
-        network = fully_connected(model.network)
+        network = require_mlp(model.network)
         rows = data.double_data
         members: list[RefittedMember] = []
         leave_one_out: list[LeaveOneOutLogits] = []
@@ -261,7 +261,7 @@ class DeepEnsemble:
         How the linearised networks of the members are refitted. None leaves them as trained.
     """
 
-    needs: ClassVar[Requirements] = Requirements(ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR)
+    requirements: ClassVar[Requirements] = Requirements(ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR)
 
     n_members: int
     noise_prior_scale: float
@@ -274,7 +274,7 @@ class DeepEnsemble:
     start: EnsembleFit | None = None
     refitter: MemberRefitter | None = None
 
-    def fit(self, data: Training, model: Model, run: Run) -> EnsembleFit:
+    def fit(self, data: Training, model: Model, progress: FitProgress) -> EnsembleFit:
         """Train all members, then correct their noise or refit them."""
         if learned_scales(model.prior) is not None:
             self._require_curvature_memory(data, model)
@@ -286,7 +286,7 @@ class DeepEnsemble:
         with torch.no_grad():
             # All members take their steps together, as one batched optimisation problem.
             objective = self._objective(posterior, data)
-            run.begin(n_blocks(self.max_iter), lambda: _read_members(objective))
+            progress.begin(n_blocks(self.max_iter), lambda: _read_members(objective))
             tol = None if self.tol is None else self.tol * data.total_weight
             # The noise of larger minibatch steps keeps members away from a mode.
             has_all_rows = self._rows_per_step(data) >= data.n_rows
@@ -296,7 +296,7 @@ class DeepEnsemble:
                 ParamGroup(slice(0, objective.n_theta), rate),
                 ParamGroup(slice(objective.n_theta, None), rate, *noise_range),
             ]
-            result = run.minimise(
+            result = progress.minimise(
                 objective,
                 groups,
                 Schedule(self.max_iter, tol),
@@ -308,8 +308,8 @@ class DeepEnsemble:
             # Modes underestimate the noise. Both corrections need independent normal weights.
             if self.has_effective_noise and model.prior.gaussian() is not None:
                 members = correct_noise(members, data, model)
-            members = self._refit(members, data, model, run)
-            run.end(members)
+            members = self._refit(members, data, model, progress)
+            progress.end(members)
 
         values = log_posterior + data.log_jacobian
         log_info(
@@ -323,7 +323,9 @@ class DeepEnsemble:
         warn_unless_converged(result, self.tol, data.total_weight, quantity)
         return members
 
-    def _refit(self, members: EnsembleFit, data: Training, model: Model, run: Run) -> EnsembleFit:
+    def _refit(
+        self, members: EnsembleFit, data: Training, model: Model, progress: FitProgress
+    ) -> EnsembleFit:
         """Refit the linearised members, unless training was interrupted or the refit is too slow.
 
         Parameters
@@ -348,7 +350,7 @@ class DeepEnsemble:
         if not refitter.is_affordable(self.n_members, data, model):
             return members
         scale = compute_prior_scales(members, model)
-        result = refitter.refit_members(members.theta, scale, data, model, run.n_jobs)
+        result = refitter.refit_members(members.theta, scale, data, model, progress.n_jobs)
         scale_text = "members refitted as linearised networks, variance scale %g"
         log_info(scale_text, result.variance_scale)
         return replace(members, refit=result)
@@ -400,7 +402,7 @@ class DeepEnsemble:
         if scales is None:
             n_params = posterior.network.layout.n_params
             return MapObjective(make_density(posterior), n_params, position)
-        CURVED_LIKELIHOOD.require(posterior.likelihood, "likelihood")
+        LIKELIHOOD_WITH_HESSIAN.require(posterior.likelihood, "likelihood")
 
         # A warm start also continues from the scales that the previous fit learned.
         previous = None if self.start is None else self.start.log_precision
@@ -414,7 +416,7 @@ class DeepEnsemble:
     def _rows_per_step(self, data: Training) -> int:
         """Number of rows in each step of the optimiser."""
         auto = data.n_rows if data.n_rows <= 2000 else 500
-        return rows_per_step(self.batch_size, data.n_rows, auto)
+        return resolve_batch_size(self.batch_size, data.n_rows, auto)
 
 
 def _read_members(
@@ -448,7 +450,7 @@ def compute_prior_scales(members: EnsembleFit, model: Model) -> Tensor:
     scales = learned_scales(model.prior)
     log_precision = members.log_precision
     if scales is None or log_precision is None:
-        return independent_normals(model.prior).scale
+        return require_normal_prior(model.prior).scale
     return replace(scales, hyper=torch.as_tensor(log_precision)).scale
 
 
@@ -472,7 +474,7 @@ def correct_noise(members: EnsembleFit, data: Training, model: Model) -> Ensembl
     EnsembleFit
         Members with effective noise and, except for heteroscedastic and Student's noise, leverages.
     """
-    network = fully_connected(model.network)
+    network = require_mlp(model.network)
     rows = data.double_data
     theta = torch.as_tensor(members.theta).to(data.device, torch.float64)
     scale = compute_prior_scales(members, model).to(theta).expand_as(theta)

@@ -179,7 +179,9 @@ class EntryPredictive(PredictiveDistribution):
     def _drawn(self, n: int, random_state: Any) -> TargetPredictive:
         generator = generator_from(draw_seed(random_state), torch.device("cpu"))
         with one_thread(), torch.no_grad():
-            return self._in_units(self.predictor.drawn(self.x, n, generator=generator))
+            return self._in_units(
+                self.predictor.sample_conditionals(self.x, n, generator=generator)
+            )
 
     def _log_prob(self, y: Array) -> Array:
         """Log density of new observations, as given, nats; of labels their log probability."""

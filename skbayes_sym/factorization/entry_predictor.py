@@ -93,7 +93,7 @@ class FactorPredictor(BasePredictor):
         means = entry_means(self.rows.mean, self.columns.mean, i, j, self.network.n_components)
         return (means + self._context_moments(x)[0]).unsqueeze(-1) + self.shift
 
-    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
+    def sample_conditionals(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
         return self.likelihood.predictive(self.outputs(x, n, generator=generator))
 
     def outputs(self, x: Tensor, n: int, *, generator: torch.Generator) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
-from skbayes_sym.base.progress import RUN_CONSTRAINTS, Run
+from skbayes_sym.base.progress import RUN_CONSTRAINTS, FitProgress
 from skbayes_sym.base.requirements import refuse, require_members
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions, fit_context
@@ -239,7 +239,7 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
     random_state: Any = None
     verbose: Any = 0
 
-    _closing = ("elbo_", "elbo_mean_field_", "elbo_std_error_", "symmetry_gap_")
+    _final_attributes = ("elbo_", "elbo_mean_field_", "elbo_std_error_", "symmetry_gap_")
 
     _effort: ClassVar[FactorizationDefaults] = FactorizationDefaults()
 
@@ -308,7 +308,7 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
             If interrupted, after keeping the model reached so far with
             ``stop_reason_ = "interrupted"``. Any other error leaves the previous fit untouched.
         """
-        with self._fitting():
+        with self._fit_environment():
             return self._fit(X, row_features, column_features)
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
@@ -343,7 +343,7 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
             warn_user("fit keeps no entries to add to: partial_fit begins anew.", UserWarning)
         if stream is not None and not is_entry_list(X, self.columns):
             self._check_matrix(X, reset=False)
-        with self._fitting():
+        with self._fit_environment():
             entries = merge_entries(stream, read_entries(self, X)[0])
             # These may change without beginning anew.
             stay = {"tol", "max_iter", "device", "random_state", "verbose"}
@@ -362,7 +362,7 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
         warm_from: LabelledEntries | None = None,
     ) -> Self:  # fmt: skip
         data = MatrixTrainingData.open(self, X, row_features, column_features)
-        model = self._model(data)
+        model = self._make_model(data)
         warm = None
         is_the_same = warm_from is not None and (
             len(self.components_) == model.n_components
@@ -372,11 +372,13 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
         unit = self.scale_ / data.scale if is_the_same else 0.0
         if warm_from is not None and 1e-100 < unit < 1e100:
             labels = (np.unique(warm_from[0]), np.unique(warm_from[1]))
-            warm = extend_state(self._predictor(), data, labels, unit)
+            warm = extend_state(self.predictor(), data, labels, unit)
         method = Factorization(self._solver(), self.max_iter, self.tol, warm)
-        run = Run(data.task, lambda fitted: fitted.attributes(data, model))
-        with self._keeping(run):
-            self._replace_fit(method.fit(data, model, run).attributes(data, model))
+        progress = FitProgress(
+            data.callback_arguments, lambda fitted: fitted.attributes(data, model)
+        )
+        with self._keep_on_interrupt(progress):
+            self._set_fit(method.fit(data, model, progress).attributes(data, model))
         return self
 
     def _n_factors(self, smaller: int) -> int:
@@ -384,7 +386,7 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
         k = self.n_components
         return min(self._effort.components, smaller) if isinstance(k, str) else int(k)
 
-    def _model(self, data: MatrixTrainingData) -> FactorModel:
+    def _make_model(self, data: MatrixTrainingData) -> FactorModel:
         """State what is believed, in scaled units."""
         smaller = min(data.shape)
         k = self._n_factors(smaller)
@@ -397,7 +399,7 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
         prior = self.prior
         if isinstance(prior, str) and not self._solver().learns_prior:
             prior = 1.0
-        likelihood = self._likelihood(data, isinstance(prior, str))
+        likelihood = self._make_likelihood(data, isinstance(prior, str))
         spread = data.spread
         (low, high) = _SCALE_RANGE
         unit = "standard deviations of the observed entries"
@@ -423,7 +425,7 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
 
     def _entry_likelihood(self) -> Likelihood:
         """The likelihood by name, or the object, at any parameters."""
-        likelihood = self._given_likelihood
+        likelihood = self._likelihood_parameter
         if isinstance(likelihood, str):
             named = LIKELIHOODS[likelihood]
             if not named.scales_targets:
@@ -444,7 +446,7 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
             )
         return likelihood  # type: ignore[no-any-return]
 
-    def _likelihood(self, data: MatrixTrainingData, learns_prior: bool) -> Likelihood:
+    def _make_likelihood(self, data: MatrixTrainingData, learns_prior: bool) -> Likelihood:
         """At the parameters where learning starts, in scaled units."""
         likelihood = self._entry_likelihood()
         if self.likelihood == "ordinal" and data.classes is not None:
@@ -468,7 +470,7 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
         return set_noise_scale(likelihood, start, learn=learns)
 
     def _entries_likelihood(self) -> Likelihood:
-        if self._given_likelihood == "ordinal":
+        if self._likelihood_parameter == "ordinal":
             return Ordinal(
                 torch.zeros(len(self.classes_) - 1, dtype=torch.float64), _LATENT_NOISE**0.5
             )

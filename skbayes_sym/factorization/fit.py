@@ -11,7 +11,7 @@ from torch import Tensor
 
 from skbayes_sym.base.log import log_info, logger
 from skbayes_sym.base.posteriors import GaussianRows, MatrixPosterior
-from skbayes_sym.base.progress import Run
+from skbayes_sym.base.progress import FitProgress
 from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.factorization.context import ContextPosterior
 from skbayes_sym.factorization.entry_predictor import FactorMoments, FactorPredictor, row_prior_cov
@@ -144,7 +144,7 @@ class Factorization:
     warm: FactorState | None = None  # where sweeps go on from
     effort: FactorizationDefaults = FactorizationDefaults()
 
-    def fit(self, data: MatrixTrainingData, model: FactorModel, run: Run) -> FactorFit:
+    def fit(self, data: MatrixTrainingData, model: FactorModel, progress: FitProgress) -> FactorFit:
         # Covariances of n + m rows, and as much twice of the gap or for the bound in float64.
         n_rows = sum(data.shape)
         d = model.network.n_coordinates
@@ -163,12 +163,12 @@ class Factorization:
             latest[:] = [posterior]
             if elbo is not None:
                 logger.debug("ELBO %.6g", elbo + data.log_jacobian)
-            return run.end_block()
+            return progress.end_block()
 
-        run.begin(self.max_iter, lambda: FactorFit(SolverResult(latest[0])))
+        progress.begin(self.max_iter, lambda: FactorFit(SolverResult(latest[0])))
         with torch.no_grad():
             factors = self.solver.solve(problem, on_sweep)
-        run.end(FactorFit(factors))
+        progress.end(FactorFit(factors))
         if factors.bounds is not None:
             mean_field, gap = factors.bounds
             bound = mean_field + data.log_jacobian

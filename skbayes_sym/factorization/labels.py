@@ -105,8 +105,8 @@ def convert_labels(
             converted = np.where(dates[place] == labels, known[place], labels.astype(str))
     if converted is None:
         raise ValueError(
-            f"{name} are {labels.dtype} such as {_example(labels)}, but {known_name} were "
-            f"{known.dtype} such as {_example(known)}."
+            f"{name} are {labels.dtype} such as {_example_row(labels)}, but {known_name} were "
+            f"{known.dtype} such as {_example_row(known)}."
         )
     return converted
 
@@ -182,5 +182,5 @@ def _parsed_dates(words: Array) -> Array | None:
     return None if np.isnat(dates).any() else dates
 
 
-def _example(labels: Array) -> str:
+def _example_row(labels: Array) -> str:
     return shown(labels[0].item() if labels.dtype.kind not in "mM" else str(labels[0]))

@@ -105,7 +105,7 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         classes: Array | None = vars(self).get("classes_")
         return classes
 
-    def _predictor(self) -> FactorPredictor:
+    def predictor(self) -> FactorPredictor:
         check_is_fitted(self)
         predictor: FactorPredictor = self._cached(
             "predictor",
@@ -176,7 +176,7 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         ndarray of shape (n_rows, n_columns)
             In the units of the matrix (of counts and classes, of the latent numbers).
         """
-        predictor = self._predictor()
+        predictor = self.predictor()
         n = len(predictor.rows.mean)
         root_k = np.sqrt(len(self.components_))
         if predictor.draws is not None:
@@ -284,7 +284,7 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             features = encode_new_rows(
                 row_features, code, labels, self._rated(data), 0, self.columns
             )
-            density = self._predictor().row_log_density(data, features)
+            density = self.predictor().row_log_density(data, features)
         total = density - len(data.value) * float(np.log(self.scale_))
         return total / max(len(data.value), 1)
 
@@ -330,7 +330,7 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             n_unknown = 0
         else:
             asked, n_unknown = places(rows, n_known, "rows", labels)
-        predictor = self._predictor()
+        predictor = self.predictor()
         predictor = predictor.append_unseen(n_unknown, 0) if n_unknown else predictor
         generator = generator_from(draw_seed(random_state), torch.device("cpu"))
         m = len(self.posterior_.columns.mean)
@@ -391,7 +391,7 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         check_is_fitted(self)
         check_count("n", n)
         check_count("n_draws", n_draws)
-        predictor = self._predictor()
+        predictor = self.predictor()
         labels = self._labels("column")
         (place,), n_unknown = places([column], len(predictor.columns.mean), "columns", labels)
         if n_unknown:
@@ -451,7 +451,7 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         )
         if len(i) != len(j):
             raise ValueError(f"rows has {len(i)} positions and columns {len(j)}: they must match.")
-        predictor = self._predictor()
+        predictor = self.predictor()
         if n_rows or n_columns:
             predictor = predictor.append_unseen(n_rows, n_columns)
         x = np.stack([i, j], axis=1)
@@ -491,7 +491,7 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         self, data: CSREntries, labels: Array | None, features: Any, side: int = 0
     ) -> FactorMoments:
         """Posterior of new rows, or of new columns as rows of the transposed matrix."""
-        predictor = self._predictor()
+        predictor = self.predictor()
         predictor = predictor.transposed if side else predictor
         with one_thread(), torch.no_grad():
             code = self._encoders_[side]
@@ -505,7 +505,7 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         name = ("row", "column")[side]
         n = len(self.posterior_[side].mean)
         old = self._labels(name)
-        predictor = self._predictor()
+        predictor = self.predictor()
         model = copy(self)
         predictor = predictor.transposed if side else predictor
         predictor = predictor.append_rows(self._new_rows(data, labels, features, side))

@@ -137,7 +137,7 @@ class FeatureEncoder:
         names: tuple[str, ...] = ()
         if described is not None:
             table = None if sp.issparse(described.table) else as_table(described.table)
-            columns = None if table is None else Columns.learned(table)
+            columns = None if table is None else Columns.from_table(table)
             if is_frame(described.table):
                 names = tuple(map(str, frame_names(described.table)))
             values = cls(columns, np.ones(1))._given(described)
@@ -194,7 +194,7 @@ class FeatureEncoder:
             table = read_table(raw)
             if table is None or len(table.names) != len(names):
                 raise ValueError(f"{name} must have the columns {names}, as in fit.")
-            values = self.columns.encoded(table)
+            values = self.columns.encode(table)
         assert self.scaling is not None
         if len(self.scaling) not in (1, values.shape[1]):
             n = len(self.scaling)

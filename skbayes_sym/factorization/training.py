@@ -59,7 +59,7 @@ class MatrixTrainingData:
     seed: int  # the one source of randomness of a fit
     device: torch.device
     dtype: torch.dtype
-    task: Mapping[str, Any]  # what callbacks are handed, see `Run`
+    callback_arguments: Mapping[str, Any]  # what callbacks are handed, see `FitProgress`
     features: tuple[Coded | None, Coded | None] = (None, None)
     context: FeatureEncoder | None = None
     is_list: bool = False
@@ -118,7 +118,7 @@ class MatrixTrainingData:
             ),
             dtype=dtype,
             # Its target is the matrix itself: scikit-learn's monitor scores nothing without one.
-            task={"estimator": estimator, "X": X, "y": X, "metadata": None},
+            callback_arguments={"estimator": estimator, "X": X, "y": X, "metadata": None},
             features=(codes[0], codes[1]), context=context, is_list=is_list,
         )  # fmt: skip
         if likelihood.scales_targets:

@@ -8,17 +8,17 @@ import numpy as np
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils.validation import check_is_fitted
 
-from skbayes_sym.base.pipelines import Innermost, fitted_attribute, innermost
+from skbayes_sym.base.pipelines import UnwrappedModel, fitted_attribute, unwrap
 from skbayes_sym.base.predictive import predictive, predicts_distribution
 from skbayes_sym.base.rows import Array, numeric_conversion
 from skbayes_sym.base.scikit_learn import check_array
 from skbayes_sym.numerics.arguments import is_frame, shown
 
 
-def fitted_model(estimator: BaseEstimator) -> Innermost:
+def fitted_model(estimator: BaseEstimator) -> UnwrappedModel:
     """The fitted estimator inside a search or a pipeline."""
     check_is_fitted(estimator)
-    inside = innermost(estimator)
+    inside = unwrap(estimator)
     check_is_fitted(inside.model)
     return inside
 

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skbayes_sym.base.device import one_thread
 from skbayes_sym.base.estimator import BayesianEstimator
-from skbayes_sym.base.pipelines import fitted_attribute, innermost
+from skbayes_sym.base.pipelines import fitted_attribute, unwrap
 from skbayes_sym.base.posteriors import MatrixPosterior, MeanFieldGaussian
 from skbayes_sym.linear.low_rank import LowRankGaussian
 from skbayes_sym.numerics.arguments import draw_seed, shown
@@ -99,7 +99,7 @@ def invariance_gap(
     >>> round(gap.value, 1), gap.kind
     (2.9, 'difference of optima')
     """
-    model = innermost(estimator).model
+    model = unwrap(estimator).model
     if isinstance(model, BayesianEstimator):
         check_is_fitted(model)
     known = _KNOWN.get(type(fitted_attribute(model, "posterior_")))

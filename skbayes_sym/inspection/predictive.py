@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils.validation import check_consistent_length
 
 from skbayes_sym.base.predictive import predictive
-from skbayes_sym.base.regressor import checked_levels
+from skbayes_sym.base.regressor import check_quantile_levels
 from skbayes_sym.base.rows import Array, numeric_conversion
 from skbayes_sym.base.scikit_learn import check_array
 from skbayes_sym.inspection._drawing import (
@@ -359,7 +359,7 @@ class PredictiveDisplay(Display):
 
 def _levels(coverages: Sequence[float]) -> Array:
     """Levels of the ends of central intervals and of the median, in increasing order."""
-    widths = np.unique(checked_levels(coverages, "coverages"))
+    widths = np.unique(check_quantile_levels(coverages, "coverages"))
     return np.concatenate([0.5 - 0.5 * widths[::-1], [0.5], 0.5 + 0.5 * widths])
 
 

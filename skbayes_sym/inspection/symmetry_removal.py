@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skbayes_sym.base.device import one_thread
 from skbayes_sym.base.model_factory import layer_sizes as as_sizes
-from skbayes_sym.base.pipelines import innermost
+from skbayes_sym.base.pipelines import unwrap
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import (
     HasMethods,
@@ -233,7 +233,7 @@ def _fitted_draws(
 ) -> tuple[Array, SymmetryGroup, ParamLayout]:
     """Draws of a fitted sampler or ensemble, bare or wrapped, their group and parameters."""
     check_is_fitted(estimator)
-    model = innermost(estimator).model
+    model = unwrap(estimator).model
     if not {"samples_", "network_"} <= vars(model).keys():
         raise TypeError(
             f"{type(model).__name__} has no draws of a network's weights (samples_): give a fitted "

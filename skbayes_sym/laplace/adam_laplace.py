@@ -10,15 +10,15 @@ from torch import Tensor
 
 from skbayes_sym.base.log import log_info
 from skbayes_sym.base.optimizers import EvidenceAdam, Updates
-from skbayes_sym.base.progress import Run
+from skbayes_sym.base.progress import FitProgress
 from skbayes_sym.base.requirements import (
-    CURVED_LIKELIHOOD,
+    LIKELIHOOD_WITH_HESSIAN,
     NORMAL_PRIOR,
-    RECORDED,
+    RECORDED_LAYERS,
     Requirements,
 )
 from skbayes_sym.base.rows import Array
-from skbayes_sym.base.training import Training, automatic_batch, rows_per_step
+from skbayes_sym.base.training import Training, default_batch_size, resolve_batch_size
 from skbayes_sym.base.warnings import warn_unless_converged, warn_user
 from skbayes_sym.laplace.base import layer_precisions, recording
 from skbayes_sym.laplace.evidence import AveragedNetwork, LaplaceEvidence
@@ -62,7 +62,7 @@ def best_constant(data: Training, likelihood: Likelihood) -> float:
         return float(np.sum(counts * np.log(counts / counts.sum())))
     if not likelihood.noise_scale.numel():
         return -np.inf
-    spread = data.target_spread
+    spread = data.target_std
     level = spread if likelihood.n_params else likelihood.noise_scale.double().numpy()
     terms = 0.5 * (spread / level) ** 2 + np.log(level) + 0.5 * np.log(2 * np.pi)
     return float(-weight.sum() * np.sum(terms))
@@ -128,7 +128,9 @@ class AdamDefaults:
 class Laplace:
     """Laplace's approximation (MacKay 1992), learned invariances included (Immer et al. 2022)."""
 
-    needs: ClassVar[Requirements] = Requirements(CURVED_LIKELIHOOD, RECORDED, NORMAL_PRIOR)
+    requirements: ClassVar[Requirements] = Requirements(
+        LIKELIHOOD_WITH_HESSIAN, RECORDED_LAYERS, NORMAL_PRIOR
+    )
 
     adam: EvidenceAdam
     learn_prior: bool  # whether the scales of the prior may move, if ``objective`` moves them
@@ -139,16 +141,16 @@ class Laplace:
     invariances: Families | None = None  # by default no transformations, and none are reported
     half_width_rate: float | str = "auto"  # Adam's step size for half-widths
 
-    def fit(self, data: Training, model: Model, run: Run) -> LaplaceFit:
+    def fit(self, data: Training, model: Model, progress: FitProgress) -> LaplaceFit:
         problem = self._problem(data, model)
         problem.require_memory(self.adam.curvature)
         with torch.no_grad():
             training = self._training(problem)
-            run.begin(
+            progress.begin(
                 training.pace.n_blocks,
                 lambda: problem.found(problem.evaluated(training.point()), training),
             )
-            result = training.train(self._groups(problem), run.end_block)
+            result = training.train(self._groups(problem), progress.end_block)
             evaluated = problem.evaluated(training.point())
             if self._updates.keep_best and training.best:
                 best = problem.evaluated(training.best[1])
@@ -159,7 +161,7 @@ class Laplace:
                 problem.found(evaluated, training), log_evidence=value, curve=curve,
                 n_iter=result.n_iter, stop_reason=result.stopped,
             )  # fmt: skip
-            run.end(fitted)
+            progress.end(fitted)
         log_info(
             "log evidence %.6g, stopped: %s after %d steps",
             value + data.log_jacobian, result.stopped, result.n_iter,
@@ -196,8 +198,8 @@ class Laplace:
         few = n_rows <= self.effort.full_batch_rows
         automatic = n_rows if few else self.effort.minibatch_rows
         if self.invariances is None:
-            automatic = automatic_batch(n_rows)
-        return rows_per_step(self.adam.batch_size, n_rows, automatic)
+            automatic = default_batch_size(n_rows)
+        return resolve_batch_size(self.adam.batch_size, n_rows, automatic)
 
     def _starts_narrow(self, likelihood: Likelihood) -> bool:
         return self.learn_prior and likelihood.kind == "heteroscedastic"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from skbayes_sym.base.classifier import BayesianClassifierMixin
 from skbayes_sym.base.model_factory import (
     NETWORK_CONSTRAINTS,
-    GivenPrior,
+    PriorParameter,
     layer_sizes,
     scale_array,
 )
@@ -19,7 +19,7 @@ from skbayes_sym.base.network_estimator import OBJECT_CONSTRAINTS, NetworkEstima
 from skbayes_sym.base.predictor import Predictor
 from skbayes_sym.base.progress import RUN_CONSTRAINTS
 from skbayes_sym.base.regressor import BayesianRegressorMixin
-from skbayes_sym.base.requirements import RECORDED, refuse
+from skbayes_sym.base.requirements import RECORDED_LAYERS, refuse
 from skbayes_sym.base.rows import STANDARDIZE, Array
 from skbayes_sym.base.scikit_learn import Interval, StrOptions
 from skbayes_sym.base.training import Training
@@ -51,7 +51,7 @@ def recording(network: Network | Any) -> RecordingNetwork:
 
     Raises TypeError: naming what it lacks.
     """
-    RECORDED.require(network, "network")
+    RECORDED_LAYERS.require(network, "network")
     return network  # type: ignore[return-value]
 
 
@@ -89,7 +89,7 @@ def chosen_network(
     return network
 
 
-def layer_prior(prior: GivenPrior, network: RecordingNetwork) -> GaussianPrior:
+def layer_prior(prior: PriorParameter, network: RecordingNetwork) -> GaussianPrior:
     """``prior`` for every parameter: one number, or one per weight layer.
 
     "learn" starts from `START_SCALE`. Parameters in no weight layer have the first one's.
@@ -134,14 +134,14 @@ CLASSIFIER_CONSTRAINTS: dict[str, list[Any]] = {
 class LaplaceEstimator(NetworkEstimator):
     """A network with a normal posterior around its mode."""
 
-    _closing = ("log_evidence_", "log_evidence_std_error_")
+    _final_attributes = ("log_evidence_", "log_evidence_std_error_")
 
     network_: RecordingNetwork
     posterior_: LaplacePosterior | ModeMixture
     prior_scale_: Array
     _predict_seed_: int
 
-    def _network(self, data: Training, n_outputs: int) -> RecordingNetwork:
+    def _make_network(self, data: Training, n_outputs: int) -> RecordingNetwork:
         shape = self._image_shape(data.n_features)
         if isinstance(self.network, str) and self.network == "mlp":
             sizes = self._sizes(data, n_outputs)
@@ -154,7 +154,7 @@ class LaplaceEstimator(NetworkEstimator):
         """Widths of the hidden layers."""
         return layer_sizes(self.hidden_layer_sizes)
 
-    def _prior(self, network: Network) -> Prior:
+    def _make_prior(self, network: Network) -> Prior:
         return layer_prior(self.prior, recording(network))
 
     def _image_shape(self, n_features: int) -> ImageShape | None:
@@ -189,9 +189,9 @@ class LaplaceEstimator(NetworkEstimator):
 class LaplaceRegression(BayesianRegressorMixin, LaplaceEstimator):
     """Numbers: normal noise in closed form, other likelihoods by averages over the outputs."""
 
-    def _predictor(self, like: Tensor) -> Predictor:
+    def predictor(self, like: Tensor) -> Predictor:
         network = self._linearised(like)
-        return LinearisedPredictor(network, self._observation.to(like), self._draws_seed)
+        return LinearisedPredictor(network, self.fitted_likelihood.to(like), self._draws_seed)
 
 
 class LaplaceClassification(BayesianClassifierMixin, LaplaceEstimator):
@@ -200,9 +200,9 @@ class LaplaceClassification(BayesianClassifierMixin, LaplaceEstimator):
     predictive: str | int
     variance_scale: str | float = "loo"
 
-    def _predictor(self, like: Tensor) -> Predictor:
+    def predictor(self, like: Tensor) -> Predictor:
         return LinearisedClassPredictor(
-            self._linearised(like), self._observation.to(like), self._draws_seed,
+            self._linearised(like), self.fitted_likelihood.to(like), self._draws_seed,
             200 if isinstance(self.predictive, str) else self.predictive,
             self._integral,
             1.0 if isinstance(self.variance_scale, str) else self.variance_scale,

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.base.model_factory import (
-    GivenPrior,
-    fully_connected,
-    independent_normals,
-    prior_object,
+    PriorParameter,
+    require_mlp,
+    require_normal_prior,
+    resolve_prior,
 )
 from skbayes_sym.base.network_estimator import NetworkEstimator
 from skbayes_sym.base.optimizers import (
@@ -21,7 +21,7 @@ from skbayes_sym.base.optimizers import (
     GaussNewton,
     Optimizer,
     Updates,
-    as_adam,
+    resolve_adam,
 )
 from skbayes_sym.base.predictor import Predictor
 from skbayes_sym.base.progress import N_JOBS
@@ -77,7 +77,7 @@ class ChoosesOptimizer(LaplaceEstimator):
     network: str | torch.nn.Module | Network = "mlp"
     likelihood: str | Likelihood = "auto"
     optimizer: str | Optimizer = "auto"
-    prior: GivenPrior = "learn"
+    prior: PriorParameter = "learn"
     max_iter: int | str = "auto"
     standardize: bool | str = True
     tol: float | str | None = "auto"
@@ -96,7 +96,7 @@ class ChoosesOptimizer(LaplaceEstimator):
         def make() -> LinearisedModes:
             posterior: Any = self.posterior_
             tensors = (t.to(like.device) for t in posterior.tensors)
-            return LinearisedModes(fully_connected(self.network_), *tensors)
+            return LinearisedModes(require_mlp(self.network_), *tensors)
 
         return cast(LinearisedModes, self._cached(f"modes on {like.device}", make))
 
@@ -136,28 +136,28 @@ class ChoosesOptimizer(LaplaceEstimator):
         is_default = isinstance(self.likelihood, str) and self.likelihood == "auto"
         return optimizer if is_default or optimizer != "auto" else "adam"
 
-    def _model(self, data: Training) -> Model:
+    def _make_model(self, data: Training) -> Model:
         if isinstance(self.optimizer, Optimizer):
             self.optimizer.check()
         self.optimizer_ = asked = self._asked
         if asked == "auto":
             self.optimizer_ = "gauss-newton"
-            network = self._network(data, self._n_outputs(data))
+            network = self._make_network(data, self._count_outputs(data))
             if not isinstance(network, MLP) or self._takes_long(data.n_rows, network):
                 self.optimizer_ = "adam"
-        return super()._model(data)
+        return super()._make_model(data)
 
-    def _attributes(self, data: Training, model: Model, fitted: Fitted) -> dict[str, Any]:
-        return {**super()._attributes(data, model, fitted), "optimizer_": self.optimizer_}
+    def _fitted_attributes(self, data: Training, model: Model, fitted: Fitted) -> dict[str, Any]:
+        return {**super()._fitted_attributes(data, model, fitted), "optimizer_": self.optimizer_}
 
     def _steps_up_to(self, automatic: int) -> int:
         return automatic if isinstance(self.max_iter, str) else self.max_iter
 
-    def _prior(self, network: Network) -> Prior:
+    def _make_prior(self, network: Network) -> Prior:
         is_learned = isinstance(self.prior, str) and self.optimizer_ == "gauss-newton"
         if not (is_learned or isinstance(self.prior, UnboundPrior)):
             return layer_prior(self.prior, recording(network))
-        bound = NetworkEstimator._prior(self, network)
+        bound = NetworkEstimator._make_prior(self, network)
         if self.optimizer_ == "gauss-newton":
             return bound
         if bound.learned is not None:
@@ -166,7 +166,7 @@ class ChoosesOptimizer(LaplaceEstimator):
                 "Adam. Use prior='learn', a number, or optimizer='gauss-newton'."
             )
         shown = recording(network)
-        scale = independent_normals(bound).scale
+        scale = require_normal_prior(bound).scale
         slices = network.layout.slices
         first = [float(scale[slices[layer.weight]][0]) for layer in shown.weight_layers]
         if not torch.allclose(layer_prior(first, shown).scale.to(scale), scale):
@@ -176,17 +176,17 @@ class ChoosesOptimizer(LaplaceEstimator):
             )
         return bound
 
-    def _networks_at_once(self, n_weights: int) -> float:
+    def _n_parallel_networks(self, n_weights: int) -> float:
         """Number of restarts times weights in Gauss-Newton steps, for the curvature."""
         if self.optimizer_ == "adam":
             return 1.0
         return float(self._max_restarts * n_weights)
 
-    def _method(self) -> Method:
+    def _make_method(self) -> Method:
         return self._gauss_newton() if self.optimizer_ == "gauss-newton" else self._adam()
 
     def _adam(self) -> Laplace:
-        adam = as_adam(self.optimizer, EvidenceAdam)
+        adam = resolve_adam(self.optimizer, EvidenceAdam)
         effort = self._adam_effort
         if (adam.updates or Updates()).objective != "evidence":
             raise ValueError("other objectives than 'evidence' are for the LILA estimators.")
@@ -406,12 +406,12 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
         return GaussNewtonLaplaceRegression(
             self._n_restarts, self.max_iter, self.tol, warns_unconverged=True,
             selects_width=learns_scales and isinstance(self.hidden_layer_sizes, str),
-            unbound_prior=prior_object(self.prior), defaults=self._effort,
+            unbound_prior=resolve_prior(self.prior), defaults=self._effort,
         )  # fmt: skip
 
-    def _predictor(self, like: Tensor) -> Predictor:
+    def predictor(self, like: Tensor) -> Predictor:
         if self.optimizer_ == "adam":
-            return super()._predictor(like)
+            return super().predictor(like)
         noise = torch.as_tensor(self.noise_std_modes_ / self.y_scale_).unsqueeze(1).log()
         levels = self._noise_levels_modes_
         scaled = None if levels is None else torch.as_tensor(levels / self.y_scale_).to(like)
@@ -610,14 +610,14 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
 
         return effort.units(data.n_rows, data.n_features, n_outputs, in_time)
 
-    def _n_outputs(self, data: Training) -> int:
+    def _count_outputs(self, data: Training) -> int:
         n_classes = len(data.classes)
         one = self.optimizer_ == "gauss-newton" and isinstance(self.network, str)
         return 1 if one and n_classes == 2 else n_classes
 
-    def _learned_scales(self, network: Network) -> UnboundPrior:
+    def _learned_prior(self, network: Network) -> UnboundPrior:
         # A linear model has one mode, whose scales don't run away.
-        return STRONG_HYPERPRIOR if fully_connected(network).hidden_layer_sizes else LayerScales()
+        return STRONG_HYPERPRIOR if require_mlp(network).hidden_layer_sizes else LayerScales()
 
     def _work(self, n_rows: int, network: MLP) -> float:
         """Multiplications of all restarts."""
@@ -635,9 +635,9 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
             defaults=self._effort,
         )  # fmt: skip
 
-    def _predictor(self, like: Tensor) -> Predictor:
+    def predictor(self, like: Tensor) -> Predictor:
         if self.optimizer_ == "adam":
-            return super()._predictor(like)
+            return super().predictor(like)
         return self._cached(
             f"{self._integral} labels on {like.device}",
             lambda: ClassModesPredictor(self._modes(like), self.variance_scale_, self._integral),

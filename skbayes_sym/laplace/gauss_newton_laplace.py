@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.base.log import log_info
-from skbayes_sym.base.model_factory import fully_connected, scale_attributes, scales_by_group
+from skbayes_sym.base.model_factory import group_scales, require_mlp, scale_attributes
 from skbayes_sym.base.noise_levels import MAX_FREEDOMS
-from skbayes_sym.base.progress import Run
+from skbayes_sym.base.progress import FitProgress
 from skbayes_sym.base.requirements import (
     FULLY_CONNECTED,
     NORMAL_NOISE,
-    NORMAL_OR_LEARNED,
+    NORMAL_OR_LEARNED_PRIOR,
     SOFTMAX,
     Requirements,
 )
@@ -230,7 +230,7 @@ def _require_memory(data: Training, network: MLP, n: int, matrices: int) -> None
         f"Gauss-Newton systems of {n} modes of {p:,} weights", matrices * n * p**2 * 8,
         "Lower n_restarts or hidden_layer_sizes, or use optimizer='adam'.",
     )  # fmt: skip
-    require_memory([data.rows_part, systems], data.device)
+    require_memory([data.rows_allocation, systems], data.device)
 
 
 class Widths(NamedTuple):
@@ -306,7 +306,9 @@ class GaussNewtonLaplaceRegression:
     tables fewer units, as rows held out say, which choose the kind of scales too.
     """
 
-    needs: ClassVar[Requirements] = Requirements(NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED)
+    requirements: ClassVar[Requirements] = Requirements(
+        NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED_PRIOR
+    )
 
     n_restarts: int | str  # "auto": what some seconds of one core are enough for, at most ``most``
     max_iter: int | str  # Gauss-Newton steps, at most; "auto" is fewer of large systems
@@ -322,14 +324,14 @@ class GaussNewtonLaplaceRegression:
     )
     defaults: GaussNewtonDefaults = field(default=GaussNewtonDefaults(), kw_only=True)
 
-    def fit(self, data: Training, model: Model, run: Run) -> ModesFit:
+    def fit(self, data: Training, model: Model, progress: FitProgress) -> ModesFit:
         effort = self.defaults
-        network = fully_connected(model.network)
-        searches = _Searches(self, data, run, spawn_seeds(data.seed, 3), [])
+        network = require_mlp(model.network)
+        searches = _Searches(self, data, progress, spawn_seeds(data.seed, 3), [])
         searches.n_restarts(network)  # for which there is memory
         learns_noise = model.likelihood.n_params > 0
         problem = GaussianEvidence(
-            network, data.double_data, scales_by_group(model.prior),
+            network, data.double_data, group_scales(model.prior),
             noise_precision=None if learns_noise else model.likelihood.noise_scale.double() ** -2,
         )  # fmt: skip
         start = self.initial_modes
@@ -348,7 +350,7 @@ class GaussNewtonLaplaceRegression:
         if self.unbound_prior is None and wide is None and network.n_inputs > 1:
             priors.append(ARD())
         n_parts += (len(effort.widths) + len(priors) - 1) * asks
-        run.begin(n_parts * most, lambda: searches.so_far[-1]())
+        progress.begin(n_parts * most, lambda: searches.so_far[-1]())
         with torch.no_grad():
             if start:
                 fit = searches.again(problem, start)
@@ -383,7 +385,7 @@ class GaussNewtonLaplaceRegression:
                 unit = data.log_jacobian / data.total_weight
                 scores = {width: score + unit for width, score in widths.scores.items()}
                 fit = replace(fit, width_scores=scores)
-            run.end(fit)
+            progress.end(fit)
         # The steps of "auto" end where scales only drift.
         warns = self.warns_unconverged and not isinstance(self.max_iter, str)
         fit.report(data, self.tol, warns=warns)
@@ -392,7 +394,7 @@ class GaussNewtonLaplaceRegression:
 
 def _resized(problem: GaussianEvidence, width: int, prior: UnboundPrior) -> GaussianEvidence:
     network = make_network(problem.network, width)
-    return replace(problem, network=network, prior=scales_by_group(prior.bind(network.layout)))
+    return replace(problem, network=network, prior=group_scales(prior.bind(network.layout)))
 
 
 class _Searches(NamedTuple):
@@ -400,7 +402,7 @@ class _Searches(NamedTuple):
 
     method: GaussNewtonLaplaceRegression
     data: Training
-    run: Run
+    progress: FitProgress
     seeds: list[int]  # of starts, of predictions and of folds
     so_far: list[Callable[[], ModesFit]]
 
@@ -488,7 +490,7 @@ class _Searches(NamedTuple):
         if isinstance(max_iter, str):
             max_iter = effort.regression_steps(self.data.n_rows, problem.network, is_clear=is_clear)
             more = effort.more * max_iter
-        return EvidenceSearch(max_iter, self.method.tol, more, n_jobs=self.run.n_jobs)
+        return EvidenceSearch(max_iter, self.method.tol, more, n_jobs=self.progress.n_jobs)
 
     def _fit(self, problem: GaussianEvidence, search: Search) -> ModesFit:
         return ModesFit(search, problem.network, problem.prior, self.seeds[1])
@@ -502,7 +504,7 @@ class _Searches(NamedTuple):
 
         def on_step(_: int, search: Callable[[], Search]) -> bool:
             self.so_far[:] = [lambda: self._fit(problem, distinct(problem, search()))]
-            return self.run.end_block()
+            return self.progress.end_block()
 
         return on_step
 
@@ -515,7 +517,9 @@ class GaussNewtonLaplaceClassification:
     where the first start's evidence is higher under the alternative prior, all modes are of it.
     """
 
-    needs: ClassVar[Requirements] = Requirements(SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED)
+    requirements: ClassVar[Requirements] = Requirements(
+        SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED_PRIOR
+    )
 
     n_restarts: int | str  # "auto": what some seconds of one core are enough for, at most four
     max_iter: int | str  # Gauss-Newton steps of a restart, at most
@@ -526,14 +530,14 @@ class GaussNewtonLaplaceClassification:
     allow_label_noise: bool = True
     defaults: GaussNewtonDefaults = field(default=GaussNewtonDefaults(), kw_only=True)
 
-    def fit(self, data: Training, model: Model, run: Run) -> ModesFit:
-        network = fully_connected(model.network)
+    def fit(self, data: Training, model: Model, progress: FitProgress) -> ModesFit:
+        network = require_mlp(model.network)
         n_restarts = self.n_restarts
         if isinstance(n_restarts, str):
             n_restarts = self.defaults.classification_restarts(data.n_rows, network)
         # Factors of modes, found and refined, and covariances.
         _require_memory(data, network, n_restarts, 3)
-        problem = CategoricalEvidence(network, data.double_data, scales_by_group(model.prior))
+        problem = CategoricalEvidence(network, data.double_data, group_scales(model.prior))
         start_seed, predict_seed = spawn_seeds(data.seed, 2)
         fixed = 1.0 if isinstance(self.variance_scale, str) else self.variance_scale
 
@@ -541,21 +545,21 @@ class GaussNewtonLaplaceClassification:
             search = distinct(problem, search)
             return ModesFit(search, network, problem.prior, predict_seed, variance_scale=fixed)
 
-        run.begin()
+        progress.begin()
         with torch.no_grad():
             start = draw_initial_weights(network, n_restarts, generator=generator_from(start_seed))
-            problem, search = self._search(problem, start.to(data.device), run, unrefined)
+            problem, search = self._search(problem, start.to(data.device), progress, unrefined)
             fit = unrefined(problem, search)
-            run.keep(lambda: fit)
+            progress.set_current_fit(lambda: fit)
             modes = fit.search.modes
-            refined = refine(problem, modes, n_jobs=run.n_jobs)
+            refined = refine(problem, modes, n_jobs=progress.n_jobs)
             final = replace(fit, refined=refined)
             if isinstance(self.variance_scale, str):
                 choice = choose_variance_scale(problem, refined, modes.shares)
                 final = replace(
                     final, variance_scale=choice.factor, leave_one_out=-choice.row_losses
                 )
-        run.end(final)
+        progress.end(final)
         final.report(data, self.tol, warns=self.warns_unconverged)
         return final
 
@@ -563,7 +567,7 @@ class GaussNewtonLaplaceClassification:
         self,
         problem: CategoricalEvidence,
         start: Tensor,
-        run: Run,
+        progress: FitProgress,
         unrefined: Callable[[CategoricalEvidence, Search], ModesFit],
     ) -> tuple[CategoricalEvidence, Search]:
         """The problem under the prior that was taken, and its modes.
@@ -585,10 +589,10 @@ class GaussNewtonLaplaceClassification:
         best: list[tuple[CategoricalEvidence, Search]] = []
 
         def keeping(choose: Callable[[Search], tuple[CategoricalEvidence, Search]]) -> OnSearch:
-            phase = run.phase(share, max_iter)
+            phase = progress.stage_callback(share, max_iter)
 
             def on_step(step: int, so_far: Callable[[], Search]) -> bool:
-                run.keep(lambda: unrefined(*choose(so_far())))
+                progress.set_current_fit(lambda: unrefined(*choose(so_far())))
                 return phase(step, {"steps": step})
 
             return on_step
@@ -604,17 +608,17 @@ class GaussNewtonLaplaceClassification:
 
         def on_found(problem: CategoricalEvidence, search: Search) -> bool:
             best[:] = [better(problem, search)]
-            run.keep(lambda: unrefined(*best[0]))
-            return not is_here and run.phase(share, 1)(1, {"modes": 1.0})
+            progress.set_current_fit(lambda: unrefined(*best[0]))
+            return not is_here and progress.stage_callback(share, 1)(1, {"modes": 1.0})
 
         alternative = None
         if tries and self.alternative_prior is not None:
-            alternative = scales_by_group(self.alternative_prior.bind(problem.network.layout))
+            alternative = group_scales(self.alternative_prior.bind(problem.network.layout))
         # Other processes tell of their ends, not of their steps.
-        is_here = joblib.effective_n_jobs(run.n_jobs) == 1
+        is_here = joblib.effective_n_jobs(progress.n_jobs) == 1
         some, rough = search_classification(
             search if is_here else partial(search_one, how), some, start, alternative,
-            tries=tries, n_jobs=run.n_jobs, on_found=on_found,
+            tries=tries, n_jobs=progress.n_jobs, on_found=on_found,
         )  # fmt: skip
         problem = replace(problem, prior=some.prior)
         if rough.has_ended or len(some.data.x) == len(problem.data.x):

@@ -289,7 +289,7 @@ class Problem:
             n_numbers = 3 * n_covered**2
             remedy = "Use curvature='auto', or a smaller network."
         parts = [
-            self.data.rows_part,
+            self.data.rows_allocation,
             # Values, gradient, two moments.
             Part(f"{layout.n_params:,} weights", 4 * layout.n_params * size,
                  "Lower hidden_layer_sizes, or give X as float32."),

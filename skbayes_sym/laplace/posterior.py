@@ -95,7 +95,7 @@ class LinearisedNetwork(NamedTuple):
         roots = torch.cat(self._blocks(x, lambda jacobian, _: root(jacobian)), 1)
         return torch.stack([r @ r.mT for r in roots], -1)
 
-    def functions(self, x: Tensor, n: int, *, generator: torch.Generator) -> Tensor:
+    def sample_functions(self, x: Tensor, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` functions drawn from the linearised posterior at ``x``, (n, N, O).
 
         The draws of one function share their weights whatever rows are asked for: every block of

@@ -54,8 +54,8 @@ class LinearisedPredictor(BasePredictor):
     def covariance(self, x: Tensor) -> Tensor | None:
         return self.network.covariance(x) if self.likelihood.kind == "normal" else None
 
-    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
-        return self.likelihood.predictive(self.network.functions(x, n, generator=generator))
+    def sample_conditionals(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
+        return self.likelihood.predictive(self.network.sample_functions(x, n, generator=generator))
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,12 +72,12 @@ class LinearisedClassPredictor(LinearisedPredictor):
         outputs = outputs._replace(covariance=self.variance_scale * outputs.covariance)
         return self.likelihood.predictive(output_draws(outputs, self.n_draws, self.seed))
 
-    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
+    def sample_conditionals(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
         # The logits of the draws have the mean and the covariance that `law` averages over.
         mean = self.network.mean(x)
         if self.integral == "plugin" or self.variance_scale == 0.0:
             return self.likelihood.predictive(mean.expand(n, *mean.shape))
-        deviations = self.network.functions(x, n, generator=generator) - mean
+        deviations = self.network.sample_functions(x, n, generator=generator) - mean
         return self.likelihood.predictive(mean + self.variance_scale**0.5 * deviations)
 
 
@@ -117,7 +117,7 @@ class ModesPredictor(BasePredictor):
     def networks(self, x: Tensor) -> Iterator[NetworkComponents]:
         yield NetworkComponents(x, self.modes.network, self.modes.loc, self.modes.weight)
 
-    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
+    def sample_conditionals(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
         mode = self.modes.weight.cpu().multinomial(n, replacement=True, generator=generator)
         functions = self.modes.draw(x, mode, generator=generator).to(x)
         if self.levels is not None:
@@ -153,7 +153,9 @@ class JointClassPredictor(BasePredictor):
             log_weights.append((terms.weights * share).log())
         return CategoricalMixture(torch.cat(draws).to(x), torch.cat(log_weights).to(x))
 
-    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> CategoricalMixture:
+    def sample_conditionals(
+        self, x: Tensor, n: int, *, generator: torch.Generator
+    ) -> CategoricalMixture:
         chosen = self.shares.cpu().multinomial(n, replacement=True, generator=generator)
         shape = (n, self.network.layout.n_params)
         noise = torch.randn(shape, generator=generator, dtype=torch.float64).to(x.device)

@@ -7,8 +7,8 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from skbayes_sym.base.model_factory import GivenPrior
-from skbayes_sym.base.optimizers import Adam, EvidenceAdam, Optimizer, Updates, as_adam
+from skbayes_sym.base.model_factory import PriorParameter
+from skbayes_sym.base.optimizers import Adam, EvidenceAdam, Optimizer, Updates, resolve_adam
 from skbayes_sym.base.requirements import require_members
 from skbayes_sym.base.rows import Rows, Scaling, is_standardized
 from skbayes_sym.base.scikit_learn import HasMethods, StrOptions
@@ -76,7 +76,7 @@ class LILAEstimator(LaplaceEstimator):
     network: str | torch.nn.Module | Network = "mlp"
     likelihood: str | Likelihood = "auto"
     invariances: Any = "auto"
-    prior: GivenPrior = "learn"
+    prior: PriorParameter = "learn"
     max_iter: int | str = "auto"
     standardize: bool | str = True
     optimizer: str | Optimizer = "adam"
@@ -92,7 +92,7 @@ class LILAEstimator(LaplaceEstimator):
     def _image_shape(self, n_features: int) -> ImageShape | None:
         return image_shape(self.image_shape, n_features)
 
-    def _networks_at_once(self, n_weights: int) -> float:
+    def _n_parallel_networks(self, n_weights: int) -> float:
         """Transformations of a row."""
         invariances = check_invariances(self.invariances)
         return 1.0 if invariances is None else float(invariances.n_augmentations)
@@ -102,11 +102,11 @@ class LILAEstimator(LaplaceEstimator):
         is_word = isinstance(self.prior, str)
         return is_word and (self.prior == "learn" or self.image_shape is None)
 
-    def _prior(self, network: Network) -> Prior:
+    def _make_prior(self, network: Network) -> Prior:
         return layer_prior(3.0 if isinstance(self.prior, str) else self.prior, recording(network))
 
-    def _method(self) -> Laplace:
-        adam = as_adam(self.optimizer, EvidenceAdam)
+    def _make_method(self) -> Laplace:
+        adam = resolve_adam(self.optimizer, EvidenceAdam)
         if adam.layers != "all":
             raise ValueError("LILA's posterior covers all layers: leave layers='all'.")
         settings = check_invariances(self.invariances)
@@ -461,7 +461,7 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
     """
 
     _: KW_ONLY
-    prior: GivenPrior = "auto"
+    prior: PriorParameter = "auto"
     predictive: str | int = "plugin"
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {

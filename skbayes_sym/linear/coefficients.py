@@ -10,9 +10,9 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from skbayes_sym.base.estimator import RowEstimator
-from skbayes_sym.base.model_factory import GivenPrior, scale_array
+from skbayes_sym.base.model_factory import PriorParameter, scale_array
 from skbayes_sym.base.progress import RUN_CONSTRAINTS
-from skbayes_sym.base.requirements import ONE_OUTPUT, Fitted, require_kind
+from skbayes_sym.base.requirements import ONE_OUTPUT_LIKELIHOOD, Fitted, require_kind
 from skbayes_sym.base.rows import Array, Rows, Scaling, column_scaling, is_standardized
 from skbayes_sym.base.scikit_learn import Interval, StrOptions
 from skbayes_sym.base.training import Training
@@ -42,7 +42,7 @@ class LinearEstimator(RowEstimator):
 
     likelihood: str | Likelihood = "auto"
     _: KW_ONLY
-    prior: GivenPrior = "learn"
+    prior: PriorParameter = "learn"
     fit_intercept: bool = True
     max_iter: int = 500
     tol: float | None = 1e-6
@@ -54,25 +54,25 @@ class LinearEstimator(RowEstimator):
     # Of normal noise and few rows.
     _noise_levels_: ClassVar[Array | None] = None
 
-    _closing = (
+    _final_attributes = (
         "elbo_", "elbo_mean_field_", "elbo_std_error_", "symmetry_gap_", "_gap_std_error_"
     )  # fmt: skip
 
-    def _model(self, data: Training) -> Model:
-        likelihood = self._likelihood(data)
+    def _make_model(self, data: Training) -> Model:
+        likelihood = self._make_likelihood(data)
         # Outputs that are correlated are one per class.
-        n_outputs = self._n_outputs(data) if likelihood.kind == "softmax" else 1
+        n_outputs = self._count_outputs(data) if likelihood.kind == "softmax" else 1
         network = MLP(data.n_features, (), n_outputs, IDENTITY)
-        return Model(network, likelihood, self._prior(network), Trivial())
+        return Model(network, likelihood, self._make_prior(network), Trivial())
 
-    def _likelihood(self, data: Training) -> Likelihood:
+    def _make_likelihood(self, data: Training) -> Likelihood:
         """At its starting parameters, in scaled units."""
         raise NotImplementedError
 
-    def _n_outputs(self, data: Training) -> int:
+    def _count_outputs(self, data: Training) -> int:
         raise NotImplementedError
 
-    def _prior(self, network: MLP) -> GaussianPrior:
+    def _make_prior(self, network: MLP) -> GaussianPrior:
         """Prior of the coefficients; a learned scale is its unit. Intercepts have none."""
         scale = self._check_prior_scale(network.n_inputs)
         layout = network.layout
@@ -88,12 +88,12 @@ class LinearEstimator(RowEstimator):
         scale_array(self.prior, features=n_features)
         return np.asarray(self.prior, float)
 
-    def _flops_a_step(self, data: Training, model: Model) -> float:
+    def _flops_per_step(self, data: Training, model: Model) -> float:
         """Floating-point operations of the normal equations in the smaller dimension."""
         size = model.network.n_outputs * min(data.n_rows, data.n_features)
         return 2.0 * data.n_rows * size**2
 
-    def _method(self) -> SiteInference:
+    def _make_method(self) -> SiteInference:
         return SiteInference(
             self._check_prior_scale(self.n_features_in_),
             isinstance(self.noise_std, str),
@@ -102,15 +102,15 @@ class LinearEstimator(RowEstimator):
             self.tol,
         )
 
-    def _attributes(self, data: Training, model: Model, fitted: Fitted) -> dict[str, Any]:
+    def _fitted_attributes(self, data: Training, model: Model, fitted: Fitted) -> dict[str, Any]:
         """Fitted attributes, with coefficients in place of a network."""
-        attributes = super()._attributes(data, model, fitted)
+        attributes = super()._fitted_attributes(data, model, fitted)
         del attributes["network_"]
         return attributes
 
     def _scale_inputs(self, rows: Rows) -> Scaling:
         """Centred where there is an intercept to make up for it."""
-        full = column_scaling(rows.X, rows.weight, enabled=True, ends=rows.x_ends)
+        full = column_scaling(rows.X, rows.weight, enabled=True, value_range=rows.x_range)
         n = rows.X.shape[1]
         return Scaling(
             full.mean if self.fit_intercept else np.zeros(n),
@@ -119,8 +119,8 @@ class LinearEstimator(RowEstimator):
 
     def _check_likelihood(self, likelihood: Likelihood) -> Likelihood:
         """An object of the user's own has what sites and predictions ask for."""
-        require_kind(self, likelihood, self._foreign_likelihoods)
-        ONE_OUTPUT.require(likelihood, "likelihood")
+        require_kind(self, likelihood, self._unsupported_likelihoods)
+        ONE_OUTPUT_LIKELIHOOD.require(likelihood, "likelihood")
         return likelihood
 
     @property
@@ -131,7 +131,7 @@ class LinearEstimator(RowEstimator):
         scale = np.outer(rows, 1.0 / self.x_scale_).ravel()  # of the data as given
         return self.posterior_.dense_covariance() * np.outer(scale, scale)
 
-    def _predictor(self, like: Tensor) -> LinearPredictor:
+    def predictor(self, like: Tensor) -> LinearPredictor:
         def make() -> LinearPredictor:
             def tensor(values: Array) -> Tensor:
                 return torch.as_tensor(values, dtype=torch.float64, device=like.device)
@@ -140,7 +140,7 @@ class LinearEstimator(RowEstimator):
             return LinearPredictor(
                 self.posterior_,
                 tensor(self._offset_),
-                self._observation.to(like),
+                self.fitted_likelihood.to(like),
                 levels=None if levels is None else tensor(levels / vars(self)["y_scale_"]),
             )
 

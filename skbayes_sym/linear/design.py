@@ -79,7 +79,7 @@ def initial_scales(
     ``typical`` is the mean squared length of the inputs.
     """
     is_scaled = likelihood.scales_targets
-    output_scale = float(data.target_spread[target]) if is_scaled else 1.0
+    output_scale = float(data.target_std[target]) if is_scaled else 1.0
     start = 2.0 * log(output_scale) - (log(typical) if typical > 0.0 else 0.0)
     # Learned prior standard deviation of the outputs, relative to their scale (1 on a log or logit
     # scale). Beyond the upper end the quadrature and the data say nothing any more.

@@ -10,7 +10,7 @@ from torch import Tensor
 from skbayes_sym.base.classifier import BayesianClassifierMixin
 from skbayes_sym.base.model_factory import gaussian_noise
 from skbayes_sym.base.regressor import BayesianRegressorMixin
-from skbayes_sym.base.requirements import ONE_OUTPUT, Fitted, Requirement, refuse
+from skbayes_sym.base.requirements import ONE_OUTPUT_LIKELIHOOD, Fitted, Requirement, refuse
 from skbayes_sym.base.rows import (
     STANDARDIZE,
     Array,
@@ -185,7 +185,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     _: KW_ONLY
     noise_std: str | float = "learn"
 
-    _need: ClassVar[Requirement] = ONE_OUTPUT
+    _likelihood_requirement: ClassVar[Requirement] = ONE_OUTPUT_LIKELIHOOD
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LINEAR_CONSTRAINTS,
         "likelihood": [StrOptions(set(FOR_NUMBERS)), HasMethods("log_prob")],
@@ -194,21 +194,21 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     }
 
     @property
-    def _chosen_likelihood(self) -> Likelihood:
+    def resolved_likelihood(self) -> Likelihood:
         """The likelihood by name, or the object itself."""
-        chosen: Any = self._given_likelihood
+        chosen: Any = self._likelihood_parameter
         if isinstance(chosen, str):  # `fit` refuses other names
             chosen = FOR_NUMBERS.get(chosen, chosen)
         return chosen  # type: ignore[no-any-return]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        chosen: Any = self._chosen_likelihood
+        chosen: Any = self.resolved_likelihood
         tags.target_tags.multi_output = isinstance(chosen, Likelihood) and is_conjugate(chosen)
         return tags
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
-        likelihood = self._chosen_likelihood
+        likelihood = self.resolved_likelihood
         if not isinstance(self.likelihood, str):
             self._check_likelihood(likelihood)
         if not likelihood.n_params:
@@ -224,13 +224,13 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
 
     def _scale_targets(self, rows: Rows) -> Scaling | None:
         """Counts have no unit, and a likelihood without free scale comes in that of ``y``."""
-        likelihood = self._chosen_likelihood
+        likelihood = self.resolved_likelihood
         is_asked = is_standardized(self.standardize, "y")
         enabled = is_asked and likelihood.scales_targets and likelihood.n_params > 0
         return target_scaling(rows, enabled=enabled)
 
-    def _likelihood(self, data: Training) -> Likelihood:
-        likelihood = self._chosen_likelihood
+    def _make_likelihood(self, data: Training) -> Likelihood:
+        likelihood = self.resolved_likelihood
         if likelihood.is_discrete and self.fit_intercept and not data.rows.y.any():
             raise ValueError(
                 f"likelihood={self.likelihood!r} needs at least one positive count in y: without "
@@ -372,19 +372,19 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
     }
 
     @property
-    def _chosen_likelihood(self) -> Likelihood:
-        return self._make_likelihood(len(self.classes_))
+    def resolved_likelihood(self) -> Likelihood:
+        return self._likelihood_for_classes(len(self.classes_))
 
-    def _make_likelihood(self, n_classes: int) -> Likelihood:
+    def _likelihood_for_classes(self, n_classes: int) -> Likelihood:
         """The likelihood by name or by the number of classes, or the object itself."""
-        likelihood = self._given_likelihood
+        likelihood = self._likelihood_parameter
         if not isinstance(likelihood, str):
             return self._check_likelihood(likelihood)
         return FOR_CLASSES[likelihood] or (Bernoulli() if n_classes == 2 else Categorical())
 
-    def _likelihood(self, data: Training) -> Likelihood:
+    def _make_likelihood(self, data: Training) -> Likelihood:
         n_classes = len(data.classes)
-        likelihood = self._make_likelihood(n_classes)
+        likelihood = self._likelihood_for_classes(n_classes)
         if likelihood.kind == "softmax":
             return likelihood
         if n_classes > 2 or likelihood.n_outputs(n_classes) != 1:
@@ -395,8 +395,8 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
             )
         return likelihood
 
-    def _attributes(self, data: Training, model: Model, fitted: Fitted) -> dict[str, Any]:
-        attributes = super()._attributes(data, model, fitted)
+    def _fitted_attributes(self, data: Training, model: Model, fitted: Fitted) -> dict[str, Any]:
+        attributes = super()._fitted_attributes(data, model, fitted)
         scale = self.variance_scale
         state = cast(LinearFit, fitted).state
         if isinstance(scale, str):
@@ -406,13 +406,13 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
             scale = 1.0 if known is None else fit_variance_scale(known, data.double_data)
         return {**attributes, "variance_scale_": float(scale)}
 
-    def _predictor(self, like: Tensor) -> LinearPredictor:
+    def predictor(self, like: Tensor) -> LinearPredictor:
         def make() -> LinearPredictor:
-            likelihood = self._observation
+            likelihood = self.fitted_likelihood
             n_classes = len(self.classes_)
             is_softmax = likelihood.kind == "softmax"
             rule = likelihood.sites(n_classes, seed=self._predict_seed_) if is_softmax else None
-            plain: LinearPredictor = super(BayesianLinearClassifier, self)._predictor(like)
+            plain: LinearPredictor = super(BayesianLinearClassifier, self).predictor(like)
             return replace(plain, variance_scale=self.variance_scale_, rule=rule)
 
         return self._cached(f"linear labels on {like.device}", make)

@@ -10,8 +10,13 @@ import torch
 from scipy.linalg import block_diag
 
 from skbayes_sym.base.log import log_info
-from skbayes_sym.base.progress import Run
-from skbayes_sym.base.requirements import LINEAR, NORMAL_PRIOR, ONE_OUTPUT, Requirements
+from skbayes_sym.base.progress import FitProgress
+from skbayes_sym.base.requirements import (
+    NO_HIDDEN_LAYER,
+    NORMAL_PRIOR,
+    ONE_OUTPUT_LIKELIHOOD,
+    Requirements,
+)
 from skbayes_sym.base.rows import Array, Scaling
 from skbayes_sym.base.training import Training
 from skbayes_sym.base.warnings import warn_user
@@ -82,11 +87,11 @@ class LinearFit:
         if self.bounds is None or self.sites is None:
             return attributes
         offset = data.log_jacobian
-        present = data.origin >= 0
+        present = data.inverse_index >= 0
         sites = []
         for values, missing in zip(self.sites, (np.nan, np.inf), strict=True):
             of_rows = np.full((len(present), *values.shape[1:]), missing)
-            of_rows[present] = values[data.origin[present]]
+            of_rows[present] = values[data.inverse_index[present]]
             sites.append(of_rows)
         attributes |= {
             "elbo_": offset + self.bounds.full.value,
@@ -149,7 +154,9 @@ class SiteInference:
     behind the reported bound.
     """
 
-    needs: ClassVar[Requirements] = Requirements(ONE_OUTPUT, LINEAR, NORMAL_PRIOR)
+    requirements: ClassVar[Requirements] = Requirements(
+        ONE_OUTPUT_LIKELIHOOD, NO_HIDDEN_LAYER, NORMAL_PRIOR
+    )
 
     prior_scale: Array | None
     learns_noise: bool
@@ -158,19 +165,19 @@ class SiteInference:
     tol: float | None  # posterior standard deviations; None never stops early
     n_replicates: int = 8
 
-    def fit(self, data: Training, model: Model, run: Run) -> LinearFit:
+    def fit(self, data: Training, model: Model, progress: FitProgress) -> LinearFit:
         is_exact = is_conjugate(model.likelihood)
         n_outputs = data.rows.y.shape[1] if is_exact else model.network.n_outputs
         require_covariance(data, n_outputs)
         unit = np.ones(data.n_features)
         design = Design.of(data, unit if self.prior_scale is None else unit * self.prior_scale)
         if is_exact:
-            run.begin(1)
+            progress.begin(1)
             fitted = self._exact(data, model.likelihood, design)
-            run.end(fitted)
+            progress.end(fitted)
         else:
             with torch.no_grad():
-                fitted = self._by_updates(data, model, design, run)
+                fitted = self._by_updates(data, model, design, progress)
         assert fitted.bounds is not None
         log_info(
             "ELBO %.6g (mean-field %.6g, gap %.4g), stopped: %s after %d updates",
@@ -241,7 +248,9 @@ class SiteInference:
             return levels
         return levels * (1.0 + 1.0 / data.total_weight) ** 0.5
 
-    def _by_updates(self, data: Training, model: Model, design: Design, run: Run) -> LinearFit:
+    def _by_updates(
+        self, data: Training, model: Model, design: Design, progress: FitProgress
+    ) -> LinearFit:
         n_outputs = model.network.n_outputs
         problem = design.problem(data, n_outputs, self.fit_intercept)
         # Rules of the updates, and of the bound if that takes others.
@@ -257,13 +266,13 @@ class SiteInference:
 
         def on_step(state: SiteState) -> bool:
             last[:] = [state]
-            return run.end_block()
+            return progress.end_block()
 
-        run.begin(self.max_iter, lambda: self._found(design, last[0]))
+        progress.begin(self.max_iter, lambda: self._found(design, last[0]))
         until = StoppingRule(self.tol or 0.0, self.max_iter, on_step)
         fitted = fit_sites(problem, rule, first, start, learning, until)
         state = fitted.state
-        run.end(self._found(design, state))
+        progress.end(self._found(design, state))
         bounds = self._bounds(design, problem, state, replicates)
         if fitted.stopped == "max_iter" and self.tol is not None:
             warn_user(

@@ -55,7 +55,7 @@ class LinearPredictor(BasePredictor):
             return None
         return self.posterior.output_covariance(x.double())
 
-    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
+    def sample_conditionals(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
         weights = self.posterior.sample(n, generator=generator).to(self.offset)
         # Functions have the variance that `law` gives to the outputs.
         loc = torch.as_tensor(self.posterior.loc).to(self.offset).flatten()

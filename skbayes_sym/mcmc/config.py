@@ -8,7 +8,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from skbayes_sym.base.log_density import NetworkPosterior
-from skbayes_sym.base.progress import Run
+from skbayes_sym.base.progress import FitProgress
 from skbayes_sym.base.training import Training
 from skbayes_sym.mcmc.annealing import Annealing
 from skbayes_sym.mcmc.bridge import MIN_DRAWS_PER_DIM
@@ -107,7 +107,7 @@ class SamplingConfig:
 
     data: Training
     model: Model
-    run: Run
+    progress: FitProgress
     effort: SamplingDefaults
     init: str  # where chains start, by its name in `exploring.INITS`
     kernel: Kernel  # moves the chains that explore

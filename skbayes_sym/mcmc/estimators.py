@@ -12,7 +12,7 @@ from skbayes_sym.base.log_density import NetworkPosterior
 from skbayes_sym.base.model_factory import (
     NETWORK_CONSTRAINTS,
     NOISE_CONSTRAINTS,
-    GivenPrior,
+    PriorParameter,
     learned_scales,
 )
 from skbayes_sym.base.network_estimator import OBJECT_CONSTRAINTS
@@ -61,7 +61,7 @@ class SampledEstimator(WeightedDraws):
     remove_symmetries: bool | ModeWeights = True
     network: str | nn.Module | Network = "mlp"
     likelihood: str | Likelihood = "auto"
-    prior: GivenPrior = "auto"
+    prior: PriorParameter = "auto"
     standardize: bool | str = True
     n_jobs: int | None = None
     device: str = "auto"
@@ -70,10 +70,10 @@ class SampledEstimator(WeightedDraws):
 
     _effort: ClassVar[SamplingDefaults] = SamplingDefaults()
 
-    def _networks_at_once(self, n_weights: int) -> float:
+    def _n_parallel_networks(self, n_weights: int) -> float:
         return float(self.n_chains if isinstance(self.n_chains, int) else 64)
 
-    def _method(self) -> Sampling:
+    def _make_method(self) -> Sampling:
         sampler = self.sampler
         remove = self.remove_symmetries
         weights = remove if isinstance(remove, ModeWeights) else ModeWeights() if remove else None
@@ -90,8 +90,8 @@ class SampledEstimator(WeightedDraws):
             start, self._effort,
         )  # fmt: skip
 
-    def _model(self, data: Training) -> Model:
-        return self._as_sampled(super()._model(data), data.n_rows)
+    def _make_model(self, data: Training) -> Model:
+        return self._as_sampled(super()._make_model(data), data.n_rows)
 
     def _as_sampled(self, model: Model, n_rows: int) -> Model:
         """Give scales where ``prior="auto"`` says so.
@@ -101,17 +101,19 @@ class SampledEstimator(WeightedDraws):
         """
         is_open = isinstance(self.prior, str) and self.prior == "auto"
         exponential = model.likelihood.kind in {"counts", "heteroscedastic"}
-        if not is_open or not (exponential or self._method().init_for(model, n_rows) == "ensemble"):
+        if not is_open or not (
+            exponential or self._make_method().init_for(model, n_rows) == "ensemble"
+        ):
             return model
         return model._replace(prior=GaussianPrior(default_prior_scale(model.network)))
 
-    def _prior(self, network: Network) -> Prior:
+    def _make_prior(self, network: Network) -> Prior:
         """Scales that are learned are integrated out."""
-        prior = super()._prior(network)
+        prior = super()._make_prior(network)
         scales = learned_scales(prior)
         return prior if scales is None else scales.collapsed()
 
-    def _group(self, network: Network, prior: Prior) -> SymmetryGroup:
+    def _symmetry_group(self, network: Network, prior: Prior) -> SymmetryGroup:
         group = network.symmetry()
         try:
             check_invariant(
@@ -124,8 +126,8 @@ class SampledEstimator(WeightedDraws):
             return Trivial()
         return group
 
-    def _attributes(self, data: Training, model: Model, sampled: Fitted) -> dict[str, Any]:
-        attributes = super()._attributes(data, model, sampled)
+    def _fitted_attributes(self, data: Training, model: Model, sampled: Fitted) -> dict[str, Any]:
+        attributes = super()._fitted_attributes(data, model, sampled)
         return {**attributes, "diagnostics_": Bunch(**attributes["diagnostics_"])}
 
     def _reference_posterior(self) -> NetworkPosterior:
@@ -133,12 +135,12 @@ class SampledEstimator(WeightedDraws):
         x, y, weight = (torch.as_tensor(a) for a in self._training_data_)
         targets = y.double() if y.is_floating_point() else y
         network = self.network_
-        likelihood = self._observation
+        likelihood = self.fitted_likelihood
         if isinstance(likelihood, Gaussian) and not likelihood.learn:
             likelihood = Gaussian(likelihood.log_noise.flatten(0, -2)[0], learn=False)
         else:  # at any value of its free parameters
             likelihood = likelihood.at(torch.zeros(likelihood.n_params, dtype=torch.float64))
-        model = Model(network, likelihood, self._prior(network), Trivial())
+        model = Model(network, likelihood, self._make_prior(network), Trivial())
         return NetworkPosterior(
             network, likelihood, self._as_sampled(model, len(x)).prior,
             Data(x.double(), targets, weight.double()), self._noise_prior_scale,
@@ -147,7 +149,7 @@ class SampledEstimator(WeightedDraws):
     def _positions(self) -> Tensor:
         """All draws as the sampler had them, (C, S, D)."""
         theta = torch.as_tensor(self.samples_).double()
-        n_params = self._observation.n_params
+        n_params = self.fitted_likelihood.n_params
         if not n_params:
             return theta
         noise = torch.as_tensor(self._likelihood_params_).view(*theta.shape[:-1], n_params)
@@ -347,16 +349,16 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         "standardize": STANDARDIZE,
     }
 
-    def _likelihood(self, data: Training) -> Likelihood:
-        return self._bounded(super()._likelihood(data), data.rows.weight)
+    def _make_likelihood(self, data: Training) -> Likelihood:
+        return self._bounded(super()._make_likelihood(data), data.rows.weight)
 
     @property
-    def _observation(self) -> Likelihood:
-        return self._bounded(super()._observation, self._training_data_[2])
+    def fitted_likelihood(self) -> Likelihood:
+        return self._bounded(super().fitted_likelihood, self._training_data_[2])
 
     def _bounded(self, likelihood: Likelihood, weight: Array) -> Likelihood:
         """Bound the noise where rows of ``weight`` repeat, if it was asked for by name."""
-        repeats = isinstance(self._given_likelihood, str) and weight.max() > 1.0
+        repeats = isinstance(self._likelihood_parameter, str) and weight.max() > 1.0
         if isinstance(likelihood, Heteroscedastic) and repeats:
             # On concrete four chains without it have an R-hat of functions of 2.6 and -1.20 nats
             # per row; with it 1.4 and .23.
@@ -510,5 +512,5 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {**CONSTRAINTS}
 
-    def _learned_scales(self, network: Network) -> UnboundPrior:
+    def _learned_prior(self, network: Network) -> UnboundPrior:
         return LayerScales(8.0, 64.0) if network.symmetry().factors else LayerScales()

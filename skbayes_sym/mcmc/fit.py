@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from skbayes_sym.base.log import log_info
-from skbayes_sym.base.progress import Run
+from skbayes_sym.base.progress import FitProgress
 from skbayes_sym.base.requirements import ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR, Requirements
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.training import Training
@@ -49,7 +49,7 @@ from skbayes_sym.numerics.random import Estimate
 class Sampling:
     """Chains, modes and their mass, draws that count (Wiese et al. 2023)."""
 
-    needs: ClassVar[Requirements] = Requirements(ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR)
+    requirements: ClassVar[Requirements] = Requirements(ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR)
 
     sampler: Chains
     n_chains: int | str | None
@@ -61,21 +61,21 @@ class Sampling:
     start: list[Block] | None = None  # where chains of the previous fit stopped, to go on with
     effort: SamplingDefaults = field(default_factory=SamplingDefaults)
 
-    def fit(self, data: Training, model: Model, run: Run) -> "Sampled":
-        setting = self.setting(data, model, run)
-        INITS[setting.init].needs.check(model)
+    def fit(self, data: Training, model: Model, progress: FitProgress) -> "Sampled":
+        setting = self.setting(data, model, progress)
+        INITS[setting.init].requirements.check(model)
         if setting.annealing and not setting.n_warmup and not setting.start:
             raise ValueError(
                 f"init={setting.init!r} needs n_warmup of at least 1, got 0: its chains anneal at "
                 "the beginning of the warm-up. With warm_start=True a second fit may have 0."
             )
         _require_memory(setting)
-        run.begin()
+        progress.begin()
         with torch.no_grad():
             explored = explore(setting)
-            run.keep(lambda: Sampled.gather(setting, explored))
+            progress.set_current_fit(lambda: Sampled.gather(setting, explored))
             sampled = Sampled.gather(setting, explored, allocate_chains(setting, explored))
-        run.end(sampled)
+        progress.end(sampled)
         log_info(
             "log evidence %.6g +- %.2g from %d modes; largest function-space R-hat %.3f",
             *sampled.log_evidence, len(sampled.modes),
@@ -94,7 +94,7 @@ class Sampling:
         by_size = isinstance(self.sampler.kernel, str) and self.sampler.kernel == "auto"
         return init_by_size(model, n_rows, self.effort) if by_size else "prior"
 
-    def setting(self, data: Training, model: Model, run: Run) -> SamplingConfig:
+    def setting(self, data: Training, model: Model, progress: FitProgress) -> SamplingConfig:
         """Decide what is open, by the model and its size."""
         sampler = self.sampler
         effort = self.effort
@@ -107,7 +107,7 @@ class Sampling:
         if isinstance(kernel, str):
             kernel = usual.kernel if kernel == "auto" else HMC()
         return SamplingConfig(
-            data, model, run, effort, init, kernel, n_chains,
+            data, model, progress, effort, init, kernel, n_chains,
             usual.n_warmup if sampler.n_warmup is None else sampler.n_warmup,
             effort.n_draws if self.n_draws is None else int(self.n_draws),
             thinning=sampler.thinning, start=self.start, n_jobs=self.n_jobs,
@@ -237,7 +237,7 @@ def _require_memory(setting: SamplingConfig) -> None:
     n_metrics = 2 * n_chains if setting.init == "laplace" else 0
     require_memory(
         [
-            data.rows_part,
+            data.rows_allocation,
             prior_part(n_params),
             Part(
                 f"{n_chains} chains of {setting.n_draws} draws of {n_params:,} weights",

@@ -16,15 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.base.log_density import LogDensity, NetworkPosterior, RoughGradients
-from skbayes_sym.base.model_factory import fully_connected, scales_by_group
+from skbayes_sym.base.log_density import LogDensity, NetworkPosterior, SurrogateGradients
+from skbayes_sym.base.model_factory import group_scales, require_mlp
 from skbayes_sym.base.requirements import (
     ANY_LIKELIHOOD,
     ANY_NETWORK,
     ANY_PRIOR,
-    CURVED_LIKELIHOOD,
     FULLY_CONNECTED,
-    NORMAL_OR_LEARNED,
+    LIKELIHOOD_WITH_HESSIAN,
+    NORMAL_OR_LEARNED_PRIOR,
     NORMAL_OR_SOFTMAX,
     SOFTMAX,
     Requirements,
@@ -75,7 +75,7 @@ NO_EVIDENCE = (
 class ChainInit(NamedTuple):
     """A way to start."""
 
-    needs: Requirements
+    requirements: Requirements
     blocks: Callable[[SamplingConfig], list[Block]]
     # Of the metric, during warm-up.
     adaptation: Callable[[SamplingConfig], PreconditionerAdaptation]
@@ -114,8 +114,8 @@ def _prior_blocks(setting: SamplingConfig) -> list[Block]:
 def _laplace_blocks(setting: SamplingConfig) -> list[Block]:
     """Modes of the network's posterior; a scale that is learned has its evidence's value there."""
     network, likelihood, prior, _ = setting.model
-    mlp = fully_connected(network)
-    scales = scales_by_group(prior)
+    mlp = require_mlp(network)
+    scales = group_scales(prior)
     data = setting.data.double_data
     n = setting.n_chains
     seed = setting.seeds.start
@@ -173,7 +173,7 @@ INITS: dict[str, ChainInit] = {
     # Directions that the rows leave to the prior are up to thirty times wider in the damped metric
     # than in others: trajectories as long as 40 gradients allow.
     "laplace": ChainInit(
-        Requirements(NORMAL_OR_SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED), _laplace_blocks,
+        Requirements(NORMAL_OR_SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED_PRIOR), _laplace_blocks,
         lambda setting: FixedPreconditioner(), HMC(path_length=30.0, max_leapfrog=40),
         16, 150,
     ),
@@ -181,7 +181,7 @@ INITS: dict[str, ChainInit] = {
     # Twelve chains: the squared error of an average of M is about b + v / M, with v .5 to .7 of b
     # on airfoil: eight leave 6 to 9 % to chance, twelve 4 to 6 %.
     "ensemble": ChainInit(
-        Requirements(CURVED_LIKELIHOOD, FULLY_CONNECTED, ANY_PRIOR), _ensemble_blocks,
+        Requirements(LIKELIHOOD_WITH_HESSIAN, FULLY_CONNECTED, ANY_PRIOR), _ensemble_blocks,
         lambda setting: KroneckerAdaptation(setting.posterior),
         HMC(path_length=6.0, jitter=(0.7, 1.3), max_leapfrog=80), 12, 100, Annealing(),
     ),
@@ -193,7 +193,9 @@ def init_by_size(model: Model, n_rows: int, effort: SamplingDefaults) -> str:
 
     def meets(init: str) -> bool:
         parts = model.likelihood, model.network, model.prior
-        return all(need.is_met(part) for need, part in zip(INITS[init].needs, parts, strict=True))
+        return all(
+            need.is_met(part) for need, part in zip(INITS[init].requirements, parts, strict=True)
+        )
 
     n_weights = model.network.layout.n_params
     work = effort.modes * effort.mode_steps * (n_rows * n_weights**2 + n_weights**3)
@@ -235,7 +237,7 @@ def density_for(setting: SamplingConfig) -> LogDensity:
     is_rough = setting.annealing is not None and isinstance(setting.kernel, HMC)
     if not is_rough or exact.data.x.dtype == torch.float32:
         return exact
-    return RoughGradients(exact, _in_float32(setting, setting.model.prior), torch.float32)
+    return SurrogateGradients(exact, _in_float32(setting, setting.model.prior), torch.float32)
 
 
 def _in_float32(setting: SamplingConfig, prior: Prior) -> NetworkPosterior:
@@ -276,14 +278,14 @@ def explore(setting: SamplingConfig) -> Explored:
     chains = sample_chains(
         explorer, blocks,
         n_warmup=n_warmup, n_draws=n_draws, thin=setting.thinning, n_jobs=setting.n_jobs,
-        on_step=setting.run.phase(effort.exploring, n_moves),
+        on_step=setting.progress.stage_callback(effort.exploring, n_moves),
     )  # fmt: skip
     if annealing and n_warmup:
         n_again = len(blocks) * (n_warmup // 2 + n_draws * setting.thinning)
         chains = retuned(
             replace(explorer, approach=None), chains, least_acceptance=effort.least_accepted,
             n_warmup=max(1, n_warmup // 2), thin=setting.thinning, n_jobs=setting.n_jobs,
-            on_step=setting.run.phase(effort.retuning, n_again),
+            on_step=setting.progress.stage_callback(effort.retuning, n_again),
         )  # fmt: skip
     position, value = made(chains)
     votes = np.full(len(position), 1.0 / len(position))
@@ -307,7 +309,7 @@ def drawn_on(setting: SamplingConfig, explored: Explored) -> Draws:
     more = sample_chains(
         _explorer(setting), blocks, n_warmup=0, n_draws=n_more, thin=setting.thinning,
         n_jobs=setting.n_jobs,
-        on_step=setting.run.phase(setting.effort.refreshing, len(blocks) * n_more),
+        on_step=setting.progress.stage_callback(setting.effort.refreshing, len(blocks) * n_more),
     )  # fmt: skip
     if not more.complete:
         return draws._replace(stopped=more.stopped)

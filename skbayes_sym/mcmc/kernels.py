@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from skbayes_sym.base.log_density import LogDensity, VariesInScale, make_gradient
+from skbayes_sym.base.log_density import HasScaleDirections, LogDensity, make_gradient
 from skbayes_sym.numerics.arguments import check_count, check_positive, check_range
 from skbayes_sym.numerics.preconditioners import Preconditioner
 from skbayes_sym.numerics.random import host_uniforms, standard_normal
@@ -193,7 +193,7 @@ class HMC:
         state, info = metropolis(
             state, proposal, error, n_gradients=n_steps, generator=generator, allowed=allowed
         )
-        if not isinstance(log_density, VariesInScale):
+        if not isinstance(log_density, HasScaleDirections):
             return state, info
         directions = log_density.scale_directions
         domain = self.domain

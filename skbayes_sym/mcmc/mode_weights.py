@@ -319,7 +319,9 @@ def _refreshed(
     for k, seed in zip(used, spawn_seeds(setting.seeds.refresh, len(used)), strict=True):
         n = int(counts[k])
         n_blocks = -(-int(counts[k]) // setting.block_size)
-        on_step = setting.run.phase(setting.effort.refreshing * n / n_chains, n_blocks * n_moves)
+        on_step = setting.progress.stage_callback(
+            setting.effort.refreshing * n / n_chains, n_blocks * n_moves
+        )
         share = setting.allowance(allowance.part(n / n_chains))
         chains = sample(weighing, k, n, seed=seed, allowance=share, on_step=on_step)
         parts.append(made(chains))

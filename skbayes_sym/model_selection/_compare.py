@@ -20,7 +20,7 @@ from sklearn.exceptions import FitFailedWarning
 from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.utils import indexable
 
-from skbayes_sym.base.pipelines import innermost
+from skbayes_sym.base.pipelines import unwrap
 from skbayes_sym.base.predictive import is_regression_model, predictive, predicts_distribution
 from skbayes_sym.base.rows import Array, numeric_conversion
 from skbayes_sym.base.scikit_learn import (
@@ -382,7 +382,7 @@ def _fold_report(model: Any, task: Task, train: Array, test: Array) -> FoldRepor
     fitted = time.perf_counter()
     predicted = np.asarray(model.predict(X_test))
     seconds = (fitted - start, time.perf_counter() - fitted)
-    inside = innermost(model).model
+    inside = unwrap(model).model
     has_evidence = bool({"log_evidence_", "elbo_"} & vars(inside).keys())
     report = FoldReport(test, predicted, seconds, has_evidence or has_posterior_draws(inside))
     if not predicts_distribution(model):
@@ -421,7 +421,7 @@ def leave_one_out(estimator: BaseEstimator, X: Any, y: Any) -> dict[str, float]:
 
     Vehtari, Simpson, Gelman, Yao & Gabry (2024). Pareto smoothed importance sampling.
     """
-    model, prepare = innermost(estimator)
+    model, prepare = unwrap(estimator)
     X = prepare(X)
     if not has_posterior_draws(model):
         return {}

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, RegressorMixin
 
 from skbayes_sym.base.distributions import PredictiveDistribution
-from skbayes_sym.base.pipelines import fitted_attribute, innermost
+from skbayes_sym.base.pipelines import fitted_attribute, unwrap
 from skbayes_sym.base.predictive import predictive, predicts_distribution
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import BaseScorer, check_sample_weight, num_samples
@@ -26,7 +26,7 @@ class ReportedEvidence(NamedTuple):
 
 def reported_evidence(estimator: BaseEstimator) -> ReportedEvidence | None:
     """``log_evidence_`` if it is a number, else ``elbo_``, else None."""
-    model = innermost(estimator).model
+    model = unwrap(estimator).model
     bound = fitted_attribute(model, "elbo_", np.nan)
     for source, side in (("log_evidence_", "estimate"), ("elbo_", "lower")):
         value = fitted_attribute(model, source, np.nan)
@@ -94,7 +94,7 @@ def evidence_scorer(estimator: BaseEstimator, X: Any = None, y: Any = None) -> f
     evidence = reported_evidence(estimator)
     if evidence is not None:
         return evidence.value
-    model = innermost(estimator).model
+    model = unwrap(estimator).model
     name = type(model).__name__
     why = f"{name} has neither log_evidence_ nor elbo_"
     if "log_evidence_" in vars(model):
@@ -108,7 +108,7 @@ def evidence_scorer(estimator: BaseEstimator, X: Any = None, y: Any = None) -> f
 def _log_densities(estimator: BaseEstimator, X: Any, y: Any) -> Array:
     if not predicts_distribution(estimator):
         raise ValueError(
-            f"{type(innermost(estimator).model).__name__} predicts no distribution: it has no "
+            f"{type(unwrap(estimator).model).__name__} predicts no distribution: it has no "
             "log_predictive_density, predict_proba or predict(X, return_std=True)."
         )
     return np.asarray(predictive(estimator, X).log_prob(y))
@@ -118,7 +118,7 @@ def _regression_distribution(estimator: BaseEstimator, X: Any) -> PredictiveDist
     distribution: Any = predictive(estimator, X)
     if not isinstance(distribution, PredictiveDistribution):
         raise ValueError(
-            f"{type(innermost(estimator).model).__name__} predicts classes, which have no order: "
+            f"{type(unwrap(estimator).model).__name__} predicts classes, which have no order: "
             'score it by get_scorer("log_density").'
         )
     return distribution

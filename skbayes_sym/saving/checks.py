@@ -101,7 +101,7 @@ COUNTS: dict[tuple[str, str], tuple[int, int]] = {
 # Fields that are NaN where a figure has no meaning.
 MAY_BE_NAN = {
     ("Mode", "weight"), ("Mode", "log_evidence"), ("Mode", "std_error"),
-    ("Mode", "mean_log_posterior"), ("Column", "middle"),
+    ("Mode", "mean_log_posterior"), ("Column", "median"),
 }  # fmt: skip
 
 # Fields that must be above zero.

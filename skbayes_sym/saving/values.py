@@ -20,7 +20,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import Bunch
 
 from skbayes_sym.base.columns import TabularInputMixin
-from skbayes_sym.base.estimator import BayesianEstimator, RowEstimator, is_fitted_name
+from skbayes_sym.base.estimator import BayesianEstimator, RowEstimator, is_fitted_attribute
 from skbayes_sym.base.public_names import ESTIMATOR_MODULES, PARAMETER_MODULES
 from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.rows import Array
@@ -138,7 +138,7 @@ def class_name(estimator: BaseEstimator) -> str | None:
 def fitted_state(estimator: BaseEstimator) -> dict[str, Any]:
     """Attributes that `fit` has set."""
     if type(estimator).__name__ in estimators():
-        return {k: v for k, v in estimator.__getstate__().items() if is_fitted_name(k)}
+        return {k: v for k, v in estimator.__getstate__().items() if is_fitted_attribute(k)}
     parameters = estimator.get_params(deep=False)
     return {k: v for k, v in vars(estimator).items() if k not in parameters}
 
@@ -154,7 +154,7 @@ def rebuilt(name: str, parameters: dict[str, Any], attributes: dict[str, Any]) -
     kind: Any = ours()[name] if name in ours() else steps()[name]
     unknown = sorted(set(parameters) - set(kind._get_param_names()))
     if name in estimators():
-        unknown += [k for k in attributes if not is_fitted_name(k)]
+        unknown += [k for k in attributes if not is_fitted_attribute(k)]
     if unknown:
         raise ValueError(f"{', '.join(unknown)} for {name}")
     estimator = kind(**{**parameters, **({"memory": None} if "memory" in parameters else {})})
@@ -186,7 +186,7 @@ def _check_predictions(estimator: BaseEstimator) -> None:
                 trial.predict_entries(*first, return_std=True)
                 return
             is_table = isinstance(trial, TabularInputMixin)
-            row = trial._example() if is_table else trial.x_mean_[None].astype(trial.dtype_)
+            row = trial._example_row() if is_table else trial.x_mean_[None].astype(trial.dtype_)
             trial.predict_uncertainty(row)
             if isinstance(trial, BayesianRegressorMixin):
                 trial.sample_y(row)

@@ -17,7 +17,7 @@ from skbayes_sym.base.classifier import BayesianClassifierMixin
 from skbayes_sym.base.columns import TabularInputMixin
 from skbayes_sym.base.estimator import RowEstimator
 from skbayes_sym.base.predictive import is_regression_model, predicts_counts
-from skbayes_sym.base.progress import N_JOBS, PREDICT_ROWS, RUN_CONSTRAINTS, Run
+from skbayes_sym.base.progress import N_JOBS, PREDICT_ROWS, RUN_CONSTRAINTS, FitProgress
 from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.rows import Array, Scaling
 from skbayes_sym.base.scikit_learn import (
@@ -66,7 +66,7 @@ class Stack(RowEstimator):
     random_state: Any = None
     verbose: Any = 0
 
-    _named_likelihoods: ClassVar[Mapping[str, Likelihood]]
+    _likelihoods_by_name: ClassVar[Mapping[str, Likelihood]]
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **RUN_CONSTRAINTS,
@@ -102,7 +102,7 @@ class Stack(RowEstimator):
             If no member could be fitted: what each of them said.
         """
         X = without_mask(X)
-        with self._fitting():
+        with self._fit_environment():
             members = self._members()
             data = Training.open(self, X, y, sample_weight)
             task = self._task(data, X, y)
@@ -110,16 +110,22 @@ class Stack(RowEstimator):
                 members = self._counting(members)
             n = min(data.n_rows, GaussianProcessDefaults().most_rows)
             process = Part(f"a Gaussian process of {n:,} rows", 5 * n**2 * 8, "Use fewer of them.")
-            require_memory([data.rows_part, process], data.device)
-            run = Run(data.task, lambda stack: self._stacked(data, task, stack))
-            with self._keeping(run):
+            require_memory([data.rows_allocation, process], data.device)
+            progress = FitProgress(
+                data.callback_arguments, lambda stack: self._stacked(data, task, stack)
+            )
+            with self._keep_on_interrupt(progress):
                 by_folds = self.cv is not None
                 try:
-                    stack = fit_stack(members, task, run, by_folds=by_folds, n_jobs=self.n_jobs)
+                    stack = fit_stack(
+                        members, task, progress, by_folds=by_folds, n_jobs=self.n_jobs
+                    )
                 except CountsFoundError:  # what only its fit has shown
                     task = replace(task, is_counts=True)
-                    stack = fit_stack(members, task, run, by_folds=by_folds, n_jobs=self.n_jobs)
-                self._replace_fit(self._stacked(data, task, stack))
+                    stack = fit_stack(
+                        members, task, progress, by_folds=by_folds, n_jobs=self.n_jobs
+                    )
+                self._set_fit(self._stacked(data, task, stack))
         return self
 
     def _counting(self, members: dict[str, Member]) -> dict[str, Member]:
@@ -179,9 +185,9 @@ class Stack(RowEstimator):
         labels = data.labels
         scaling = data.y_scaling
         effort = StackTask.effort
-        present = np.flatnonzero(data.origin >= 0)
+        present = np.flatnonzero(data.inverse_index >= 0)
         first = np.empty(data.n_rows, dtype=int)
-        first[data.origin[present[::-1]]] = present[::-1]
+        first[data.inverse_index[present[::-1]]] = present[::-1]
         rows, targets, weight = (
             torch.as_tensor(np.ascontiguousarray(a)) for a in data._scaled(data.rows.X)
         )
@@ -198,7 +204,7 @@ class Stack(RowEstimator):
         deadline = float("inf")
         if self.max_seconds is not None:
             deadline = time.monotonic() + self.max_seconds
-        n_searched = self._n_searched_ if self._goes_on else 0
+        n_searched = self._n_searched_ if self._continues_fit else 0
         if len(weight) >= effort.growth * n_searched:
             n_searched = 0
         given = [pair[1] for pair in self.estimators or () if not isinstance(pair[1], str)]
@@ -298,17 +304,17 @@ class Stack(RowEstimator):
         return hasattr(self, "_parts_")
 
     @property
-    def _chosen_likelihood(self) -> Likelihood:
-        return self._named_likelihoods["auto"]
+    def resolved_likelihood(self) -> Likelihood:
+        return self._likelihoods_by_name["auto"]
 
     def _predict_device(self) -> torch.device:
         return torch.device("cpu")
 
-    def _input_blocks(self, X: Any) -> Iterator[Any]:
+    def input_blocks(self, X: Any) -> Iterator[Any]:
         for start in range(0, len(X), PREDICT_ROWS):
             yield X.take(np.arange(start, min(start + PREDICT_ROWS, len(X))))
 
-    def _predictor(self, like: Tensor) -> PooledPredictor:
+    def predictor(self, like: Tensor) -> PooledPredictor:
         """The parts as one predictor."""
         return PooledPredictor(self._parts_, self.weights_)
 
@@ -320,7 +326,7 @@ class StackTables(TabularInputMixin):
     x_mean_: Array
     x_scale_: Array
 
-    def _with_given(self, encoded: Array, X: Any) -> RowBlock:
+    def _join_raw_rows(self, encoded: Array, X: Any) -> RowBlock:
         scaled = Scaling(self.x_mean_, self.x_scale_).apply(encoded)
         return RowBlock(torch.as_tensor(scaled, dtype=torch.float64), *indexable(X))
 
@@ -449,18 +455,18 @@ class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
         return tags
 
     @property
-    def _observation(self) -> Likelihood:
-        return self._chosen_likelihood
+    def fitted_likelihood(self) -> Likelihood:
+        return self.resolved_likelihood
 
     @property
-    def _has_normal_components(self) -> bool:
+    def has_normal_components(self) -> bool:
         return all(part.is_normal for name, part in self._parts_.items() if self.weights_[name])
 
     @property
-    def _predicts_counts(self) -> bool:
+    def predicts_counts(self) -> bool:
         return all(part.is_discrete for part in self._parts_.values())
 
-    def _whole_input(self, rows: Any) -> Any:
+    def _full_input(self, rows: Any) -> Any:
         return rows
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
@@ -472,7 +478,7 @@ class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
         """
         draws = super().sample_y(X, n_samples, random_state)
         # Counts in the stack's units are off by rounding.
-        return np.rint(draws) if self._predicts_counts else draws
+        return np.rint(draws) if self.predicts_counts else draws
 
 
 class PredictiveStackingClassifier(StackTables, BayesianClassifierMixin, Stack):

@@ -186,7 +186,9 @@ class GaussianProcess(BasePredictor):
         loc = y - variance * solved + shift * response
         return NormalMixture(loc.unsqueeze(0), of_function.unsqueeze(0), noise.reshape(1, 1, 1))
 
-    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> NormalMixture:
+    def sample_conditionals(
+        self, x: Tensor, n: int, *, generator: torch.Generator
+    ) -> NormalMixture:
         """Sample functions by Matheron's rule, each from its own random Fourier features.
 
         Shared features would give all functions the same error of the prior covariance. With new

@@ -107,8 +107,8 @@ class EstimatorPredictor(BasePredictor):
     estimator: Any
 
     def _inner(self, x: Tensor) -> tuple[Tensor, Predictor]:
-        scaled = torch.cat(list(self.estimator._input_blocks(x.numpy())))
-        return scaled, self.estimator._predictor(scaled)
+        scaled = torch.cat(list(self.estimator.input_blocks(x.numpy())))
+        return scaled, self.estimator.predictor(scaled)
 
     def _in_units(self, distribution: Any) -> Any:
         if is_classifier(self.estimator):
@@ -124,9 +124,9 @@ class EstimatorPredictor(BasePredictor):
         x, inner = self._inner(x)
         yield from inner.networks(x)
 
-    def drawn(self, x: Any, n: int, *, generator: torch.Generator) -> Any:
+    def sample_conditionals(self, x: Any, n: int, *, generator: torch.Generator) -> Any:
         x, inner = self._inner(x)
-        return self._in_units(inner.drawn(x, n, generator=generator))
+        return self._in_units(inner.sample_conditionals(x, n, generator=generator))
 
     def log_density(self, x: Tensor, targets: Array) -> Tensor:
         """Log density (N,) of numbers in scaled units, or of labels; unseen ones are unlikely."""
@@ -186,7 +186,7 @@ class UserPredictor(BasePredictor):
         scores[:, np.searchsorted(self.classes, distribution.classes)] = log_probs
         return torch.as_tensor(scores)
 
-    def drawn(self, rows: Any, n: int, *, generator: torch.Generator) -> Any:
+    def sample_conditionals(self, rows: Any, n: int, *, generator: torch.Generator) -> Any:
         distribution = self.distribution(rows)
         if isinstance(distribution, NormalMixture):
             return sample_components(distribution, n, generator)
@@ -261,7 +261,9 @@ class TreesPredictor(BasePredictor):
             noise = (square - loc.square()).clamp_min(0.0) + self.spread
         return NormalMixture(loc, 0.0 * loc[:, :1], noise)
 
-    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> NormalMixture:
+    def sample_conditionals(
+        self, x: Tensor, n: int, *, generator: torch.Generator
+    ) -> NormalMixture:
         return sample_components(self.distribution(x), n, generator)
 
 
@@ -275,7 +277,9 @@ class CalibratedPredictor(BasePredictor):
     def distribution(self, x: Any) -> CategoricalMixture:
         return CategoricalMixture(self.calibration.log_probs(self.base.mean(x)).unsqueeze(0))
 
-    def drawn(self, x: Any, n: int, *, generator: torch.Generator) -> CategoricalMixture:
+    def sample_conditionals(
+        self, x: Any, n: int, *, generator: torch.Generator
+    ) -> CategoricalMixture:
         """The same probabilities every time: a calibrated score knows of one function."""
         return CategoricalMixture(self.distribution(x).log_probs.expand(n, -1, -1))
 
@@ -313,8 +317,8 @@ class CountsPredictor(BasePredictor):
     def networks(self, x: Any) -> Iterator[NetworkComponents]:
         return self.base.networks(x)  # type: ignore[no-any-return]
 
-    def drawn(self, x: Any, n: int, *, generator: torch.Generator) -> Any:
-        draws = self.base.drawn(x, n, generator=generator)
+    def sample_conditionals(self, x: Any, n: int, *, generator: torch.Generator) -> Any:
+        draws = self.base.sample_conditionals(x, n, generator=generator)
         return RoundedDraws(draws, self.mean_of_y, self.scale_of_y)
 
 
@@ -367,8 +371,8 @@ class StackPart(BasePredictor):
     def networks(self, rows: Any) -> Iterator[NetworkComponents]:
         return self.base.networks(self._read(rows))  # type: ignore[no-any-return]
 
-    def drawn(self, rows: Any, n: int, *, generator: torch.Generator) -> Any:
-        return self.base.drawn(self._read(rows), n, generator=generator)
+    def sample_conditionals(self, rows: Any, n: int, *, generator: torch.Generator) -> Any:
+        return self.base.sample_conditionals(self._read(rows), n, generator=generator)
 
     @property
     def inner(self) -> Any:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from skbayes_sym.base.device import one_thread
 from skbayes_sym.base.log import log_info
-from skbayes_sym.base.progress import Run
+from skbayes_sym.base.progress import FitProgress
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.stacking_weights import (
     ShapedPredictor,
@@ -95,13 +95,18 @@ def weighed(members: Mapping[str, ScoredMember], task: StackTask) -> StackFit:
 
 
 def fit_stack(
-    members: Mapping[str, Member], task: StackTask, run: Run, *, by_folds: bool, n_jobs: int | None
+    members: Mapping[str, Member],
+    task: StackTask,
+    progress: FitProgress,
+    *,
+    by_folds: bool,
+    n_jobs: int | None,
 ) -> StackFit:
     """Fit cheap members first; networks that start far behind the best of them aren't finished.
 
     ``by_folds``: whether every member's left-out rows are those of the folds.
     """
-    run.begin(len(members), lambda: weighed(judged, task))
+    progress.begin(len(members), lambda: weighed(judged, task))
     judged: dict[str, ScoredMember] = {}
     reasons: list[str] = []
     failed: dict[str, str] = {}
@@ -130,7 +135,7 @@ def fit_stack(
             judged[name] = answer
             mean, error = mean_score(answer.log_density, task)
             log_info("%s: %.4g +- %.2g nats per left-out row, scaled", name, mean, error)
-            stop = run.end_block()
+            stop = progress.end_block()
     if not judged:
         told = "; ".join(f"{name}: {error}" for name, error in failed.items())
         raise ValueError(f"no member of the stack could be fitted. {told}")
@@ -147,7 +152,7 @@ def fit_stack(
     stack = replace(weighed(judged, task), reasons=tuple(reasons), considered=considered)
     if stop or is_late:
         stack = replace(stack, stop_reason="callback" if stop else "max_seconds")
-    run.end(stack)
+    progress.end(stack)
     return stack
 
 

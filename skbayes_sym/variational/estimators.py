@@ -10,15 +10,15 @@ from skbayes_sym.base.classifier import BayesianClassifierMixin
 from skbayes_sym.base.model_factory import (
     NETWORK_CONSTRAINTS,
     NOISE_CONSTRAINTS,
-    GivenPrior,
-    declared_group,
+    PriorParameter,
     gaussian_noise,
+    resolve_symmetry,
 )
 from skbayes_sym.base.network_estimator import OBJECT_CONSTRAINTS, NetworkEstimator
-from skbayes_sym.base.optimizers import Optimizer, VariationalAdam, as_adam
+from skbayes_sym.base.optimizers import Optimizer, VariationalAdam, resolve_adam
 from skbayes_sym.base.posteriors import MeanFieldGaussian
 from skbayes_sym.base.predictor import Predictor
-from skbayes_sym.base.progress import RUN_CONSTRAINTS, STEP_CONSTRAINTS, Steps
+from skbayes_sym.base.progress import RUN_CONSTRAINTS, STEP_CONSTRAINTS, StepConfig
 from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.rows import STANDARDIZE
 from skbayes_sym.base.scikit_learn import StrOptions
@@ -53,7 +53,7 @@ class _SymmetrizedVI(NetworkEstimator):
     network: str | nn.Module | Network = "mlp"
     symmetry: str | SymmetryGroup | Symmetrized | None = "auto"
     likelihood: str | Likelihood = "auto"
-    prior: GivenPrior = 1.0
+    prior: PriorParameter = 1.0
     max_iter: int | str = "auto"
     standardize: bool | str = True
     optimizer: str | Optimizer = "adam"
@@ -64,7 +64,7 @@ class _SymmetrizedVI(NetworkEstimator):
     verbose: Any = 0
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = CONSTRAINTS
-    _closing = (
+    _final_attributes = (
         "elbo_", "elbo_mean_field_", "elbo_std_error_", "elbo_upper_", "saturation_",
         "symmetry_gap_",
     )  # fmt: skip
@@ -72,39 +72,39 @@ class _SymmetrizedVI(NetworkEstimator):
     posterior_: ClassVar[MeanFieldGaussian]
     _predict_seed_: ClassVar[int]
 
-    def _group(self, network: Network, prior: Prior) -> SymmetryGroup:
+    def _symmetry_group(self, network: Network, prior: Prior) -> SymmetryGroup:
         """A gap with a group of its own says which, unless ``symmetry`` does."""
         scheme = symmetrized(self.symmetry)
         group = scheme.gap.group if isinstance(scheme.gap, Gap) else scheme.group
-        return declared_group(group, network, prior)
+        return resolve_symmetry(group, network, prior)
 
-    def _networks_at_once(self, n_weights: int) -> float:
+    def _n_parallel_networks(self, n_weights: int) -> float:
         """Draws of a large step."""
-        n_weight_samples = as_adam(self.optimizer, VariationalAdam).n_weight_samples
+        n_weight_samples = resolve_adam(self.optimizer, VariationalAdam).n_weight_samples
         if not isinstance(n_weight_samples, str):
             return float(n_weight_samples)
         return 1.0 if isinstance(self.network, str | MLP) else 2.0
 
     @property
-    def _goes_on(self) -> bool:
-        adam = as_adam(self.optimizer, VariationalAdam)
+    def _continues_fit(self) -> bool:
+        adam = resolve_adam(self.optimizer, VariationalAdam)
         return adam.warm_start and self.__sklearn_is_fitted__()
 
-    def _method(self) -> MeanFieldVI:
-        adam = as_adam(self.optimizer, VariationalAdam)
+    def _make_method(self) -> MeanFieldVI:
+        adam = resolve_adam(self.optimizer, VariationalAdam)
         max_iter = 1000 if isinstance(self.max_iter, str) else self.max_iter
-        steps = Steps.of(adam, max_iter, self.tol)
-        start = self.posterior_ if self._goes_on else None
+        steps = StepConfig.from_optimizer(adam, max_iter, self.tol)
+        start = self.posterior_ if self._continues_fit else None
         return MeanFieldVI(
             symmetrized(self.symmetry).gap, steps, adam.init, adam.n_starts, start,
             shares_steps=isinstance(self.max_iter, str),
         )  # fmt: skip
 
-    def _predictor(self, like: Tensor) -> Predictor:
+    def predictor(self, like: Tensor) -> Predictor:
         n = self.n_predict_samples
 
         def make() -> Predictor:
-            distributions = (self.posterior_, self._observation)
+            distributions = (self.posterior_, self.fitted_likelihood)
             network = self.network_
             if isinstance(network, MLP):
                 return MeanFieldPredictor.of(
@@ -118,10 +118,10 @@ class _SymmetrizedVI(NetworkEstimator):
 
     @property
     def symmetry_(self) -> SymmetryGroup:
-        prior = self._prior(self.network_)
+        prior = self._make_prior(self.network_)
         if symmetrized(self.symmetry).group is None:
-            return declared_group("auto", self.network_, prior)
-        return self._group(self.network_, prior)
+            return resolve_symmetry("auto", self.network_, prior)
+        return self._symmetry_group(self.network_, prior)
 
 
 @dataclass(eq=False, repr=False)
@@ -294,7 +294,7 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
     }
 
     def _default_likelihood(self, data: Training) -> Likelihood:
-        previous = np.atleast_1d(self.noise_std_) if self._goes_on else None
+        previous = np.atleast_1d(self.noise_std_) if self._continues_fit else None
         return gaussian_noise(self.noise_std, data, previous)
 
 
@@ -426,8 +426,8 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
     ((2, 3), (2,))
     """
 
-    def _likelihood(self, data: Training) -> Likelihood:
-        likelihood = super()._likelihood(data)
+    def _make_likelihood(self, data: Training) -> Likelihood:
+        likelihood = super()._make_likelihood(data)
         if likelihood.n_params:
             raise ValueError(
                 f"likelihood={likelihood!r} has free parameters, which classifiers don't learn: "

@@ -11,24 +11,24 @@ from torch import Tensor
 
 from skbayes_sym.base.log import log_info
 from skbayes_sym.base.model_factory import (
-    fully_connected,
-    normals_or_learned,
+    group_scales,
+    require_mlp,
+    require_normal_or_learned_prior,
     scale_attributes,
-    scales_by_group,
 )
 from skbayes_sym.base.posteriors import MeanFieldGaussian
-from skbayes_sym.base.progress import Run, Schedule, Steps, n_blocks, steps_per_block
+from skbayes_sym.base.progress import FitProgress, Schedule, StepConfig, n_blocks, steps_per_block
 from skbayes_sym.base.requirements import (
     ANY_NETWORK,
-    EXPECTED_LIKELIHOOD,
     FULLY_CONNECTED,
-    NORMAL_OR_LEARNED,
+    LIKELIHOOD_WITH_EXPECTATION,
+    NORMAL_OR_LEARNED_PRIOR,
     NORMAL_OR_SOFTMAX,
     SOFTMAX,
     Requirements,
 )
 from skbayes_sym.base.rows import Array
-from skbayes_sym.base.training import Training, automatic_batch, rows_per_step
+from skbayes_sym.base.training import Training, default_batch_size, resolve_batch_size
 from skbayes_sym.base.warnings import warn_unless_converged, warn_user
 from skbayes_sym.laplace.starting_points import find_classification_modes, find_regression_modes
 from skbayes_sym.models.model import Batches, Model
@@ -81,7 +81,7 @@ def laplace_start(model: GaussianNetwork, data: Training, seed: int) -> Tensor:
     which an ascent never leaves: on 50 rows of diabetes it ended 244 nats below one from random
     weights.
     """
-    network = fully_connected(model.network)
+    network = require_mlp(model.network)
     likelihood = model.likelihood
     rows = data.double_data
     p = network.layout.n_params
@@ -91,7 +91,7 @@ def laplace_start(model: GaussianNetwork, data: Training, seed: int) -> Tensor:
         "Lower hidden_layer_sizes, or use init='random'.",
     )
     require_memory([systems], data.device)
-    prior = scales_by_group(model.prior)
+    prior = group_scales(model.prior)
     if SOFTMAX.is_met(likelihood):
         starts = find_classification_modes(network, rows, prior, n=1, seed=seed)
     else:
@@ -100,14 +100,14 @@ def laplace_start(model: GaussianNetwork, data: Training, seed: int) -> Tensor:
     log_variance = 2.0 * starts.spread[0].log().cpu()
     noise = position[p:]
     if likelihood.n_params:
-        noise = torch.maximum(noise, torch.as_tensor(data.target_spread).log())
+        noise = torch.maximum(noise, torch.as_tensor(data.target_std).log())
     return torch.cat([position[:p], log_variance[:p], noise])
 
 
 class Init(NamedTuple):
     """A way to start."""
 
-    needs: Requirements
+    requirements: Requirements
     position: Callable[[GaussianNetwork, Training, int], Tensor]  # see `pack`
     # Share of the steps over which the KL's weight rises to 1: means find the data before variances
     # widen to the prior, which is how a fit from narrow random weights loses its units.
@@ -115,12 +115,12 @@ class Init(NamedTuple):
 
 
 # By the name that ``init=`` takes.
-_ANY = Requirements(EXPECTED_LIKELIHOOD, ANY_NETWORK, NORMAL_OR_LEARNED)
+_ANY = Requirements(LIKELIHOOD_WITH_EXPECTATION, ANY_NETWORK, NORMAL_OR_LEARNED_PRIOR)
 INITS: dict[str, Init] = {
     "random": Init(_ANY, random_start),
     "annealed": Init(_ANY, random_start, warm_up=0.4),
     "laplace": Init(
-        Requirements(NORMAL_OR_SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED), laplace_start
+        Requirements(NORMAL_OR_SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED_PRIOR), laplace_start
     ),
 }
 
@@ -272,23 +272,23 @@ class MeanFieldVI:
     ``start``: where to go on from instead, in the scaled units of this fit.
     """
 
-    needs: ClassVar[Requirements] = _ANY
+    requirements: ClassVar[Requirements] = _ANY
 
     gap: GivenGap  # see `gaps.SymmetryGap`
-    steps: Steps
+    steps: StepConfig
     init: str = "auto"  # where to start, see `initialization_names`
     n_starts: int | str = "auto"
     start: MeanFieldGaussian | None = None
     shares_steps: bool = False
 
-    def fit(self, data: Training, model: Model, run: Run) -> MeanFieldFit:
-        prior = normals_or_learned(model.prior)
+    def fit(self, data: Training, model: Model, progress: FitProgress) -> MeanFieldFit:
+        prior = require_normal_or_learned_prior(model.prior)
         known = GaussianNetwork(model.network, model.likelihood, prior, model.group)
         seeds = _Seeds(*spawn_seeds(data.seed, len(_Seeds._fields)))
         with torch.no_grad():
-            inits, ascents = self._climb(data, known, seeds, run)
+            inits, ascents = self._climb(data, known, seeds, progress)
         best = self._best(ascents, data.total_weight)
-        run.end(best.fit)
+        progress.end(best.fit)
         elbos = ", ".join(f"{data.log_jacobian + ascent.bounds.elbo:.6g}" for ascent in ascents)
         log_info("ELBO from %s: %s", ", ".join(inits), elbos)
         bound = data.log_jacobian + best.bounds.mean_field.value
@@ -317,16 +317,16 @@ class MeanFieldVI:
         return [kinds[i % len(kinds)] for i in range(n)], max_iter
 
     def _climb(
-        self, data: Training, model: GaussianNetwork, seeds: _Seeds, run: Run
+        self, data: Training, model: GaussianNetwork, seeds: _Seeds, progress: FitProgress
     ) -> tuple[list[str], list[_Ascent]]:
         """Train all starts, and close with their bounds; their names come with them."""
-        auto = automatic_batch(data.n_rows)
+        auto = default_batch_size(data.n_rows)
         symmetry_gap = SymmetryGap(self.gap, model.group)
-        batch_size = rows_per_step(self.steps.batch_size, data.n_rows, auto)
+        batch_size = resolve_batch_size(self.steps.batch_size, data.n_rows, auto)
         is_long = batch_size < data.n_rows
         inits, max_iter = self._starts(model, is_long=is_long)
         for init in inits:
-            INITS[init].needs.check(Model(*model))
+            INITS[init].requirements.check(Model(*model))
         # In small steps, where a second draw costs a tenth more, a longer fit gains less by it.
         is_large = isinstance(model.network, MLP) and (is_long or _is_wide(model.network))
         n_draws = self.steps.n_draws(1 if is_large else 2)
@@ -351,8 +351,10 @@ class MeanFieldVI:
             gap=gap,
             warm_up=[max(1, round(share * max_iter)) for share in warm_ups],
         )
-        run.begin(n_blocks(max_iter), lambda: read_fit(objective.start(), model, seeds.predict))
-        whole = run.minimise(
+        progress.begin(
+            n_blocks(max_iter), lambda: read_fit(objective.start(), model, seeds.predict)
+        )
+        whole = progress.minimise(
             objective,
             self._groups(data, model, len(inits), is_minibatch=is_long),
             Schedule(max_iter, self.steps.absolute_tol(data.total_weight), is_cautious=True),
@@ -404,7 +406,7 @@ class MeanFieldVI:
         n = model.network.layout.n_params
         with torch.no_grad():
             excess = noise_excess(data, model, posterior, params[2 * n :], seed).cpu().numpy()
-        share = model.likelihood.at(params[2 * n :]).noise_scale.cpu().numpy() / data.target_spread
+        share = model.likelihood.at(params[2 * n :]).noise_scale.cpu().numpy() / data.target_std
         if ((excess > 1.7) | (excess > 1.1) & (share > 1.0)).any():
             warn_user(
                 f"the learned noise is {float(excess.max()):.2f} times the spread of the residuals "
@@ -453,7 +455,7 @@ def _warn_small_scales(data: Training, best: _Ascent) -> None:
     if prior is None or not (likelihood.n_params and likelihood.kind == "normal"):
         return
     learned = likelihood.at(torch.as_tensor(best.fit.likelihood_params).double())
-    share = float((learned.noise_scale.cpu().numpy() / data.target_spread).min())
+    share = float((learned.noise_scale.cpu().numpy() / data.target_std).min())
     if share > 0.95:
         warn_user(
             f"the learned noise is {share:.2f} times the spread of the targets: learned scales of "

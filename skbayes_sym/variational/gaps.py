@@ -132,7 +132,7 @@ class SymmetryGap:
 
     @property
     def hold(self) -> int:
-        """Steps that a gradient stands for, so that a step costs at most three plain ones.
+        """StepConfig that a gradient stands for, so that a step costs at most three plain ones.
 
         At 11 to 20 units a held gradient of Soules' bound lost 7 nats, beyond none.
         """

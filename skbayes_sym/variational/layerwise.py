@@ -14,26 +14,26 @@ from skbayes_sym.base.log import log_info
 from skbayes_sym.base.model_factory import (
     NETWORK_CONSTRAINTS,
     NOISE_CONSTRAINTS,
-    GivenPrior,
-    fully_connected,
+    PriorParameter,
+    group_scales,
+    require_mlp,
     scale_attributes,
-    scales_by_group,
 )
 from skbayes_sym.base.network_estimator import OBJECT_CONSTRAINTS, NetworkEstimator
-from skbayes_sym.base.optimizers import Optimizer, VariationalAdam, as_adam
+from skbayes_sym.base.optimizers import Optimizer, VariationalAdam, resolve_adam
 from skbayes_sym.base.progress import (
     RUN_CONSTRAINTS,
     STEP_CONSTRAINTS,
-    Run,
+    FitProgress,
     Schedule,
-    Steps,
+    StepConfig,
     n_blocks,
 )
 from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.requirements import (
     FULLY_CONNECTED,
     NORMAL_NOISE,
-    NORMAL_OR_LEARNED,
+    NORMAL_OR_LEARNED_PRIOR,
     Requirements,
 )
 from skbayes_sym.base.rows import STANDARDIZE, Array
@@ -178,19 +178,21 @@ class LayerwiseVI:
     the higher bound.
     """
 
-    needs: ClassVar[Requirements] = Requirements(NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED)
+    requirements: ClassVar[Requirements] = Requirements(
+        NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED_PRIOR
+    )
 
     hidden_posterior: str | int  # "mean_field", "global_inducing", or how many inducing points
-    steps: Steps
+    steps: StepConfig
 
-    def fit(self, data: Training, model: Model, run: Run) -> LayerwiseFit:
+    def fit(self, data: Training, model: Model, progress: FitProgress) -> LayerwiseFit:
         asked = self.steps.batch_size
         if not isinstance(asked, str) and asked < data.n_rows:
             raise ValueError(
                 f"batch_size={asked}, but the last layer is integrated out given all "
                 f"{data.n_rows} distinct rows at every step. Use batch_size='auto'."
             )
-        prior = LayerwisePrior(fully_connected(model.network), scales_by_group(model.prior))
+        prior = LayerwisePrior(require_mlp(model.network), group_scales(model.prior))
         posterior = self._posterior(prior, data.n_rows)
         seeds = LayerwiseSeeds(*spawn_seeds(data.seed, len(LayerwiseSeeds._fields)))
         setting = Setting(posterior, prior, data.double_data, seeds)
@@ -199,7 +201,7 @@ class LayerwiseVI:
         with torch.no_grad():
             starts = [setting.start(model.likelihood, at_prior=wide) for wide in (False, True)]
             params = starts[0]  # optimised in place
-            run.begin(2 * n_blocks(self.steps.max_iter), lambda: setting.found(params))
+            progress.begin(2 * n_blocks(self.steps.max_iter), lambda: setting.found(params))
             for params in starts:
                 objective = LayerwiseElbo(
                     posterior, prior, setting.rows, params, n_draws=self.steps.n_draws(2),
@@ -209,7 +211,7 @@ class LayerwiseVI:
                 groups = self._groups(setting, model, data)
                 # The rate falls as half a cosine.
                 schedule = Schedule(self.steps.max_iter, tol, lambda t: 0.5 * (1.0 + cos(pi * t)))
-                result = run.minimise(
+                result = progress.minimise(
                     objective, groups, schedule,
                     report=lambda loss: ("training ELBO", data.log_jacobian - loss),
                 )  # fmt: skip
@@ -220,7 +222,7 @@ class LayerwiseVI:
             last = climbs[-1].result.stopped
             stopped = last if last in _ENDS_THE_FIT else best.result.stopped
             fitted = setting.found(best.result.params, best, stopped)
-        run.end(fitted)
+        progress.end(fitted)
         elbos = (data.log_jacobian + climb.elbo.value for climb in climbs)
         by_start = ", ".join(f"{elbo:.6g}" for elbo in elbos)
         log_info("ELBO by start: %s; stopped: %s", by_start, fitted.stop_reason)
@@ -398,7 +400,7 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     activation: str = "relu"
     _: KW_ONLY
     hidden_posterior: str | int = "mean_field"
-    prior: GivenPrior = "learn"
+    prior: PriorParameter = "learn"
     likelihood: str | Likelihood = "auto"
     noise_std: str | float | Sequence[float] = "learn"
     max_iter: int = 2000
@@ -410,7 +412,7 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     random_state: RandomState = None
     verbose: int = 0
 
-    _closing = ("elbo_", "elbo_std_error_")
+    _final_attributes = ("elbo_", "elbo_std_error_")
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **RUN_CONSTRAINTS,
@@ -425,28 +427,28 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         "standardize": STANDARDIZE,
     }
 
-    def _networks_at_once(self, n_weights: int) -> float:
+    def _n_parallel_networks(self, n_weights: int) -> float:
         """Draws of a step."""
-        n_weight_samples = as_adam(self.optimizer, VariationalAdam).n_weight_samples
+        n_weight_samples = resolve_adam(self.optimizer, VariationalAdam).n_weight_samples
         return 2.0 if isinstance(n_weight_samples, str) else float(n_weight_samples)
 
-    def _method(self) -> LayerwiseVI:
-        adam = as_adam(self.optimizer, VariationalAdam)
+    def _make_method(self) -> LayerwiseVI:
+        adam = resolve_adam(self.optimizer, VariationalAdam)
         refused = {"init": "auto", "n_starts": "auto", "warm_start": False}
         for name, default in refused.items():
             if (value := adam.get_params()[name]) != default:
                 raise ValueError(f"{name}={value!r} is not for LayerwiseVIRegressor.")
-        steps = Steps.of(adam, self.max_iter, self.tol)
+        steps = StepConfig.from_optimizer(adam, self.max_iter, self.tol)
         return LayerwiseVI(self.hidden_posterior, steps)
 
-    def _predictor(self, like: Tensor) -> LayerwisePredictor:
+    def predictor(self, like: Tensor) -> LayerwisePredictor:
         """Predictor made of draws of the hidden layers and the last layer given them."""
         n = self.n_predict_samples
 
         def make() -> LayerwisePredictor:
             # Drawn on the CPU whatever the device, so that predictions agree across them.
             generator = generator_from(self._predict_seed_)
-            likelihood = self._observation.to(like)
+            likelihood = self.fitted_likelihood.to(like)
             return self.posterior_.predictor(n, likelihood, generator=generator)
 
         return self._cached(f"{n} draws on {like.device}", make)

@@ -309,7 +309,7 @@ class LayerwisePredictor(BasePredictor):
         sums = [(features @ last.mean).sum(0) for last, features in self._blocks(x.double())]
         return (torch.stack(sums).sum(0) / len(self.last.mean)).to(x)
 
-    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
+    def sample_conditionals(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
         theta = self.posterior.sample(n, generator=generator).to(x)
         return self.likelihood.predictive(self.posterior.parts.network.forward(theta, x))
 

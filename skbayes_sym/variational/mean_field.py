@@ -119,7 +119,7 @@ class MeanFieldPredictor(BasePredictor):
             return super().mean(x)
         return mean_output(self.network, self.loc, self.variance, x, self.noise[:-1])
 
-    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
+    def sample_conditionals(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
         theta = self.posterior.sample(n, generator=generator).to(x)
         return self.likelihood.predictive(self.network.forward(theta, x))
 
@@ -139,6 +139,6 @@ class DrawnNormals(DrawsPredictor):
 
     posterior: MeanFieldGaussian
 
-    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
+    def sample_conditionals(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
         theta = self.posterior.sample(n, generator=generator).to(x)
         return self.likelihood.predictive(self.network.forward(theta, x))

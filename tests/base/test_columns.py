@@ -34,9 +34,12 @@ def csv(frame):
 
 def codes_of(frame, question):
     """Encodings of training rows, and of a question, without the column of Z."""
-    columns = Columns.learned(read_table(frame))
+    columns = Columns.from_table(read_table(frame))
     assert columns.columns[0].kind == "categorical"
-    return [columns.encoding(read_table(table)).values[:, :-1] for table in (frame, question)]
+    return [
+        columns.encode_with_alternatives(read_table(table)).values[:, :-1]
+        for table in (frame, question)
+    ]
 
 
 # Values of a categorical column in training: as they are, or of a dtype.

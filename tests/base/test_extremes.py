@@ -168,7 +168,7 @@ def test_more_than_there_is_is_said_in_words(monkeypatch):
     """Of a prediction, which asks for memory as it goes."""
     model = clone(FITS["ensemble-regressor"].estimator).fit(X, FITS["ensemble-regressor"].y)
     monkeypatch.setattr(
-        sk.DeepEnsembleRegressor, "_predictor",
+        sk.DeepEnsembleRegressor, "predictor",
         lambda self, like: (_ for _ in ()).throw(
             RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried")
         ),

@@ -182,8 +182,8 @@ ROWS = sorted(n for n in FIRST if isinstance(FITS[n].estimator, RowEstimator) an
 def test_one_after_the_last_step_loses_nothing(name, monkeypatch):
     """Neither do fits in closed form, which have no steps."""
     case = FITS[name]
-    keep, first = RowEstimator._replace_fit, iter([interrupted])
-    monkeypatch.setattr(RowEstimator, "_replace_fit", lambda *args: next(first, keep)(*args))
+    keep, first = RowEstimator._set_fit, iter([interrupted])
+    monkeypatch.setattr(RowEstimator, "_set_fit", lambda *args: next(first, keep)(*args))
     model = interrupted_fit(name)
     whole = clone(case.estimator).fit(case.X, case.y)
     assert np.array_equal(model.predict(case.X), whole.predict(case.X))
@@ -217,9 +217,9 @@ def test_a_pool_s_linear_model_can_be_interrupted(name, owner, monkeypatch):
     class Struck(NamedTuple):
         method: object
 
-        def fit(self, data, model, run):
-            monkeypatch.setattr(run, "end_block", interrupted)
-            return self.method.fit(data, model, run)
+        def fit(self, data, model, progress):
+            monkeypatch.setattr(progress, "end_block", interrupted)
+            return self.method.fit(data, model, progress)
 
     monkeypatch.setattr(owner, "linear", lambda *args: Struck(linear(*args)))
     model = interrupted_fit(name)

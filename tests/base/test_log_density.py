@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from skbayes_sym.base.log_density import (
     NetworkPosterior,
-    RoughGradients,
+    SurrogateGradients,
     make_gradient,
 )
 from skbayes_sym.laplace.map import MapObjective
@@ -45,7 +45,7 @@ def shifted(by):
 
 
 def test_where_only_a_gradient_is_asked_for(generator):
-    density = RoughGradients(shifted(0.0), shifted(0.5), torch.float32)
+    density = SurrogateGradients(shifted(0.0), shifted(0.5), torch.float32)
     position = torch.randn(5, 2, generator=generator, dtype=torch.float64)
     value, gradient = density.evaluate(position)
     assert_close(value, shifted(0.0)(position), rtol=0, atol=0)
@@ -69,7 +69,7 @@ def test_trajectories_are_exact_under_wrong_gradients(generator):
         z = features.mean(0) / features.std(0) * n**0.5
         return float(z.abs().max()), float(info.acceptance.mean())
 
-    z, acceptance = moved(RoughGradients(shifted(0.0), shifted(0.8), torch.float32))
+    z, acceptance = moved(SurrogateGradients(shifted(0.0), shifted(0.8), torch.float32))
     assert z < 4.5
     assert 0.3 < acceptance < 0.9
     assert moved(shifted(0.8))[0] > 20

@@ -16,7 +16,7 @@ from sklearn.base import clone
 import skbayes_sym as sk
 from skbayes_sym.base import device as device_rule
 from skbayes_sym.base.device import choose_device, gradient_flops, resolve_device
-from skbayes_sym.base.estimator import is_fitted_name
+from skbayes_sym.base.estimator import is_fitted_attribute
 from skbayes_sym.models.networks.convolutional import ARCHITECTURES
 from skbayes_sym.numerics import memory
 
@@ -106,7 +106,7 @@ def test_every_estimator_asks_before_it_starts(name, monkeypatch):
     assert re.search(r"at least .* GB, but .* GB are free on cpu; [\d,]+ bytes are for ", message)
     remedy = message.split(". ", 1)[1]
     assert "Use fewer" in remedy or any(name in remedy for name in model.get_params())
-    assert not [k for k in vars(model) if is_fitted_name(k) and not k.endswith("_in_")]
+    assert not [k for k in vars(model) if is_fitted_attribute(k) and not k.endswith("_in_")]
 
 
 def test_a_refused_fit_leaves_the_previous_one(monkeypatch):
@@ -203,7 +203,7 @@ REGRESSORS = [name for name, case in FITS.items() if hasattr(case.estimator, "sa
 @pytest.mark.parametrize("name", REGRESSORS)
 def test_draws_that_cannot_fit_are_refused_at_once(name, monkeypatch):
     model = fitted(name)
-    monkeypatch.setattr(type(model), "_predictor", None)  # nothing is drawn
+    monkeypatch.setattr(type(model), "predictor", None)  # nothing is drawn
     with pytest.raises(MemoryError, match=r"sample_y takes .* for 10,000,000,000 .*n_samples"):
         model.sample_y(FITS[name].X, 10**10)
 

@@ -43,12 +43,12 @@ def needs_of(name: str) -> dict[str, Requirements]:
     """Of an estimator's methods: one, or one an optimizer."""
     kind = getattr(skbayes_sym, name)
     if not hasattr(kind, "_gauss_newton"):
-        made = get_type_hints(kind._method)["return"]
+        made = get_type_hints(kind._make_method)["return"]
         # A sampler's may be one of two, which ask for the same.
-        return {f"`{name}`": Sampling.needs if made is Method else made.needs}
+        return {f"`{name}`": Sampling.requirements if made is Method else made.requirements}
     makers = {"gauss-newton": kind._gauss_newton, "adam": kind._adam}
     return {
-        f'`{name}` (``optimizer="{how}"``)': get_type_hints(make)["return"].needs
+        f'`{name}` (``optimizer="{how}"``)': get_type_hints(make)["return"].requirements
         for how, make in makers.items()
     }
 

@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import arrays
 
 from skbayes_sym import BayesianMLPRegressor, PredictiveStackingRegressor, load, save
 from skbayes_sym.base.columns import Columns, as_table
-from skbayes_sym.base.rows import canonical_rows, column_ends, column_scaling
+from skbayes_sym.base.rows import canonical_rows, column_range, column_scaling
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_ends_of_columns_are_the_smallest_and_the_largest(shape):
     values = np.random.default_rng(0).normal(size=shape)
     for place in (0, -1):  # also where they are the first or the last
         values[place] *= 10.0
-        found = column_ends(values)
+        found = column_range(values)
         np.testing.assert_array_equal(found, [values.min(axis=0), values.max(axis=0)])
 
 
@@ -107,17 +107,17 @@ FRAME = pd.DataFrame({
 
 
 def encoded(table, rows=None):
-    columns = Columns.learned(as_table(table))
-    return columns, columns.encoded(as_table(table if rows is None else rows))
+    columns = Columns.from_table(as_table(table))
+    return columns, columns.encode(as_table(table if rows is None else rows))
 
 
 def test_every_kind_of_column_becomes_what_it_should():
     columns, numbers = encoded(FRAME)
     size, colour, _, nothing, sort = columns.columns
-    assert (size.middle, size.tells_missing, size.words) == (2.5, True, ())
-    assert colour.words == ("red", "blue", "green")
-    assert sort.words == ("a", "b")
-    assert nothing.words == ("same",)
+    assert (size.median, size.has_indicator, size.one_hot_levels) == (2.5, True, ())
+    assert colour.one_hot_levels == ("red", "blue", "green")
+    assert sort.one_hot_levels == ("a", "b")
+    assert nothing.one_hot_levels == ("same",)
     expected = np.column_stack([
         [1.0, 2.5, 3.0, 4.0, 2.5, 2.0], [0, 1, 0, 0, 1, 0],
         [1, 0, 1, 0, 0, 1], [0, 1, 0, 0, 0, 0], [0, 0, 0, 0, 1, 0], [0, 0, 0, 1, 0, 0],
@@ -154,7 +154,7 @@ def test_rare_gaps_have_no_indicator():
     x[:, 1] = np.arange(200.0)
     x[0, 1] = np.nan
     columns, numbers = encoded(x)
-    assert not columns.columns[1].tells_missing
+    assert not columns.columns[1].has_indicator
     np.testing.assert_array_equal(numbers[0], [100.0])  # the constant is gone
 
 
@@ -163,14 +163,14 @@ def test_numbers_as_text_are_words_with_a_warning():
     text = ["?" if np.isnan(v) else str(v) for v in numbers]
     with pytest.warns(UserWarning, match="column 'lag' of X holds numbers as text"):
         columns, _ = encoded(pd.DataFrame({"lag": text}))
-    assert len(columns.columns[0].order) == 41
+    assert len(columns.columns[0].ordered_levels) == 41
     codes = pd.DataFrame({"lag": [f"{v:.0f}a" for v in 10.0 * numbers]})
     encoded(codes)  # without a warning: they are errors in the suite
 
 
 def test_the_median_of_the_largest_numbers_is_one_of_them():
     middle, _ = encoded(pd.DataFrame({"x": [1.6e308, 1.6e308, np.nan]}))
-    assert middle.columns[0].middle == 1.6e308
+    assert middle.columns[0].median == 1.6e308
 
 
 @pytest.mark.parametrize("dates", [

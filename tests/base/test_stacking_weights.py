@@ -135,7 +135,7 @@ class Lines(BasePredictor):
         noise = torch.full((2, 1, 1), self.noise_std**2, dtype=torch.float64)
         return NormalMixture(self.slopes * x, 0.0 * noise, noise)
 
-    def drawn(self, x, n, *, generator):
+    def sample_conditionals(self, x, n, *, generator):
         distribution, which = self.distribution(x), torch.randint(2, (n,), generator=generator)
         return NormalMixture(
             distribution.loc[which],
@@ -163,7 +163,7 @@ def test_the_law_is_that_of_the_parts_by_their_weights():
 def test_draws_have_the_moments_of_the_law(noise):
     pool, n = ShapedPredictor(PooledPredictor(PARTS, WEIGHTS), noise), 20_000
     drawn, distribution = (
-        pool.drawn(X, n, generator=torch.Generator().manual_seed(0)),
+        pool.sample_conditionals(X, n, generator=torch.Generator().manual_seed(0)),
         pool.distribution(X),
     )
     _, epistemic, aleatoric = distribution.uncertainty()
@@ -176,7 +176,7 @@ def test_draws_have_the_moments_of_the_law(noise):
 
 def test_targets_of_draws_have_the_law_of_the_pool():
     pool, n = ShapedPredictor(PooledPredictor(PARTS, WEIGHTS), SHAPE), 20_000
-    drawn = pool.drawn(X, n, generator=torch.Generator().manual_seed(0))
+    drawn = pool.sample_conditionals(X, n, generator=torch.Generator().manual_seed(0))
     targets, distribution = drawn.sample_draws(np.random.default_rng(0)), pool.distribution(X)
     for probability in (0.02, 0.5, 0.98):
         below = (targets <= distribution.quantile(probability)).double().mean(0)
@@ -186,7 +186,10 @@ def test_targets_of_draws_have_the_law_of_the_pool():
 
 def test_functions_are_the_same_for_other_rows():
     pool = ShapedPredictor(PooledPredictor(PARTS, WEIGHTS), SHAPE)
-    whole, half = (pool.drawn(x, 9, generator=torch.Generator().manual_seed(3)) for x in (X, X[:4]))
+    whole, half = (
+        pool.sample_conditionals(x, 9, generator=torch.Generator().manual_seed(3))
+        for x in (X, X[:4])
+    )
     assert_close(whole.loc[:, :4], half.loc)
 
 

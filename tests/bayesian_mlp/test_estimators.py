@@ -114,7 +114,7 @@ def test_two_members_judge_the_others(monkeypatch):
         effort = replace(quick, judges_gain=gain)
         monkeypatch.setattr(
             BayesianMLPRegressor,
-            "_method",
+            "_make_method",
             lambda self, e=effort: pool_module.RegressionPool(3, 3, effort=e),
         )
         few = BayesianMLPRegressor((2,), n_modes=3, n_members=3, random_state=0)
@@ -127,7 +127,7 @@ def test_few_rows_have_members_where_there_is_hardly_any_noise(monkeypatch):
         pool_module.PoolDefaults(), modes=GaussNewtonDefaults(small_sample_rows=30), member_steps=2
     )
     method = pool_module.RegressionPool(1, 1, effort=effort)
-    monkeypatch.setattr(BayesianMLPRegressor, "_method", lambda self: method)
+    monkeypatch.setattr(BayesianMLPRegressor, "_make_method", lambda self: method)
     for share, n_rows, is_there in ((0.009, 30, 1), (0.1, 30, 0), (0.1, 31, 1), (0.21, 31, 0)):
         monkeypatch.setattr(pool_module, "noise_variance_fraction", lambda *_, share=share: share)
         reg = BayesianMLPRegressor((2,), random_state=0).fit(BENT[:n_rows], CURVE[:n_rows])

@@ -115,7 +115,7 @@ def test_the_law_of_a_count_is_a_mixture_over_its_rate(generator):
     again = FactorPredictor.from_arrays(predictor.arrays(), Poisson())
     assert_close(again.distribution(x).mean(), row_prior.mean(), rtol=0, atol=0)
     assert_close(again.mean(x), row_prior.mean())
-    rates = again.functions(x, 9, generator=torch.Generator().manual_seed(0))
+    rates = again.sample_functions(x, 9, generator=torch.Generator().manual_seed(0))
     outputs = again.outputs(x, 9, generator=torch.Generator().manual_seed(0))
     assert_close(rates, outputs.exp())
 

@@ -121,7 +121,7 @@ def test_offsets_leave_the_gap_as_it_is():
     """They aren't rotated. Apart from the factors under q, they change nothing at any draw;
     bound to them they can only tell more of a rotation: what is reported stays a lower bound."""
     model = clone(MODEL).fit(X)  # learned priors and offsets on both sides
-    whole = model._predictor()
+    whole = model.predictor()
     sides = [(whole.rows, [0, 1, 2]), (whole.columns, [0, 1, 3])]
     mean = np.concatenate([side.mean[:, free] for side, free in sides])
     cov = np.concatenate([side.cov[:, free][:, :, free] for side, free in sides])

@@ -329,7 +329,7 @@ def test_functions_have_the_linearised_moments_and_share_their_weights(kind):
 
     def draw(x, n):
         generator = torch.Generator().manual_seed(5)
-        return linearised.functions(x, n, generator=generator)
+        return linearised.sample_functions(x, n, generator=generator)
 
     n = 4000
     away = draw(p.data.x, n) - distribution.mean

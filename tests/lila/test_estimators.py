@@ -240,9 +240,9 @@ def test_a_table_without_anything_to_learn_warns(kind, given):
     assert model.invariance_ == {}
     for quiet in (updates(objective="map"), {"invariances": None}, {"invariances": []}):
         plain = clone(model).set_params(**quiet).fit(X, y).set_params(max_iter="auto")
-        assert plain._method().max_iter == 3000
+        assert plain._make_method().max_iter == 3000
     learned = plain.set_params(invariances=[Rotation2D()], **updates(n=2))
-    assert learned._method().max_iter == 1000
+    assert learned._make_method().max_iter == 1000
 
 
 @pytest.mark.parametrize(

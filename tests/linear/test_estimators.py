@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import BayesianRidge, LogisticRegression
 
 from skbayes_sym import BayesianLinearClassifier, BayesianLinearRegressor
-from skbayes_sym.base.requirements import ONE_OUTPUT
+from skbayes_sym.base.requirements import ONE_OUTPUT_LIKELIHOOD
 from skbayes_sym.models import Bernoulli, Categorical, StudentT
 
 AS_GIVEN = {"standardize": False}
@@ -375,7 +375,7 @@ class Shown:
 
     def __init__(self, inner):
         self.inner = inner
-        for name in {*ONE_OUTPUT.members, "log_prob"} - {"at", "to"}:
+        for name in {*ONE_OUTPUT_LIKELIHOOD.members, "log_prob"} - {"at", "to"}:
             setattr(self, name, getattr(inner, name))
 
     def at(self, params):

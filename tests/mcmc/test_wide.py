@@ -131,7 +131,7 @@ def test_annealed_chains_have_given_scales_by_default(noisy):
     theta = torch.as_tensor(noisy.samples_[0]).double()
     given = clone(NOISY).set_params(prior=1.0)
     posterior, expected = (
-        noisy._reference_posterior().prior, given._prior(noisy.network_)
+        noisy._reference_posterior().prior, given._make_prior(noisy.network_)
     )  # fmt: skip
     assert torch.equal(posterior.log_prob(theta), expected.log_prob(theta))
     np.testing.assert_array_equal(fitted(given, X, Y).samples_, noisy.samples_)
@@ -197,8 +197,8 @@ def test_the_size_of_the_network_chooses():
     usual = {name: (init.n_chains, init.n_warmup) for name, init in INITS.items()}
     assert usual == {"prior": (64, 1000), "laplace": (16, 150), "ensemble": (12, 100)}
     for explicit in ("hmc", Chains("hmc"), Chains(init="prior")):
-        assert MCMCRegressor(sampler=explicit)._method().init_for(many, n_rows) == "prior"
-    assert MCMCRegressor()._method().init_for(many, n_rows) == "ensemble"
+        assert MCMCRegressor(sampler=explicit)._make_method().init_for(many, n_rows) == "prior"
+    assert MCMCRegressor()._make_method().init_for(many, n_rows) == "ensemble"
 
 
 def test_chains_not_to_be_believed_are_named():

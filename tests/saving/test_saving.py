@@ -14,7 +14,7 @@ from sklearn.exceptions import NotFittedError
 import skbayes_sym
 import skbayes_sym as sk
 from skbayes_sym import SymVIMatrixFactorization, load, save
-from skbayes_sym.base.estimator import is_fitted_name
+from skbayes_sym.base.estimator import is_fitted_attribute
 from skbayes_sym.models import Categorical
 from skbayes_sym.saving.files import FORMAT
 from skbayes_sym.saving.values import Decoder, Encoder, estimators, nouns
@@ -39,7 +39,7 @@ def fitted_state(model):
     """Parameters and fitted attributes, as far as they can be compared."""
     state = {
         **model.get_params(deep=False),
-        **{k: v for k, v in vars(model).items() if is_fitted_name(k)},
+        **{k: v for k, v in vars(model).items() if is_fitted_attribute(k)},
     }
     encoder = Encoder()
     encoded = {k: encoder.encode(v, k) for k, v in state.items() if k != "_cache"}

@@ -70,7 +70,7 @@ def test_sampled_functions_have_the_exact_mean_and_variance(rows, monkeypatch):
     process = condition(POSITION, rows)
     distribution = process.distribution(x)
     generator = torch.Generator().manual_seed(0)
-    functions = process.drawn(x, n_functions, generator=generator).loc
+    functions = process.sample_conditionals(x, n_functions, generator=generator).loc
     error = functions - distribution.loc
     squares = error.square()
     root_n = n_functions**0.5
@@ -82,11 +82,11 @@ def test_sampled_functions_have_the_exact_mean_and_variance(rows, monkeypatch):
 
 def test_sampled_functions_are_the_same_at_other_rows_and_for_other_counts(rows):
     process, x = condition(POSITION, rows), rows.x[:6] + 0.4
-    sample = partial(process.drawn, n=20)
+    sample = partial(process.sample_conditionals, n=20)
     functions = sample(x, generator=torch.Generator().manual_seed(0)).loc
     again = sample(x[2:], generator=torch.Generator().manual_seed(0)).loc
     assert_close(again, functions[:, 2:])
-    fewer = process.drawn(x, 5, generator=torch.Generator().manual_seed(0)).loc
+    fewer = process.sample_conditionals(x, 5, generator=torch.Generator().manual_seed(0)).loc
     assert_close(fewer, functions[:5])
 
 

@@ -221,7 +221,7 @@ def test_starts_warm_up_by_their_kind_and_ties_go_to_the_least_noise(monkeypatch
     assert annealed.bounds.elbo < laplace.bounds.elbo
     assert MeanFieldVI._best([quiet, laplace], 0.0) is laplace
     assert MeanFieldVI._best([quiet, laplace], 1e9) is quiet
-    auto, nine = (regressor(max_iter=n)._method()._starts for n in ("auto", 9))
+    auto, nine = (regressor(max_iter=n)._make_method()._starts for n in ("auto", 9))
     assert (auto(quiet.model, is_long=True)[1], nine(quiet.model, is_long=True)[1]) == (3000, 9)
     wide = quiet.model._replace(network=MLP(1, (3, 21), 1, TANH))
     assert auto(wide, is_long=False) == (["annealed"], 3000)
