@@ -25,7 +25,7 @@ from torch import Tensor
 from skbayes_sym.base.distributions import ClassPredictive, PredictiveDistribution
 from skbayes_sym.base.pipelines import fitted_attribute, unwrap
 from skbayes_sym.base.predictive import predictive
-from skbayes_sym.numerics.arguments import check_count, check_number, draw_seed, shown
+from skbayes_sym.numerics.arguments import check_count, check_number, draw_seed, short_repr
 
 Array = npt.NDArray[np.float64]
 
@@ -236,7 +236,7 @@ def _function(distribution: Any) -> tuple[Array, Array]:
 def _check_law(distribution: Any) -> Any:
     """A predictive distribution; ValueError for models and everything else."""
     if not isinstance(distribution, PredictiveDistribution | ClassPredictive):
-        kind = "a model" if isinstance(distribution, BaseEstimator) else shown(distribution)
+        kind = "a model" if isinstance(distribution, BaseEstimator) else short_repr(distribution)
         raise ValueError(
             f"law must be a predictive distribution, skbayes_sym.predictive(model, X), got {kind}."
         )

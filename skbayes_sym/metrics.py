@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_array as _check_array
 from sklearn.utils.validation import check_consistent_length
 from sklearn.utils.validation import column_or_1d as _column_or_1d
 
-from skbayes_sym.numerics.arguments import check_count, unique_labels
+from skbayes_sym.numerics.arguments import check_count, unique_classes
 from skbayes_sym.numerics.runtime import with_filters_lock
 
 check_array = with_filters_lock(_check_array)
@@ -114,7 +114,7 @@ def expected_calibration_error(
     y_true = column_or_1d(y_true)
     proba = check_array(y_proba, dtype=np.float64, input_name="y_proba")
     check_consistent_length(y_true, proba)
-    classes = unique_labels(y_true) if labels is None else np.atleast_1d(labels)
+    classes = unique_classes(y_true) if labels is None else np.atleast_1d(labels)
     if proba.shape[1] != len(classes):
         raise ValueError(
             f"y_proba has {proba.shape[1]} columns for {len(classes)} classes: give their labels."

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp, ndtr
 
-from skbayes_sym.numerics.arguments import refuse_masked, shown
+from skbayes_sym.numerics.arguments import check_not_masked, short_repr
 from skbayes_sym.numerics.files import replace_file, require_regular
 from skbayes_sym.numerics.tables import (
     MISSING,
@@ -27,9 +27,9 @@ from skbayes_sym.numerics.tables import (
     Levels,
     Table,
     check_column_names,
+    fill_masked,
     read_table,
     to_float,
-    without_mask,
 )
 
 Array = npt.NDArray[Any]
@@ -150,7 +150,7 @@ class Student:
         except Exception as error:  # of zip files, compression, headers, or what arrays lack
             raise ValueError(
                 f"{name} is not a student saved by `Student.save`, or it is damaged (a truncated "
-                f"copy?): {type(error).__name__}: {shown(str(error))}"
+                f"copy?): {type(error).__name__}: {short_repr(str(error))}"
             ) from error
         return student
 
@@ -180,7 +180,7 @@ class Student:
 
     def _table(self, X: Any) -> Table:
         """Columns of a question, if they are those of the teacher."""
-        X = without_mask(X)
+        X = fill_masked(X)
         if hasattr(X, "toarray"):
             raise TypeError("Sparse data was passed for X: give X.toarray().")
         table = read_table(X)
@@ -242,7 +242,7 @@ class Student:
 
     @staticmethod
     def _refuse(table: Table, j: int, row: int, what: str) -> None:
-        value = shown(table.columns[j][row])
+        value = short_repr(table.columns[j][row])
         raise ValueError(
             f"column {table.names[j]!r} of X has {what} ({value}) in row {row}, for which the "
             "student's teacher has no prediction. Leave the row out or fill it."
@@ -347,7 +347,7 @@ class Student:
 
     def log_predictive_density(self, X: Any, y: Any) -> Array:
         """Log density of observed targets, or log probability of labels, (n_samples,) nats."""
-        refuse_masked("y", y)
+        check_not_masked("y", y)
         observed = np.asarray(y)
         inputs = self.encode(X)
         if observed.ndim == 2 and observed.shape[1] == 1:
@@ -515,7 +515,9 @@ def _levels_of_quantiles(quantiles: Any) -> Array:
         levels = np.zeros(0)
     inside = (levels > 0.0) & (levels < 1.0)
     if levels.ndim != 1 or not len(levels) or not inside.all():
-        raise ValueError(f"quantiles must lie strictly between 0 and 1, got {shown(quantiles)}.")
+        raise ValueError(
+            f"quantiles must lie strictly between 0 and 1, got {short_repr(quantiles)}."
+        )
     return levels
 
 

@@ -23,7 +23,7 @@ from skbayes_sym.models.augmentations.augmentation import (
     Augmentation,
     Composed,
     Identity,
-    InRescaledUnits,
+    RescaledAugmentation,
 )
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 from skbayes_sym.models.likelihoods.categorical import Bernoulli, Categorical
@@ -364,7 +364,7 @@ AUGMENTATIONS: dict[str, Augmentation] = {
     "translation": ColumnShift(), "translation-of-one": ColumnShift(columns=(1,)),
     "log-scale": LogScale(), "log-scales": LogScale(columns=(0, 2), joint=False),
     "composed": Composed((Rotation2D(), ColumnShift(columns=(2,)), Rotation2D((1, 2)))),
-    "in-units": InRescaledUnits(Rotation2D(), (1.0, 0.0, 2.0), (1.5, 2.0, 1.0)),
+    "in-units": RescaledAugmentation(Rotation2D(), (1.0, 0.0, 2.0), (1.5, 2.0, 1.0)),
 }  # fmt: skip
 
 

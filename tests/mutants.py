@@ -393,7 +393,7 @@ MUTANTS = [
         "models/likelihoods/likelihood.py",
         "test_extension.py",
         ('_OF_DENSITY = (\n    "kind", ', "_OF_DENSITY = (\n    "),
-        ('"sites", "given",', '"sites",'),
+        ('"site_likelihood", "data_term",', '"site_likelihood",'),
     ),
     *planted(
         "models/likelihoods/counts.py",

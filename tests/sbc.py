@@ -43,7 +43,7 @@ def mcmc(init: str, seed: int) -> Ranks:
     bound = prior.bind(network.layout)
     generator = torch.Generator().manual_seed(seed)
     x = np.linspace(-2, 2, 12)
-    theta = bound.collapsed().sample(1, generator=generator)
+    theta = bound.collapse().sample(1, generator=generator)
     sigma = float(torch.randn(1, generator=generator, dtype=torch.float64).abs())
     f = network.forward(theta, torch.as_tensor(x)[:, None])[0, :, 0]
     y = f + sigma * torch.randn(12, generator=generator, dtype=torch.float64)
@@ -59,7 +59,10 @@ def mcmc(init: str, seed: int) -> Ranks:
     pairs = {
         "f(0.7)": (network.forward(draws, at)[:, 0, 0], network.forward(theta, at)[0, 0, 0]),
         "noise": (torch.as_tensor(reg.noise_std_samples_).flatten(), sigma),
-        "|W1|^2": (bound.sums(draws.square())[:, 0], bound.sums(theta.square())[0, 0]),
+        "|W1|^2": (
+            bound.sum_by_group(draws.square())[:, 0],
+            bound.sum_by_group(theta.square())[0, 0],
+        ),
     }
     return {name: float(weight @ (d < truth).numpy()) for name, (d, truth) in pairs.items()}
 

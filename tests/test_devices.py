@@ -96,7 +96,7 @@ def fitted_there(name: str) -> Any:
     case = FITS[name]
     there = clone(case.estimator).set_params(device="cuda", **ALIKE.get(name, {}))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "host_uniforms", lambda n, generator: torch.rand(
+        patch.setattr(kernels, "sample_host_uniforms", lambda n, generator: torch.rand(
             n, generator=generator, device=generator.device, dtype=torch.float64
         ).tolist())  # fmt: skip
         return there.fit(case.X, case.y)
@@ -187,7 +187,7 @@ def test_a_warm_start_goes_on_on_the_other_device(name, first, second, cuda):
 def test_memory_is_asked_of_the_device_that_holds_it(full, said, cuda, monkeypatch):
     free = {"cpu": 1e12, "cuda": 1e12, full: 50.0}
     monkeypatch.setattr(memory, "available_bytes", lambda device: free[device.type])
-    monkeypatch.setattr(memory, "ALWAYS_THERE", 0)
+    monkeypatch.setattr(memory, "SMALL_ALLOCATION", 0)
     model = clone(FITS["mcmc-regressor"].estimator)
     with pytest.raises(MemoryError, match=said):
         model.set_params(device="cuda").fit(X, NUMBERS)

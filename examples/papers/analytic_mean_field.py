@@ -13,7 +13,7 @@ from torch import Tensor
 
 from skbayes_sym.factorization.factor_model import FactorModel, FactorState
 from skbayes_sym.models.likelihoods.noise import Gaussian
-from skbayes_sym.numerics.optimise import lowest
+from skbayes_sym.numerics.optimise import minimise_scalar
 
 
 class _Components(NamedTuple):
@@ -79,7 +79,9 @@ def analytic_mean_field(matrix: Tensor, model: FactorModel) -> FactorState:
             parts = _components(g[:k], shape, noise, prior_variance)
             return -_elbo(parts, g[:k], total, shape, noise, prior_variance)
 
-        noise_variance = exp(lowest(loss, *(log(variance) for variance in model.noise_range)))
+        noise_variance = exp(
+            minimise_scalar(loss, *(log(variance) for variance in model.noise_range))
+        )
     parts = _components(g[:k], shape, noise_variance, prior_variance)
     quarter = k**0.25
     mean = quarter * torch.cat([u[:, :k] * parts.left, vt[:k].mT * parts.right])

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.factorization.factor_model import FactorState
-from skbayes_sym.numerics.optimise import by_autograd, lbfgs
+from skbayes_sym.numerics.optimise import lbfgs, with_gradient
 from skbayes_sym.symmetry.gaps.rotations import SecondMoment
 
 _TRAINING_DRAWS, _REPORT_DRAWS, _STEPS = 16, 256, 150
@@ -74,7 +74,7 @@ def printed_objective(matrix: Tensor, start: FactorState, *, generator: torch.Ge
 
     few, many = noise.split([_TRAINING_DRAWS, _REPORT_DRAWS])
     first = torch.cat([start.mean.double().flatten(), sides.double()])
-    best = lbfgs(by_autograd(lambda p: -objective(p, few)), first, max_iter=_STEPS)
+    best = lbfgs(with_gradient(lambda p: -objective(p, few)), first, max_iter=_STEPS)
     return float(objective(best, many))
 
 

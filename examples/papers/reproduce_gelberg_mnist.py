@@ -51,7 +51,7 @@ from paper_data import load_dataset
 from scipy.stats import binom
 
 from skbayes_sym import Adam, Symmetrized, SymmetrizedVIClassifier
-from skbayes_sym.numerics.optimise import last_tenth_gain
+from skbayes_sym.numerics.optimise import compute_final_gain
 from skbayes_sym.symmetry.gaps.unit_gap import InfoNCE
 
 N_TRAIN, BATCH_SIZE = 8000, 100
@@ -165,7 +165,7 @@ def run_one(setting, width, method, seed):
     return Outcome(
         accuracy, log_density, model.elbo_, model.elbo_mean_field_, model.symmetry_gap_,
         model.saturation_, cpu_seconds,
-        last_tenth_gain(model.elbo_curve_).exceeds(1e-2 * len(X)),
+        compute_final_gain(model.elbo_curve_).exceeds(1e-2 * len(X)),
         model.posterior_.loc, model.posterior_.scale,
     )  # fmt: skip
 

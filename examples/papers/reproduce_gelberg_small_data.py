@@ -50,7 +50,7 @@ from joblib import Parallel, delayed
 from paper_data import load_dataset
 
 from skbayes_sym import Symmetrized, SymmetrizedVIRegressor
-from skbayes_sym.numerics.optimise import last_tenth_gain
+from skbayes_sym.numerics.optimise import compute_final_gain
 from skbayes_sym.symmetry.gaps.unit_gap import Exact, InfoNCE, UnitGap
 
 TRAINING_ROWS = {"diabetes": 50, "energy": 100, "concrete": 100}
@@ -123,7 +123,7 @@ def run_one(name, split, method, max_iter):
         elbo_mean_field=model.elbo_mean_field_,
         n_active=count_active(model),
         cpu_seconds=cpu_seconds,
-        still_rises=last_tenth_gain(model.elbo_curve_).exceeds(1e-2 * len(X)),
+        still_rises=compute_final_gain(model.elbo_curve_).exceeds(1e-2 * len(X)),
     )
 
 

@@ -33,15 +33,15 @@ from skbayes_sym.models.likelihoods.likelihood import Likelihood, TargetLikeliho
 from skbayes_sym.models.predictive_mixtures import Predictive
 from skbayes_sym.numerics.arguments import (
     check_count,
+    check_not_masked,
     draw_seed,
-    refuse_masked,
-    shown,
-    unique_labels,
+    short_repr,
+    unique_classes,
 )
-from skbayes_sym.numerics.memory import draws_part, require_memory
+from skbayes_sym.numerics.memory import draws_allocation, require_memory
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.numerics.runtime import filters_lock
-from skbayes_sym.numerics.tables import unusual_names, without_mask
+from skbayes_sym.numerics.tables import fill_masked, non_string_column_names
 
 _HOST = torch.device("cpu")
 
@@ -62,7 +62,7 @@ def encode_classes(classes: Array, labels: Any) -> tuple[Array, Array]:
     except TypeError as error:
         raise TypeError(
             f"y must hold labels of one kind, as those of fit ({classes.tolist()}), got "
-            f"{shown(labels.tolist())}."
+            f"{short_repr(labels.tolist())}."
         ) from error
     return codes, np.asarray(classes[codes] == labels)
 
@@ -77,11 +77,11 @@ class BayesianClassifierMixin(ClassifierMixin):
     _unsupported_likelihoods: ClassVar[tuple[type, ...]] = (TargetLikelihood,)
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
-        X = without_mask(X)
+        X = fill_masked(X)
         require_rows(X)
         refuse_categorical(X)
-        refuse_masked("y", y)
-        names = unusual_names(X)
+        check_not_masked("y", y)
+        names = non_string_column_names(X)
         with numeric_conversion("X", ENCODE, X):
             X, y = validate_data(self, X, y, dtype=FLOATS)
             check_classification_targets(y)
@@ -110,8 +110,8 @@ class BayesianClassifierMixin(ClassifierMixin):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy of `predict`: the share of rows, or of ``sample_weight``, whose class it is."""
-        refuse_masked("y", y)
-        unique_labels(np.asarray(y), "y")
+        check_not_masked("y", y)
+        unique_classes(np.asarray(y), "y")
         predicted = self.predict(X)
         with filters_lock:
             return float(accuracy_score(y, predicted, sample_weight=sample_weight))
@@ -137,7 +137,7 @@ class BayesianClassifierMixin(ClassifierMixin):
         n = check_count("n_samples", n_samples)
         seed = draw_seed(random_state)
         check_is_fitted(self)
-        parts = [draws_part(n, num_samples(X), len(self.classes_))]
+        parts = [draws_allocation(n, num_samples(X), len(self.classes_))]
         require_memory(parts, _HOST, task="sample_f")
 
         def functions(x: Tensor, rows: slice) -> list[Tensor]:
@@ -168,7 +168,7 @@ class BayesianClassifierMixin(ClassifierMixin):
 
     def _encode_observed_classes(self, y: Any, n_rows: int) -> tuple[Array, Array]:
         """Columns of `predict_proba` that labels belong to, and whether they are known at all."""
-        refuse_masked("y", y)
+        check_not_masked("y", y)
         labels = np.asarray(y).ravel()
         if len(labels) != n_rows:
             raise ValueError(f"X has {n_rows} rows and y {len(labels)}: they must match.")

@@ -25,22 +25,22 @@ from skbayes_sym.base.scikit_learn import safe_indexing, validate_data
 from skbayes_sym.base.stacking_weights import mixture
 from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture
-from skbayes_sym.numerics.arguments import shown
+from skbayes_sym.numerics.arguments import short_repr
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.numerics.tables import (
     MISSING,
     UNKNOWN,
     Levels,
     Table,
+    check_no_dates,
     column_kind,
+    fill_masked,
     level_key,
     level_number,
     missing_rows,
+    non_string_column_names,
     read_table,
-    refuse_dates,
     to_float,
-    unusual_names,
-    without_mask,
 )
 
 _MAX_ONE_HOT = 30  # levels with a column of their own
@@ -152,8 +152,8 @@ class Columns:
                 what = "1 row" if len(unknown) == 1 else f"{len(unknown)} rows"
                 warn_user(
                     f"column {column.name!r} of X holds levels that fit hasn't seen, such as "
-                    f"{shown(given[unknown[0]])} ({what}): predictions for them are averaged over "
-                    "the known levels.",
+                    f"{short_repr(given[unknown[0]])} ({what}): predictions for them are averaged "
+                    "over the known levels.",
                     UserWarning,
                 )
         if not is_open.any():
@@ -176,7 +176,7 @@ class Columns:
         ]
         for column, values, code in zip(self.columns, table.columns, codes, strict=True):
             if code is not None:
-                refuse_dates(values, column.name)
+                check_no_dates(values, column.name)
         return self._join(table, codes), codes
 
     def _join(self, table: Table, codes: Sequence[Array | None]) -> Array:
@@ -406,7 +406,7 @@ class TabularInputMixin:
         return tags
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
-        X = without_mask(X)
+        X = fill_masked(X)
         require_rows(X)
         table = as_table(X)
         columns = None if table is None else Columns.from_table(table)
@@ -414,7 +414,7 @@ class TabularInputMixin:
         checked: tuple[Array, Array] = super()._check_targets(numbers, y)  # type: ignore[misc]
         if table is not None:
             validate_data(self, X, skip_check_array=True)  # the columns that were given
-            self._column_names_in_ = unusual_names(X)
+            self._column_names_in_ = non_string_column_names(X)
         self.columns_in_ = columns
         if columns is None:
             self._medians_in_ = _median(checked[0])
@@ -425,7 +425,7 @@ class TabularInputMixin:
 
     def _check_inputs(self, X: Any) -> Any:
         check_is_fitted(self)
-        X = without_mask(X)
+        X = fill_masked(X)
         table = None
         if self.columns_in_ is None:
             if not (isinstance(X, np.ndarray) and X.dtype.kind in "fiub"):

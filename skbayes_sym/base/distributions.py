@@ -26,11 +26,11 @@ from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.models.predictive_mixtures import NormalMixture, TargetPredictive, crps
 from skbayes_sym.numerics.arguments import (
     check_count,
+    check_not_masked,
     check_random_state,
     draw_seed,
-    refuse_masked,
 )
-from skbayes_sym.numerics.memory import draws_part, require_memory
+from skbayes_sym.numerics.memory import draws_allocation, require_memory
 
 _GAUSS_NODES, _GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(8)
 _REACH = np.arange(-12.0, 13.0)  # where integrals over a normal are divided, standard deviations
@@ -253,13 +253,13 @@ def check_draws(n: Any, shape: tuple[int, ...]) -> int:
     """Check the number of draws of predictions of ``shape``, and that they fit into memory."""
     n = check_count("n", n)
     n_rows, n_targets = (*shape, 1)[:2]
-    require_memory([draws_part(n, n_rows, n_targets)], torch.device("cpu"), task="sample")
+    require_memory([draws_allocation(n, n_rows, n_targets)], torch.device("cpu"), task="sample")
     return n
 
 
 def observed_targets(y: Any) -> Array:
     """Observed targets as numbers of any shape; ValueError of what is none, or missing."""
-    refuse_masked("y", y)
+    check_not_masked("y", y)
     try:
         raw = np.asarray(y)
         if raw.dtype.kind in "cM":
@@ -1006,7 +1006,7 @@ class ClassPredictive:
         -------
         ndarray of shape (n_samples,) or (G, n_samples)
         """
-        refuse_masked("y", y)
+        check_not_masked("y", y)
         labels = np.asarray(y)
         n_rows = len(self)
         if labels.shape[-1:] not in {(), (1,), (n_rows,)}:

@@ -40,9 +40,9 @@ from skbayes_sym.base.scikit_learn import (
 from skbayes_sym.base.training import Training, default_batch_size
 from skbayes_sym.base.warnings import name_in_warnings, warn_user
 from skbayes_sym.models.model import Model
-from skbayes_sym.numerics.arguments import is_number, shown
+from skbayes_sym.numerics.arguments import is_number, short_repr
 from skbayes_sym.numerics.runtime import explain_torch_errors
-from skbayes_sym.numerics.tables import check_column_names, without_mask
+from skbayes_sym.numerics.tables import check_column_names, fill_masked
 
 Made = TypeVar("Made")
 
@@ -111,8 +111,8 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
             for item in value if isinstance(value, list | tuple) else [value]:
                 if isinstance(item, type):
                     raise ValueError(
-                        f"{name}={shown(value)} has the class {item.__name__} where an object of "
-                        f"it belongs: give {item.__name__}()."
+                        f"{name}={short_repr(value)} has the class {item.__name__} where an object "
+                        f"of it belongs: give {item.__name__}()."
                     )
                 if isinstance(item, Integral) and not is_number(int(item)):
                     raise ValueError(
@@ -238,7 +238,7 @@ class RowEstimator(BayesianEstimator):
             the first step there is nothing to keep: the previous fit stays. Any other error leaves
             it untouched.
         """
-        X = without_mask(X)
+        X = fill_masked(X)
         with self._fit_environment():
             data = Training.open(self, X, y, sample_weight)
             model = self._make_model(data)
@@ -338,7 +338,7 @@ class RowEstimator(BayesianEstimator):
         check_is_fitted(self)
         if "_fitted_with_" in vars(self):
             self._validate_params()
-        X = without_mask(X)
+        X = fill_masked(X)
         require_rows(X)
         with numeric_conversion("X", ENCODE, X):
             checked: Array = validate_data(

@@ -206,7 +206,7 @@ class NetworkPosterior:
         Those of a group; of a layer, as a unit grows steep where it stands; of a layer against the
         weights that its outputs meet.
         """
-        scales = self.prior.learned
+        scales = self.prior.learned_scales
         layout = self.network.layout
         if scales is None:
             return None

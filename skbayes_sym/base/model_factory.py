@@ -20,14 +20,14 @@ from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import (
     GaussianPrior,
+    GroupScalePrior,
     HalfNormal,
     Normal,
     Prior,
-    ScalesByGroup,
     UnboundPrior,
-    checked_scales,
+    check_scales,
 )
-from skbayes_sym.numerics.arguments import shown
+from skbayes_sym.numerics.arguments import short_repr
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.group import (
     NotInvariantError,
@@ -67,7 +67,7 @@ def layer_sizes(units: Any) -> tuple[int, ...]:
 def scale_array(prior: PriorParameter, **sizes: int) -> Array:
     """``prior`` as an array of one number, or of as many as one of the sizes named."""
     with numeric_conversion("prior"):
-        return checked_scales(cast(npt.ArrayLike, prior), **sizes)
+        return check_scales(cast(npt.ArrayLike, prior), **sizes)
 
 
 def check_noise_std(noise_std: Any, n_targets: int) -> Array:
@@ -96,7 +96,7 @@ def gaussian_noise(noise_std: Any, data: Training, previous: Array | None = None
         largest = LARGEST[data.dtype]
         if not ((fixed >= 1.0 / largest) & (fixed <= largest)).all():
             raise ValueError(
-                f"noise_std={noise_std!r} is {shown(fixed.tolist())} in units of the targets' "
+                f"noise_std={noise_std!r} is {short_repr(fixed.tolist())} in units of the targets' "
                 f"scale, and must lie between {1.0 / largest:g} and {largest:g} there."
             )
         return Gaussian(torch.as_tensor(np.log(fixed)), learn=False)
@@ -111,7 +111,7 @@ def resolve_prior(prior: PriorParameter) -> UnboundPrior | None:
     if hasattr(prior, "half_width"):  # an augmentation, which has a `bind` of its own
         raise ValueError(
             f"prior must be 'learn', scales of normals, or an object such as ARD(), got "
-            f"{shown(prior)}, a transformation of the input: LILARegressor takes it."
+            f"{short_repr(prior)}, a transformation of the input: LILARegressor takes it."
         )
     return prior if isinstance(prior, UnboundPrior) else Normal(prior)
 
@@ -157,18 +157,18 @@ def require_normal_prior(prior: Prior) -> GaussianPrior:
     return cast(GaussianPrior, prior.gaussian())
 
 
-def require_normal_or_learned_prior(prior: Prior) -> GaussianPrior | ScalesByGroup:
+def require_normal_or_learned_prior(prior: Prior) -> GaussianPrior | GroupScalePrior:
     """The prior, for methods whose formulas need zero-mean normals, of scales given or learned."""
     return learned_scales(prior) or require_normal_prior(prior)
 
 
-def learned_scales(prior: Prior) -> ScalesByGroup | None:
+def learned_scales(prior: Prior) -> GroupScalePrior | None:
     """The prior, if its scales are learned."""
-    return prior.learned if prior.gaussian() is not None else None
+    return prior.learned_scales if prior.gaussian() is not None else None
 
 
 def scale_attributes(
-    prior: ScalesByGroup,
+    prior: GroupScalePrior,
     log_precision: Tensor | None = None,
     name: str = "",
     weights: Array | None = None,
@@ -191,9 +191,9 @@ def scale_attributes(
     return attributes
 
 
-def group_scales(prior: Prior) -> ScalesByGroup:
+def group_scales(prior: Prior) -> GroupScalePrior:
     """The prior as scales by group; one that learns nothing keeps its own."""
-    return prior.learned or ScalesByGroup.given(require_normal_prior(prior).scale)
+    return prior.learned_scales or GroupScalePrior.fixed(require_normal_prior(prior).scale)
 
 
 def resolve_symmetry(

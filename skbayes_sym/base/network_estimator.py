@@ -27,7 +27,7 @@ from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import HalfNormal, LayerScales, Prior, UnboundPrior
-from skbayes_sym.numerics.memory import prior_part, require_memory
+from skbayes_sym.numerics.memory import prior_allocation, require_memory
 from skbayes_sym.symmetry.group import SymmetryGroup, Trivial, invariant_subgroup
 
 # Of the parameters that take objects, for estimators that have them.
@@ -55,7 +55,9 @@ class NetworkEstimator(RowEstimator):
     def _make_model(self, data: Training) -> Model:
         likelihood = self._make_likelihood(data)
         network = self._make_network(data, likelihood.n_outputs(self._count_outputs(data)))
-        require_memory([data.rows_allocation, prior_part(network.layout.n_params)], data.device)
+        require_memory(
+            [data.rows_allocation, prior_allocation(network.layout.n_params)], data.device
+        )
         prior = self._make_prior(network)
         return Model(network, likelihood, prior, self._symmetry_group(network, prior))
 

@@ -7,7 +7,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from skbayes_sym.numerics.gaussian import kl_elementwise, log_normal, log_normal_multivariate
+from skbayes_sym.numerics.gaussian import (
+    kl_elementwise,
+    multivariate_normal_log_prob,
+    normal_log_prob,
+)
 from skbayes_sym.numerics.linalg import cholesky, log_det
 from skbayes_sym.numerics.random import float64_normal
 
@@ -32,7 +36,7 @@ class MeanFieldGaussian:
         """Log density in nats, (*B, P) -> (*B,)."""
         theta = torch.as_tensor(theta)
         loc, scale = (torch.as_tensor(a).to(theta) for a in (self.loc, self.scale))
-        return log_normal((theta - loc).square(), scale.log()).sum(-1)
+        return normal_log_prob((theta - loc).square(), scale.log()).sum(-1)
 
     def kl_from(self, prior_scale: npt.ArrayLike) -> float:
         """KL[q || N(0, prior_scale^2)] in nats, closed form."""
@@ -109,12 +113,12 @@ class MatrixPosterior(NamedTuple):
         mean, root = (t.to(theta.device) for t in (self.mean, self._root(self.cov)))
         off = (theta.unflatten(-1, mean.shape) - mean).unsqueeze(-1)
         z = torch.linalg.solve_triangular(root, off, upper=False).squeeze(-1)
-        return log_normal_multivariate((z * z).sum(-1), log_det(root), mean.shape[1]).sum(-1)
+        return multivariate_normal_log_prob((z * z).sum(-1), log_det(root), mean.shape[1]).sum(-1)
 
     @staticmethod
     def _root(cov: Tensor) -> Tensor:
         return cholesky(
             cov,
-            what="The covariance of a row",
+            name="The covariance of a row",
             remedy="A point estimate (solver='map') has no draws and no density.",
         )

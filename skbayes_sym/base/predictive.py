@@ -38,7 +38,7 @@ from skbayes_sym.models.predictive_mixtures import (
     NormalMixture,
     TargetPredictive,
     Uncertainty,
-    counted_units,
+    snap_to_counts,
 )
 from skbayes_sym.numerics.arguments import check_random_state
 
@@ -87,9 +87,9 @@ class ForeignTargets(TargetPredictive):
     def take(self, rows: Array) -> "ForeignTargets":
         return ForeignTargets(self.distribution[rows], self.location, self.scale)
 
-    def in_units(self, mean: Tensor, scale: Tensor) -> "ForeignTargets":
+    def rescale(self, mean: Tensor, scale: Tensor) -> "ForeignTargets":
         units = float(mean) + float(scale) * self.location, float(scale) * self.scale
-        return ForeignTargets(self.distribution, *(counted_units(*units, self.is_discrete)))
+        return ForeignTargets(self.distribution, *(snap_to_counts(*units, self.is_discrete)))
 
     @property
     def units(self) -> tuple[float, float]:

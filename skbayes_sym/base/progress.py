@@ -106,7 +106,7 @@ class Schedule(NamedTuple):
     max_iter: int
     tol: float | None  # on the loss, absolute; None: never
     factor: Callable[[float], float] = half_constant_half_linear
-    is_cautious: bool = False  # see `minimise`
+    conservative: bool = False  # see `minimise`
 
 
 class FitProgress:
@@ -238,7 +238,7 @@ class FitProgress:
             on_step=on_step,
             schedule=schedule.factor,
             tol=schedule.tol,
-            is_cautious=schedule.is_cautious,
+            conservative=schedule.conservative,
         )
 
 

@@ -36,11 +36,11 @@ from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.predictive_mixtures import TargetPredictive
 from skbayes_sym.models.priors import HalfNormal
-from skbayes_sym.numerics.arguments import check_count, draw_seed, refuse_masked
-from skbayes_sym.numerics.memory import covariance_part, draws_part, require_memory
+from skbayes_sym.numerics.arguments import check_count, check_not_masked, draw_seed
+from skbayes_sym.numerics.memory import covariance_allocation, draws_allocation, require_memory
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.numerics.runtime import filters_lock
-from skbayes_sym.numerics.tables import unusual_names, without_mask
+from skbayes_sym.numerics.tables import fill_masked, non_string_column_names
 
 _HOST = torch.device("cpu")
 
@@ -91,11 +91,11 @@ class BayesianRegressorMixin(RegressorMixin):
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
         self._likelihood_requirement.require(self.resolved_likelihood, "likelihood")
         target = get_tags(self).target_tags
-        X = without_mask(X)
+        X = fill_masked(X)
         require_rows(X)
         refuse_categorical(X)
-        refuse_masked("y", y)
-        names = unusual_names(X)
+        check_not_masked("y", y)
+        names = non_string_column_names(X)
         self._refuse_labels(y)
         with numeric_conversion("X and y", ENCODE, X):
             X, y = validate_data(
@@ -327,7 +327,9 @@ class BayesianRegressorMixin(RegressorMixin):
 
         def targets(x: Tensor, n: int, generator: torch.Generator) -> Tensor:
             return (
-                self.predictor(x).sample_conditionals(x, n, generator=generator).sample_draws(rng)
+                self.predictor(x)
+                .sample_conditionals(x, n, generator=generator)
+                .sample_per_draw(rng)
             )
 
         return self._join_functions(X, n_samples, seed, targets, "sample_y")
@@ -350,7 +352,7 @@ class BayesianRegressorMixin(RegressorMixin):
         """Join draws ``draw(x, n, generator)`` (n, N, T) of blocks of rows, in target units."""
         X = self._check_inputs(X)
         n = check_count("n_samples", n)
-        require_memory([draws_part(n, len(X), len(self.y_scale_))], _HOST, task=task)
+        require_memory([draws_allocation(n, len(X), len(self.y_scale_))], _HOST, task=task)
         values = np.empty((n, len(X), len(self.y_scale_)))
         with prediction_environment():
             for x, rows in self._indexed_blocks(X):
@@ -364,7 +366,7 @@ class BayesianRegressorMixin(RegressorMixin):
 
     def _mean_and_covariance(self, X: Any) -> tuple[Array, Array]:
         rows = self._check_inputs(X)
-        parts = [covariance_part(len(rows), len(self.y_scale_))]
+        parts = [covariance_allocation(len(rows), len(self.y_scale_))]
         require_memory(parts, _HOST, task="return_cov=True")
         with prediction_environment():
             x = self._full_input(rows)
@@ -388,7 +390,7 @@ class BayesianRegressorMixin(RegressorMixin):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Coefficient of determination R^2 of `predict`, the mean over targets."""
-        refuse_masked("y", y)
+        check_not_masked("y", y)
         predicted = self.predict(X)
         with numeric_conversion("y"), filters_lock:
             r2 = float(r2_score(y, predicted, sample_weight=sample_weight))
@@ -402,7 +404,7 @@ class BayesianRegressorMixin(RegressorMixin):
     def _check_observed_targets(self, y: Any) -> Array:
         """Targets to judge predictions by, (n_samples, n_targets)."""
         check_is_fitted(self)
-        refuse_masked("y", y)
+        check_not_masked("y", y)
         # Copied, since torch warns of memory that it may not write to, such as a pandas series'.
         with numeric_conversion("y"):
             targets = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", copy=True)
@@ -450,7 +452,7 @@ class BayesianRegressorMixin(RegressorMixin):
         """Functionals of the law in target units, and of targets of the rows, block by block."""
 
         def ask(x: Tensor, rows: slice) -> list[Tensor]:
-            distribution = cast(TargetPredictive, self.predictor(x).distribution(x)).in_units(
+            distribution = cast(TargetPredictive, self.predictor(x).distribution(x)).rescale(
                 *self._target_units(x)
             )
             if y is not None:

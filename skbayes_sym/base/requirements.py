@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator, is_classifier
 from skbayes_sym.base.progress import FitProgress
 from skbayes_sym.base.training import Training
 from skbayes_sym.models.model import Model
-from skbayes_sym.numerics.optimise import Stopped
+from skbayes_sym.numerics.optimise import StopReason
 
 
 def refuse(estimator: BaseEstimator, names: Sequence[str], why: str, instead: str) -> None:
@@ -100,11 +100,12 @@ class Requirements(NamedTuple):
 _OWN_LIKELIHOOD = "Inherit from skbayes_sym.models.Likelihood or TargetLikelihood."
 _LIKELIHOOD = (
     "kind", "is_discrete", "params", "n_params", "n_outputs", "at", "to", "log_prob", "predictive",
-    "given", "scales_targets",
+    "data_term", "scales_targets",
 )  # fmt: skip
 _OF_ONE_OUTPUT = (
     "kind", "is_discrete", "params", "n_params", "at", "to", "expected_log_prob", "predictive",
-    "n_outputs_per_target", "noise_scale", "scales_targets", "sites", "constant_outputs",
+    "n_outputs_per_target", "noise_scale", "scales_targets", "site_likelihood",
+    "fit_constant_outputs",
 )  # fmt: skip
 
 ANY_LIKELIHOOD = Requirement("Any", _OWN_LIKELIHOOD, _LIKELIHOOD)
@@ -164,7 +165,7 @@ NO_HIDDEN_LAYER = Requirement("None: it is linear", "Use hidden_layer_sizes=()."
 ANY_PRIOR = Requirement(
     "Any",
     "Inherit from skbayes_sym.models.Prior.",
-    ("bind", "gaussian", "learned", "kernel", "log_prob", "sample"),
+    ("bind", "gaussian", "learned_scales", "kernel", "log_prob", "sample"),
 )
 NORMAL_PRIOR = Requirement(
     "Independent zero-mean normals",
@@ -175,8 +176,8 @@ NORMAL_PRIOR = Requirement(
 NORMAL_OR_LEARNED_PRIOR = Requirement(
     "Independent zero-mean normals, scales given or learned",
     "Use LayerScales(), ARD() or Normal(scale).",
-    ("gaussian", "learned"),
-    lambda prior: prior.learned is not None or prior.gaussian() is not None,
+    ("gaussian", "learned_scales"),
+    lambda prior: prior.learned_scales is not None or prior.gaussian() is not None,
 )
 
 
@@ -184,7 +185,7 @@ class Fitted(Protocol):
     """Result of a method, final or so far: arrays and numbers, in scaled units."""
 
     @property
-    def stop_reason(self) -> Stopped:
+    def stop_reason(self) -> StopReason:
         """Why its loops ended."""
 
     @property

@@ -55,8 +55,8 @@ from skbayes_sym.base.noise_levels import (
     with_surprises,
 )
 from skbayes_sym.base.predictor import BasePredictor, NetworkComponents, Predictor
-from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture, PooledTargets
-from skbayes_sym.numerics.optimise import by_autograd, lbfgs
+from skbayes_sym.models.predictive_mixtures import CategoricalMixture, LinearPool, NormalMixture
+from skbayes_sym.numerics.optimise import lbfgs, with_gradient
 from skbayes_sym.numerics.random import generator_from
 
 Array = npt.NDArray[np.float64]
@@ -357,7 +357,7 @@ class _ShapeProblem:
         bounds = [self.prior.offset_bounds] * n
         if len(start) > n:
             bounds += [*[(-5.0, 5.0)] * n, *self.prior.bounds]
-        loss = by_autograd(partial(self.loss, offset_std=offset_std))
+        loss = with_gradient(partial(self.loss, offset_std=offset_std))
         return lbfgs(loss, start, max_iter=self.prior.steps, bounds=bounds)
 
     def influence(self, position: Tensor, offset_std: float) -> tuple[Tensor, Tensor]:
@@ -369,7 +369,7 @@ class _ShapeProblem:
         """
         step = 1e-4
         n = self.n_targets
-        loss = by_autograd(partial(self.loss, offset_std=offset_std))
+        loss = with_gradient(partial(self.loss, offset_std=offset_std))
         gradients = []
         hessian = []
         for direction in step * torch.eye(len(position)).to(position):
@@ -613,9 +613,9 @@ class PooledDraws:
         """Noise-free functions, (n, N, 1)."""
         return torch.cat([distribution.means for distribution in self._laws])[self._order]
 
-    def sample_draws(self, rng: np.random.Generator) -> Tensor:
+    def sample_per_draw(self, rng: np.random.Generator) -> Tensor:
         """Targets, (n, N, 1)."""
-        return torch.cat([distribution.sample_draws(rng) for distribution in self._laws])[
+        return torch.cat([distribution.sample_per_draw(rng) for distribution in self._laws])[
             self._order
         ]
 
@@ -675,7 +675,7 @@ def mixture(distributions: Sequence[Law], shares: Sequence[float]) -> Law:
         for distribution in distributions
     ):
         total = sum(shares)
-        return PooledTargets(distributions, [share / total for share in shares])  # type: ignore[arg-type, return-value]
+        return LinearPool(distributions, [share / total for share in shares])  # type: ignore[arg-type, return-value]
     is_of_labels = isinstance(distributions[0], CategoricalMixture)
     log_weights = []
     for distribution, share in zip(every, shares, strict=True):
@@ -750,6 +750,6 @@ def fit_calibration(scores: Tensor, y: Tensor, weight: Tensor) -> Calibration:
         log_probs = _log_probs(position, scores, frequency)[rows, y]
         return 0.5 * ((position - mean) / std).square().sum() - weight @ log_probs
 
-    log_slope, logit = lbfgs(by_autograd(loss), mean, max_iter=100, bounds=bounds).tolist()
+    log_slope, logit = lbfgs(with_gradient(loss), mean, max_iter=100, bounds=bounds).tolist()
     share = float(1.0 / (1.0 + np.exp(-logit)))
     return Calibration(log_slope, share, frequency.cpu().numpy())

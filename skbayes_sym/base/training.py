@@ -25,8 +25,8 @@ from skbayes_sym.base.scikit_learn import check_sample_weight
 from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
-from skbayes_sym.numerics.arguments import draw_seed, refuse_masked
-from skbayes_sym.numerics.memory import Part
+from skbayes_sym.numerics.arguments import check_not_masked, draw_seed
+from skbayes_sym.numerics.memory import MemoryAllocation
 
 FULL_BATCH_ROWS = 1000  # batch_size="auto": all rows up to here ...
 MINIBATCH_ROWS = 200  # ... and this many beyond
@@ -82,7 +82,7 @@ class Training:
         """Validate everything before the first array is allocated for the fit."""
         device = resolve_device(estimator.device)
         X_checked, y_checked = estimator._check_targets(X, y)
-        refuse_masked("sample_weight", sample_weight)
+        check_not_masked("sample_weight", sample_weight)
         with numeric_conversion("sample_weight"):
             weight = check_sample_weight(
                 sample_weight, X_checked, dtype=np.float64, ensure_non_negative=True
@@ -147,11 +147,11 @@ class Training:
         return float(self.rows.weight.sum())
 
     @property
-    def rows_allocation(self) -> Part:
+    def rows_allocation(self) -> MemoryAllocation:
         """Memory of the distinct rows of ``X``, in the precision of the fit."""
         n, d = self.rows.X.shape
         size = self.rows.X.size * self.dtype.itemsize
-        return Part(f"{n} distinct rows of {d} features", size, "Use fewer of them.")
+        return MemoryAllocation(f"{n} distinct rows of {d} features", size, "Use fewer of them.")
 
     @cached_property
     def log_jacobian(self) -> float:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from sklearn.exceptions import ConvergenceWarning
 
-from skbayes_sym.numerics.optimise import OptimiseResult, Stopped, gain
+from skbayes_sym.numerics.optimise import OptimiseResult, StopReason, compute_gain
 
 _NOT_THE_USER = {"skbayes_sym", "sklearn", "contextlib"}
 _whose: ContextVar[str] = ContextVar("_whose", default="")
@@ -96,7 +96,7 @@ def warn_unless_converged(
         return
     curve = [-loss for loss in result.loss_curve]
     for name, share, limit in (("tenth", 10, tol), ("fifth", 5, 10.0 * tol)):
-        rise = gain(curve, max(1, len(curve) // share))
+        rise = compute_gain(curve, max(1, len(curve) // share))
         if rise.exceeds(limit * total_weight):
             warn_user(
                 f"not converged: the last {name} of the {result.n_iter} steps still raised {what} "
@@ -107,7 +107,7 @@ def warn_unless_converged(
 
 
 def warn_moving_mode(
-    curve: Sequence[float], stopped: Stopped, tol: object, total_weight: float
+    curve: Sequence[float], stopped: StopReason, tol: object, total_weight: float
 ) -> None:
     """A warning if a search that was cut short was still moving its best mode.
 

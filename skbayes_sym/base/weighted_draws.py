@@ -118,7 +118,7 @@ class DrawsRegressor(BayesianRegressorMixin, WeightedDraws):
 
     def log_likelihood_samples(self, X: Any, y: Any) -> Array:
         log_p = self.evaluate_functional(
-            X, lambda p, y: [p.draw_log_prob(y).T], self._check_observed_targets(y)
+            X, lambda p, y: [p.log_prob_per_draw(y).T], self._check_observed_targets(y)
         )
         return log_p[0].T.reshape(*self.samples_.shape[:-1], -1)
 
@@ -138,7 +138,7 @@ class DrawsClassifier(BayesianClassifierMixin, WeightedDraws):
     def log_likelihood_samples(self, X: Any, y: Any) -> Array:
         codes, known = self._encode_observed_classes(y, len(self._check_inputs(X)))
         (values,) = self.evaluate_functional(
-            X, lambda distribution, y: [distribution.draw_log_prob(y).T], codes,
+            X, lambda distribution, y: [distribution.log_prob_per_draw(y).T], codes,
             distribution=lambda x: self._draws_predictor(x).distribution(x),
         )  # fmt: skip
         values = np.where(known, values.T, -np.inf)

@@ -44,7 +44,7 @@ from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.mlp import IDENTITY, MLP, RELU
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.models.priors import LayerScales, Normal, UnboundPrior
-from skbayes_sym.numerics.optimise import Stopped, most_severe
+from skbayes_sym.numerics.optimise import StopReason, combine_stop_reasons
 from skbayes_sym.symmetry.group import Trivial
 
 # Fitted attributes of a part's own method, and how a pool calls them.
@@ -143,8 +143,8 @@ class Parts(NamedTuple):
         return 0 if self.members is None else len(self.members.theta)
 
     @property
-    def stop_reason(self) -> Stopped:
-        return most_severe([fit.stop_reason for fit in self if fit is not None])
+    def stop_reason(self) -> StopReason:
+        return combine_stop_reasons([fit.stop_reason for fit in self if fit is not None])
 
     @property
     def were_stopped(self) -> bool:
@@ -169,7 +169,7 @@ class PoolFit:
         return sum(fit.n_iter for fit in self.parts if fit is not None)
 
     @property
-    def stop_reason(self) -> Stopped:
+    def stop_reason(self) -> StopReason:
         return self.parts.stop_reason
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:

@@ -17,11 +17,11 @@ from skbayes_sym.numerics.tables import (
     Table,
     column_kind,
     column_names,
+    fill_masked,
     level_key,
     missing_rows,
     read_table,
     to_float,
-    without_mask,
 )
 from skbayes_sym.student import Student, to_text
 
@@ -87,7 +87,7 @@ def teacher_columns(model: BaseEstimator, X: Any) -> TeacherColumns:
 
 def table_of_rows(X: Any) -> Table:
     """Columns of rows to learn from."""
-    table = read_table(without_mask(X))
+    table = read_table(fill_masked(X))
     if table is None:
         raise ValueError(f"X must be a table with two axes, got shape {np.shape(X)}.")
     return table

@@ -52,9 +52,9 @@ from skbayes_sym.laplace.map import (
 )
 from skbayes_sym.models.likelihoods.noise import Heteroscedastic, StudentT
 from skbayes_sym.models.model import Batches, Model
-from skbayes_sym.models.priors import ScalesByGroup
-from skbayes_sym.numerics.memory import Part, require_memory
-from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, Stopped
+from skbayes_sym.models.priors import GroupScalePrior
+from skbayes_sym.numerics.memory import MemoryAllocation, require_memory
+from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, StopReason
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 from skbayes_sym.numerics.runtime import run_parallel
 
@@ -198,7 +198,7 @@ class EnsembleFit:
     log_posterior: Array | None = None
     loss_curve: Array | None = None
     n_iter: int = 0
-    stop_reason: Stopped = "max_iter"
+    stop_reason: StopReason = "max_iter"
     refit: RefitResult | None = None
     noise_dof: Array | None = None
     leverage: Tensor | None = None
@@ -213,7 +213,7 @@ class EnsembleFit:
         """Fitted attributes of the estimator by name."""
         attributes: dict[str, Any] = {"samples_": self.theta, "_likelihood_params_": self.log_noise}
         if self.log_precision is not None:
-            prior: ScalesByGroup = model.prior  # type: ignore[assignment]
+            prior: GroupScalePrior = model.prior  # type: ignore[assignment]
             hyper = torch.as_tensor(self.log_precision)
             attributes |= scale_attributes(prior, hyper, "prior_scale_samples_")
         noise_scale = self.noise_scale(model)
@@ -359,7 +359,7 @@ class DeepEnsemble:
         """Refuse a fit whose curvature doesn't fit into memory."""
         n_params = model.network.layout.n_params
         n_bytes = 8 * count_curvature_entries(data.n_rows, model.network.n_outputs, n_params)
-        curvature = Part(
+        curvature = MemoryAllocation(
             f"the curvature of a member of {n_params:,} weights",
             n_bytes,
             "Lower hidden_layer_sizes, or give prior a number.",

@@ -96,6 +96,6 @@ def subtract_context(data: Entries, row_prior: ContextPosterior | None) -> Entri
 def _root(matrix: Tensor) -> Tensor:
     return cholesky(
         matrix,
-        what="The precision of effects of the context",
+        name="The precision of effects of the context",
         remedy="Leave out columns that repeat others.",
     )

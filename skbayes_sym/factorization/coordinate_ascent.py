@@ -25,7 +25,7 @@ from skbayes_sym.factorization.sparse_entries import (
 )
 from skbayes_sym.numerics.gaussian import LOG_2PI
 from skbayes_sym.numerics.linalg import cholesky, log_det, matrix_blocks
-from skbayes_sym.numerics.runtime import positions
+from skbayes_sym.numerics.runtime import index_tensor
 from skbayes_sym.symmetry.gaps.gap import GapGradient
 from skbayes_sym.symmetry.gaps.rotations import row_root
 
@@ -170,7 +170,7 @@ def compute_row_statistics(
     total = torch.zeros(cov.shape[1:], dtype=torch.float64, device=cov.device)
     for begin, end in matrix_blocks(len(cov), cov.shape[1]):
         total += cov[begin:end].double().sum(0)
-    free = positions(side.free, cov)
+    free = index_tensor(side.free, cov)
     return problem.priors[index].moments(mean[:, free], total[free][:, free])
 
 
@@ -233,7 +233,7 @@ def compute_row_conditionals(
         torch.maximum(diagonal, least, out=diagonal)
     factor = cholesky(
         precision,
-        what="The precision of a row",
+        name="The precision of a row",
         remedy="The noise is too small next to the prior: give a larger noise_std, or "
         "give X as float64.",
     )
@@ -343,7 +343,7 @@ def update_factor(
     # The answer saves a pass over the covariances, and costs a GPU a wait.
     if ratio.device.type != "cpu" or bool((ratio != 1.0).any()):
         cov[side.own, :k, :k] *= ratio[:, None, None]
-    variances = cov[side.own].diagonal(dim1=-2, dim2=-1)[:, positions(free.free, cov)]
+    variances = cov[side.own].diagonal(dim1=-2, dim2=-1)[:, index_tensor(free.free, cov)]
     fit, log_det_precision = totals.read(ratio)
     entropy = family.entropy(variances, log_det_precision)
     return fit, entropy, None if family.is_isotropic else totals.sums

@@ -120,7 +120,7 @@ class EntryPredictive(PredictiveDistribution):
         if self.labels is not None:
             return OrdinalMixture(distribution, torch.as_tensor(self.labels, dtype=torch.float64))
         units = torch.tensor([[self.location], [self.scale]], dtype=torch.float64)
-        moved: TargetPredictive = distribution.in_units(*units)
+        moved: TargetPredictive = distribution.rescale(*units)
         return moved
 
     def _each(self, ask: Callable[..., Tensor], *arrays: Array) -> Array:
@@ -166,7 +166,7 @@ class EntryPredictive(PredictiveDistribution):
     def sample(self, n: int = 1, random_state: Any = 0) -> Array:
         """Draws with their noise, (n_entries, n); entries that share a row or column depend."""
         noise = np.random.default_rng(draw_seed(random_state))
-        return np.asarray(self._drawn(n, random_state).sample_draws(noise)[..., 0].numpy().T)
+        return np.asarray(self._drawn(n, random_state).sample_per_draw(noise)[..., 0].numpy().T)
 
     def functions(self, n: int = 1, random_state: Any = 0) -> Array:
         """Draws without noise, (n_entries, n): expected entries given the factors of each draw.

@@ -366,7 +366,7 @@ def _drawer(side: FactorMoments, asked: Array) -> Callable[[np.random.Generator]
 def make_cholesky(matrix: Tensor) -> Tensor:
     """Cholesky factors of covariances or precisions of rows."""
     return cholesky(
-        matrix, what="A matrix of the rows' prior", remedy="Give prior a number near 1."
+        matrix, name="A matrix of the rows' prior", remedy="Give prior a number near 1."
     )
 
 

@@ -76,7 +76,7 @@ def expected(likelihood: Likelihood, seen: EntryMoments) -> ExpectedLogProb:
     y = format_targets(likelihood, seen.value.double())
     likelihood = likelihood.to(mean)
     parts = [
-        likelihood.bound(*(t[b : b + _BLOCK] for t in (mean, variance, y)))
+        likelihood.approximate_expected_log_prob(*(t[b : b + _BLOCK] for t in (mean, variance, y)))
         for b in range(0, max(len(y), 1), _BLOCK)
     ]
     return ExpectedLogProb(*(torch.cat(part) for part in zip(*parts, strict=True)))

@@ -434,7 +434,13 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
             return named
         why = f"{likelihood=} has parameters of its own"
         refuse(self, ["noise_std"], why, "likelihood='gaussian'")
-        members = ("n_params", "bound", "predictive", "n_outputs_per_target", "scales_targets")
+        members = (
+            "n_params",
+            "approximate_expected_log_prob",
+            "predictive",
+            "n_outputs_per_target",
+            "scales_targets",
+        )
         remedy = "skbayes_sym.models has some, and Likelihood the members of one's own."
         require_members(likelihood, members, parameter="likelihood", remedy=remedy)
         is_single = likelihood.n_outputs_per_target == 1

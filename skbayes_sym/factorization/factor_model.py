@@ -13,9 +13,9 @@ from skbayes_sym.factorization.entry_sites import noise_variance
 from skbayes_sym.factorization.hyperpriors import FactorPrior, Hyperprior, RowPrior
 from skbayes_sym.factorization.sparse_entries import Coordinates, Entries
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.numerics.optimise import Stopped
+from skbayes_sym.numerics.optimise import StopReason
 from skbayes_sym.numerics.random import Estimate, float64_normal, generator_from, spawn_seeds
-from skbayes_sym.numerics.runtime import positions
+from skbayes_sym.numerics.runtime import index_tensor
 from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.units import UnitGroup, Units
@@ -163,7 +163,7 @@ class FactorProblem:
         identity = torch.eye(mean.shape[1], dtype=like.dtype, device=like.device)
         cov = (variance * identity).repeat(n, 1, 1)
         for rows, side in zip(self.data.sides, network.sides, strict=True):
-            pinned = positions(side.pinned, cov)
+            pinned = index_tensor(side.pinned, cov)
             cov[rows.own, pinned, pinned] = 0.0
         context = self.data.by_row.context
         effects = None if context is None else ContextPosterior.narrow(context)
@@ -194,7 +194,7 @@ class SolverResult:
 
     posterior: FactorState  # or the moments of what stands for it
     n_iter: int = 0
-    stopped: Stopped = "max_iter"
+    stopped: StopReason = "max_iter"
     curve: tuple[float, ...] = ()
     bounds: FactorBounds | None = None  # of variational posteriors
     draws: Tensor | None = None  # (S, n + m, D); aligned draws

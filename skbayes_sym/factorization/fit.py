@@ -29,7 +29,7 @@ from skbayes_sym.factorization.training import MatrixTrainingData
 from skbayes_sym.models.likelihoods.ordinal import Ordinal
 from skbayes_sym.numerics.diagnostics import rank_rhat
 from skbayes_sym.numerics.linalg import matrix_blocks
-from skbayes_sym.numerics.memory import Part, require_memory
+from skbayes_sym.numerics.memory import MemoryAllocation, require_memory
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,9 @@ class Factorization:
         d = model.network.n_coordinates
         what = f"the covariances of {n_rows:,} rows and columns in {d} components"
         remedy = "Lower n_components, or give X as float32."
-        require_memory([Part(what, 3 * n_rows * d**2 * data.dtype.itemsize, remedy)], data.device)
+        require_memory(
+            [MemoryAllocation(what, 3 * n_rows * d**2 * data.dtype.itemsize, remedy)], data.device
+        )
         self.solver.group(model, n_rows)  # may refuse it
         warn_empty_rows(data.observed, is_told=[side is not None for side in data.features])
         tol = -inf if self.tol is None else self.tol * max(1.0, data.total_weight)

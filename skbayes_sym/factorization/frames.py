@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from skbayes_sym.base.rows import Array
-from skbayes_sym.numerics.arguments import is_frame, shown
+from skbayes_sym.numerics.arguments import is_frame, short_repr
 
 ROLES = ("row", "column", "value", "weight", "time")
 
@@ -128,7 +128,7 @@ def check_columns(columns: Any) -> None:
     elif not isinstance(columns, list | tuple) or len(columns) not in (3, 4):
         raise ValueError(
             "columns must be 'auto', a dict, or the names (rows, columns, values) or (rows, "
-            f"columns, values, weights), got {shown(columns)}."
+            f"columns, values, weights), got {short_repr(columns)}."
         )
 
 
@@ -320,7 +320,9 @@ def parse_times(raw: Any, name: Any = "time") -> Array:
     if times.dtype.kind in "OUST":
         times = _parsed_times(times.tolist(), name)
     if times.dtype.kind not in "iufmM":
-        raise ValueError(f"{name} must hold times, got {times.dtype} such as {shown(times[:1])}.")
+        raise ValueError(
+            f"{name} must hold times, got {times.dtype} such as {short_repr(times[:1])}."
+        )
     is_missing = np.isnat(times) if times.dtype.kind in "mM" else np.isnan(times.astype(float))
     _require_times(is_missing, name)
     return times
@@ -385,13 +387,13 @@ def _formatted_dates(texts: Sequence[str], name: Any) -> dict[str, float]:
             continue
     if not fits:
         raise ValueError(
-            f"{name} holds words such as {shown(texts[0])}, which aren't numbers, ISO dates or "
-            "dates in one common format. Convert it first, by pandas.to_datetime for example."
+            f"{name} holds words such as {short_repr(texts[0])}, which aren't numbers, ISO dates "
+            "or dates in one common format. Convert it first, by pandas.to_datetime for example."
         )
     orders = {tuple(sorted(texts, key=parsed.__getitem__)) for parsed in fits.values()}
     if len(orders) > 1:
         raise ValueError(
-            f"{name} holds dates such as {shown(texts[0])}, which fit {' and '.join(fits)} in "
+            f"{name} holds dates such as {short_repr(texts[0])}, which fit {' and '.join(fits)} in "
             f"different orders. Convert it first: pandas.to_datetime(X[{name!r}], "
             f"format={next(iter(fits))!r})."
         )

@@ -19,15 +19,15 @@ from skbayes_sym.factorization.sparse_entries import (
     pack_second_moments,
 )
 from skbayes_sym.numerics.linalg import matrix_blocks
-from skbayes_sym.numerics.optimise import Loop, Stopped
+from skbayes_sym.numerics.optimise import Loop, StopReason
 from skbayes_sym.numerics.random import normal_like, numpy_generator
-from skbayes_sym.numerics.runtime import positions
+from skbayes_sym.numerics.runtime import index_tensor
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 
 
 def sample_factors(
     problem: FactorProblem, start: FactorState, *, n_warmup: int, n_kept: int, on_sweep: OnSweep
-) -> tuple[Tensor, Tensor, int, Stopped]:
+) -> tuple[Tensor, Tensor, int, StopReason]:
     """Alternate between the rows of U, of V and the noise.
 
     ``problem``: its noise variance, if it is learned, is sampled (prior uniform in its logarithm).
@@ -86,7 +86,7 @@ def _draw_side(
     size = values.shape[1]
     none = others.new_zeros(1, 1, 1)
     if prior.is_learned:
-        rows = values[side.own][:, positions(free.free, values)]
+        rows = values[side.own][:, index_tensor(free.free, values)]
         moments = prior.moments(rows, rows.new_zeros(rows.shape[1], rows.shape[1]))
         row_priors[index], _ = prior.learned(moments, row_priors[index], generator)
     packed = pack_second_moments(others, none.expand(len(others), size, size))
@@ -104,7 +104,7 @@ def _draw_side(
         half = torch.linalg.solve_triangular(factor, target.unsqueeze(-1), upper=False)
         drawn = torch.linalg.solve_triangular(factor.mT, half + normal.unsqueeze(-1), upper=True)
         place = slice(side.own.start + begin, side.own.start + end)
-        values[place, positions(free.free, values)] = drawn[..., 0]
+        values[place, index_tensor(free.free, values)] = drawn[..., 0]
     return state._replace(row_priors=(row_priors[0], row_priors[1]))
 
 

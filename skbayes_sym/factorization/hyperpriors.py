@@ -28,7 +28,7 @@ from torch import Tensor
 from skbayes_sym.factorization.sparse_entries import Coordinates
 from skbayes_sym.numerics.linalg import cholesky, log_det
 from skbayes_sym.numerics.random import float64_normal, numpy_generator
-from skbayes_sym.numerics.runtime import positions
+from skbayes_sym.numerics.runtime import index_tensor
 
 # What a learned prior's Wishart knows of a variance, in units of the entries': larger scatters
 # leave too much of components that explain nothing.
@@ -159,11 +159,11 @@ class Hyperprior:
                 part = self._drawn_precision(block, fit.rest, moments.n, generator)
                 # B = B_n + L^-T Z R^-1 with K_n = L L', Lambda = R R' has the matrix normal law.
                 noise = float64_normal(tuple(best.shape), generator=generator)
-                root = cholesky(part, what="A drawn precision", remedy="Use fewer components.")
+                root = cholesky(part, name="A drawn precision", remedy="Use fewer components.")
                 noise = torch.linalg.solve_triangular(root, noise, upper=False, left=False)
                 noise = torch.linalg.solve_triangular(fit.factor.mT, noise, upper=True)
                 best = best + noise * self._has_mean(block).unsqueeze(-1)
-            where = positions(block.coordinates, precision)
+            where = index_tensor(block.coordinates, precision)
             precision[where.unsqueeze(-1), where], coefficients[:, where] = part, best
             if self.features.n_penalised:  # E[tr(Lambda B' B)] over the coefficients of features
                 shrunk = best[self.features.is_penalised]
@@ -192,14 +192,14 @@ class Hyperprior:
         self, block: PriorBlock, moments: RowStatistics, shrinkage: float
     ) -> _Regression:
         uses = self._has_mean(block).double()
-        where = positions(block.coordinates, moments.second)
+        where = index_tensor(block.coordinates, moments.second)
         is_penalised = self.features.is_penalised
         strengths = self.features.gram.new_tensor([_CONSTANT_PRECISION, shrinkage])
         prior = strengths[is_penalised.long()].double()
         posterior = self.features.gram * uses * uses.unsqueeze(-1) + prior.diag()
         factor = cholesky(
             posterior,
-            what="The precision of the coefficients of features",
+            name="The precision of the coefficients of features",
             remedy="Scale the features, or leave out those that repeat others.",
         )
         cross = moments.first[:, where] * uses.unsqueeze(-1)
@@ -243,7 +243,7 @@ class Hyperprior:
         identity = torch.eye(len(rest), dtype=rest.dtype, device=rest.device)
         return cholesky(
             rest + self.scatter * identity,
-            what="The scatter of the rows of a side",
+            name="The scatter of the rows of a side",
             remedy="Use standardize=True, or give prior a number.",
         )
 

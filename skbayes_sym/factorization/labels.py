@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from skbayes_sym.base.rows import Array
-from skbayes_sym.numerics.arguments import shown
+from skbayes_sym.numerics.arguments import short_repr
 
 _INTEGER = re.compile(r"\s*([+-]?[0-9]{1,18})(\.0*)?\s*")  # also zero-padded, or as a float's text
 _LARGEST_EXACT = 2.0**53  # floats beyond aren't all integers
@@ -122,7 +122,7 @@ def _as_array(raw: Any, name: Hashable) -> Array:
         return np.asarray(raw)
     except ValueError as error:
         raise ValueError(
-            f"{name} of a list of entries must be 1D with one label each, got {shown(raw)}."
+            f"{name} of a list of entries must be 1D with one label each, got {short_repr(raw)}."
         ) from error
 
 
@@ -183,4 +183,4 @@ def _parsed_dates(words: Array) -> Array | None:
 
 
 def _example_row(labels: Array) -> str:
-    return shown(labels[0].item() if labels.dtype.kind not in "mM" else str(labels[0]))
+    return short_repr(labels[0].item() if labels.dtype.kind not in "mM" else str(labels[0]))

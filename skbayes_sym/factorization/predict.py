@@ -35,7 +35,13 @@ from skbayes_sym.factorization.ratings import (
 from skbayes_sym.factorization.side_features import FeatureEncoder, SideFeatures, encode_new_rows
 from skbayes_sym.factorization.sparse_entries import CSREntries
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.numerics.arguments import check_arrays, check_count, draw_seed, is_frame, shown
+from skbayes_sym.numerics.arguments import (
+    check_arrays,
+    check_count,
+    draw_seed,
+    is_frame,
+    short_repr,
+)
 from skbayes_sym.numerics.random import generator_from
 
 
@@ -442,7 +448,7 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             else:
                 raise ValueError(
                     "give rows and columns, or a list of entries: a tuple (rows, columns) or a "
-                    f"frame whose columns say so; got {shown(rows)} and no columns."
+                    f"frame whose columns say so; got {short_repr(rows)} and no columns."
                 )
         sizes = (len(side.mean) for side in self.posterior_)
         (i, n_rows), (j, n_columns) = (
@@ -516,8 +522,8 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             labels = None if labels is None else convert_labels(labels, old, f"{name}s")
             if labels is None or len(np.intersect1d(old, labels)):
                 raise ValueError(
-                    f"{name}s that are new need labels of their own, got {shown(labels)}: give a "
-                    "list of entries, and more entries of what was there to partial_fit."
+                    f"{name}s that are new need labels of their own, got {short_repr(labels)}: "
+                    "give a list of entries, and more entries of what was there to partial_fit."
                 )
             setattr(model, f"{name}_labels_", np.concatenate([old, labels]))
         new = (n + data.row.numpy().astype(np.int32), data.other.numpy())
@@ -583,7 +589,7 @@ def places(raw: Any, n: int, name: str, labels: Array | None) -> tuple[Array, in
     if labels is None:
         array = np.asarray(raw)
         if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-            raise ValueError(f"{name} must be a list of integers, got {shown(raw)}.")
+            raise ValueError(f"{name} must be a list of integers, got {short_repr(raw)}.")
         outside = array[(array < 0) | (array >= n)]
         if outside.size:
             raise ValueError(

@@ -13,7 +13,7 @@ from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.factorization.frames import find_list_columns, frame_names
 from skbayes_sym.factorization.labels import check_labels, convert_labels
 from skbayes_sym.factorization.sparse_entries import Entries, group_entries
-from skbayes_sym.numerics.arguments import is_frame, shown
+from skbayes_sym.numerics.arguments import is_frame, short_repr
 
 
 class ObservedEntries(NamedTuple):
@@ -327,6 +327,6 @@ def _numbers(raw: Any, name: Hashable) -> Array:
     if numbers.ndim != 1 or numbers.dtype.kind not in "fiub":
         raise ValueError(
             f"{name} of a list of entries must be numbers, 1D; got {numbers.dtype} of shape "
-            f"{numbers.shape} such as {shown(numbers[:2].tolist())}."
+            f"{numbers.shape} such as {short_repr(numbers[:2].tolist())}."
         )
     return numbers if numbers.dtype == np.float32 else numbers.astype(np.float64)

@@ -20,7 +20,7 @@ from skbayes_sym.factorization.frames import (
 )
 from skbayes_sym.factorization.labels import check_labels, convert_labels
 from skbayes_sym.factorization.ratings import mask_to_nan
-from skbayes_sym.numerics.arguments import is_frame, shown
+from skbayes_sym.numerics.arguments import is_frame, short_repr
 from skbayes_sym.numerics.tables import read_table
 
 MAX_FEATURES = 5000  # their inner products are held and factorised
@@ -85,7 +85,7 @@ class SideFeatures(NamedTuple):
         if len(missing):
             raise ValueError(
                 f"{self.name} has no row for {len(missing)} labels of the matrix, such as "
-                f"{shown(missing[0].item())}: add it, or set_index(...) to what labels are."
+                f"{short_repr(missing[0].item())}: add it, or set_index(...) to what labels are."
             )
         return self._replace(table=safe_indexing(self.table, order[place]), labels=wanted)
 

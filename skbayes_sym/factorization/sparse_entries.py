@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from skbayes_sym.numerics.linalg import matrix_blocks
-from skbayes_sym.numerics.runtime import keeps_tables, positions
+from skbayes_sym.numerics.runtime import cache_tensors, index_tensor
 
 
 class CSREntries(NamedTuple):
@@ -159,11 +159,11 @@ class NormalEquations(NamedTuple):
     def matrix(self, rows: Sequence[int], columns: Sequence[int]) -> Tensor:
         """Part of packed second sums, (n, r, c)."""
         _, place = _triangle(self.first.shape[1], self.second.device)
-        i, j = (positions(tuple(part), self.second) for part in (rows, columns))
+        i, j = (index_tensor(tuple(part), self.second) for part in (rows, columns))
         return self.second[:, place[i][:, j]]
 
 
-@keeps_tables
+@cache_tensors
 def _triangle(k: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Flat places of the lower triangle, and the place in that list of every matrix entry."""
     row, column = torch.tril_indices(k, k, device=device)
@@ -262,7 +262,7 @@ class Coordinates:
     def pinned(self, mean: Tensor, n_rows: int) -> Tensor:
         """Set what is known, in place; ``mean`` is (n + m, D)."""
         for rows, side in zip((slice(n_rows), slice(n_rows, None)), self.sides, strict=True):
-            mean[rows, positions(side.pinned, mean)] = self.pin
+            mean[rows, index_tensor(side.pinned, mean)] = self.pin
         return mean
 
 
@@ -278,15 +278,15 @@ def eliminate_fixed(sums: NormalEquations, side: CoordinateSplit) -> tuple[Norma
     first = sums.first
     known = side.pin * sums.matrix(side.free, side.pinned).sum(-1) / root_k
     alone = sums.matrix(side.pinned, side.pinned).sum((-2, -1)) / root_k
-    constant = alone - 2.0 / side.pin * first[:, positions(side.pinned, first)].sum(-1)
-    return NormalEquations(second, first[:, positions(side.free, first)] - known), constant
+    constant = alone - 2.0 / side.pin * first[:, index_tensor(side.pinned, first)].sum(-1)
+    return NormalEquations(second, first[:, index_tensor(side.free, first)] - known), constant
 
 
 def select_free(mean: Tensor, cov: Tensor, side: CoordinateSplit) -> tuple[Tensor, Tensor]:
     """Means and covariances of the free coordinates, (n, d) and (n, d, d)."""
     if not side.pinned:
         return mean, cov
-    free = positions(side.free, mean)
+    free = index_tensor(side.free, mean)
     return mean[:, free], cov[:, free.unsqueeze(-1), free]
 
 
@@ -294,7 +294,7 @@ def assign_free(
     mean: Tensor, cov: Tensor, part: tuple[Tensor, Tensor], side: CoordinateSplit
 ) -> None:
     """Set the free coordinates of means (n, D) and covariances (n, D, D), in place."""
-    free = positions(side.free, mean)
+    free = index_tensor(side.free, mean)
     mean[:, free], cov[:, free.unsqueeze(-1), free] = part
 
 

@@ -23,7 +23,7 @@ from skbayes_sym.factorization.ratings import (
     mask_to_nan,
     split_entry_list,
 )
-from skbayes_sym.numerics.arguments import check_count, check_number, check_random_state, shown
+from skbayes_sym.numerics.arguments import check_count, check_number, check_random_state, short_repr
 
 _BY = ("entries", "rows", "columns", "time")
 _METRICS = ("ndcg", "precision", "recall", "map", "hit_rate")
@@ -210,13 +210,13 @@ def cross_validate_entries(
     """
     for method in ("fit", "predict_entries"):
         if not hasattr(estimator, method):
-            raise TypeError(f"estimator must have `{method}`, got {shown(estimator)}.")
+            raise TypeError(f"estimator must have `{method}`, got {short_repr(estimator)}.")
     splitter = EntryKFold(int(cv), random_state=0) if isinstance(cv, (int, np.integer)) else cv
     if not hasattr(splitter, "split") or isinstance(splitter, str):
-        raise TypeError(f"cv must be a number of folds or a splitter, got {shown(cv)}.")
+        raise TypeError(f"cv must be a number of folds or a splitter, got {short_repr(cv)}.")
     for name, argument in {"scoring": scoring, "params": params}.items():
         if argument is not None and not isinstance(argument, Mapping):
-            raise TypeError(f"{name} must be a dict, got {shown(argument)}.")
+            raise TypeError(f"{name} must be a dict, got {short_repr(argument)}.")
     columns = getattr(estimator, "columns", "auto")
     if isinstance(splitter, EntryKFold) and isinstance(splitter.columns, str):
         splitter = copy(splitter)

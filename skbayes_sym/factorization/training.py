@@ -138,7 +138,7 @@ class MatrixTrainingData:
         if not len(observed.values):
             return data
         y = format_targets(likelihood, torch.as_tensor(observed.values)).numpy()
-        best = likelihood.constant_outputs(y, data.weights)
+        best = likelihood.fit_constant_outputs(y, data.weights)
         known = np.ravel([] if best is None else best)
         return replace(data, mean=float(known[0])) if len(known) else data
 

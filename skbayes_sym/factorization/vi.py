@@ -42,7 +42,7 @@ from skbayes_sym.factorization.factor_model import (
     SolverResult,
 )
 from skbayes_sym.factorization.sparse_entries import Entries, compute_products
-from skbayes_sym.numerics.optimise import Loop, stalled
+from skbayes_sym.numerics.optimise import Loop, has_stalled
 from skbayes_sym.symmetry.gaps.gap import Gap, GapGradient, RowPosterior
 
 
@@ -144,8 +144,8 @@ def fit_factors(
             curve.append(elbo + (0.0 if added is None else float(added.value)))
             loop.stop_if("callback", on_sweep(state, curve[-1]))
             # The mean of ten sweeps, of half as many where a nat doesn't matter.
-            has_stalled = stalled(curve[first:], 10 // part, problem.tol / part)
-            if last == problem.max_iter and has_stalled:
+            is_stalled = has_stalled(curve[first:], 10 // part, problem.tol / part)
+            if last == problem.max_iter and is_stalled:
                 last = sweep + (_MORE_SWEEPS if is_random and problem.tol <= NEGLIGIBLE_GAIN else 0)
             loop.stop_if("tol", sweep >= last)
     return SolverResult(state, len(curve), loop.stopped, tuple(curve))

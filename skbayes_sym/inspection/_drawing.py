@@ -5,7 +5,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from skbayes_sym.numerics.arguments import shown
+from skbayes_sym.numerics.arguments import short_repr
 
 # Okabe & Ito (2008): told apart by all eyes.
 BLUE = "#0072B2"
@@ -28,7 +28,7 @@ class Display:
         curve, points or bars, as in ``from_estimator``. Raises ImportError without matplotlib.
         """
         if ax is not None and not hasattr(ax, "figure"):
-            raise TypeError(f"ax must be matplotlib Axes or None, got {shown(ax)}.")
+            raise TypeError(f"ax must be matplotlib Axes or None, got {short_repr(ax)}.")
         try:
             from matplotlib import pyplot
         except ImportError as error:

@@ -12,7 +12,7 @@ from skbayes_sym.base.pipelines import UnwrappedModel, fitted_attribute, unwrap
 from skbayes_sym.base.predictive import predictive, predicts_distribution
 from skbayes_sym.base.rows import Array, numeric_conversion
 from skbayes_sym.base.scikit_learn import check_array
-from skbayes_sym.numerics.arguments import is_frame, shown
+from skbayes_sym.numerics.arguments import is_frame, short_repr
 
 
 def fitted_model(estimator: BaseEstimator) -> UnwrappedModel:
@@ -60,7 +60,9 @@ def select_target(values: Array, target: int, ndim: int) -> Array:
     several = values.ndim > ndim
     n_targets = values.shape[1] if several else 1
     if not isinstance(target, Integral) or target not in range(n_targets):
-        raise ValueError(f"target must lie between 0 and {n_targets - 1}, got {shown(target)}.")
+        raise ValueError(
+            f"target must lie between 0 and {n_targets - 1}, got {short_repr(target)}."
+        )
     return values[:, target] if several else values
 
 

@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator
 from skbayes_sym.base.rows import Array
 from skbayes_sym.inspection._drawing import BLUE, Display, no_box, split_axes
 from skbayes_sym.inspection._fitted import feature_names, fitted_model, require
-from skbayes_sym.models.augmentations.augmentation import stratified_noise
+from skbayes_sym.models.augmentations.augmentation import sample_stratified_noise
 from skbayes_sym.numerics.arguments import check_arrays, check_names, draw_seed
 from skbayes_sym.numerics.random import generator_from
 
@@ -193,15 +193,15 @@ def _transformed(model: Any, X: Array, n: int, seed: int) -> Array:
     """Images and their random transforms, in the units of ``X``, (images, 1 + n, C, H, W)."""
     x = torch.as_tensor((X - model.x_mean_) / model.x_scale_).double()
     family = model.augmentation_
-    noise = stratified_noise(
+    noise = sample_stratified_noise(
         len(x), n, family.half_width.n_noise, generator=generator_from(seed), like=x
     )
     with torch.no_grad():
         moved = family.transform(x, torch.as_tensor(model.eta_).double(), noise)
     shape = tuple(model.image_shape)
     rows = np.concatenate([x.numpy()[:, None], moved.numpy()], axis=1)
-    in_units = rows * model.x_scale_ + model.x_mean_
-    return in_units.reshape(*rows.shape[:2], *((1, *shape) if len(shape) == 2 else shape))
+    rescale = rows * model.x_scale_ + model.x_mean_
+    return rescale.reshape(*rows.shape[:2], *((1, *shape) if len(shape) == 2 else shape))
 
 
 def _mosaic(images: Array) -> Array:

@@ -14,7 +14,7 @@ from skbayes_sym.base.estimator import BayesianEstimator
 from skbayes_sym.base.pipelines import fitted_attribute, unwrap
 from skbayes_sym.base.posteriors import MatrixPosterior, MeanFieldGaussian
 from skbayes_sym.linear.low_rank import LowRankGaussian
-from skbayes_sym.numerics.arguments import draw_seed, shown
+from skbayes_sym.numerics.arguments import draw_seed, short_repr
 from skbayes_sym.numerics.random import Estimate, generator_from
 from skbayes_sym.symmetry.gaps.gap import Gap, RowPosterior
 from skbayes_sym.symmetry.gaps.row_gaps import row_gap
@@ -110,7 +110,9 @@ def invariance_gap(
         )
     is_count = isinstance(n_draws, Integral) and not isinstance(n_draws, bool)
     if not (n_draws >= 1 if is_count else isinstance(n_draws, str) and n_draws == "auto"):
-        raise ValueError(f"n_draws must be 'auto' or an int of at least 1, got {shown(n_draws)}.")
+        raise ValueError(
+            f"n_draws must be 'auto' or an int of at least 1, got {short_repr(n_draws)}."
+        )
     generator = generator_from(draw_seed(random_state))
     with one_thread(), torch.no_grad():
         gap, posterior = known(model)

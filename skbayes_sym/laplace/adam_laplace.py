@@ -43,7 +43,7 @@ from skbayes_sym.laplace.online_training import (
 from skbayes_sym.models.augmentations.augmentation import OBJECTIVES, Identity, TransformObjective
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Batches, Model
-from skbayes_sym.numerics.optimise import ParamGroup, last_tenth_gain
+from skbayes_sym.numerics.optimise import ParamGroup, compute_final_gain
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
 FEWEST_UPDATES = 20  # whose last tenth says anything; of fewer the weights' own loss does
@@ -90,7 +90,7 @@ def warn_if_collapsed(problem: Problem, mode: Evaluated, fitted: LaplaceFit) -> 
 
 def warn_unless_evidence_converged(curve: Array, tol: float | None, total_weight: float) -> None:
     """Warn if the last tenth of the updates still raised the log evidence by ``tol`` per row."""
-    gain = last_tenth_gain(curve.tolist())
+    gain = compute_final_gain(curve.tolist())
     if tol is None or len(curve) < FEWEST_UPDATES or not gain.exceeds(tol * total_weight):
         return
     warn_user(

@@ -60,7 +60,7 @@ from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian
 from skbayes_sym.numerics.linalg import cholesky
-from skbayes_sym.numerics.memory import rows_within
+from skbayes_sym.numerics.memory import n_rows_per_block
 from skbayes_sym.numerics.runtime import run_parallel
 
 
@@ -251,7 +251,7 @@ def _log_likelihood(
     root = variance_scale**0.5 * distribution.root if variance_scale else None
     # 32 MB at once
     parts = []
-    size = rows_within(1 << 22, (n_outputs + 1) * len(rule.weights))
+    size = n_rows_per_block(1 << 22, (n_outputs + 1) * len(rule.weights))
     for start in range(0, len(y), size):
         rows = slice(start, start + size)
         terms = ClassTerms(distribution.mean[rows], None if root is None else root[rows], rule)
@@ -272,7 +272,7 @@ class RefittedMember(NamedTuple):
         means = []
         covariances = []
         # Blocks whose Jacobians take 32 MB.
-        size = rows_within(1 << 22, network.n_outputs * network.layout.n_params)
+        size = n_rows_per_block(1 << 22, network.n_outputs * network.layout.n_params)
         for block in x.split(size):
             logits, rows = _logits_and_rows(network, self.theta, self.scale, block)
             less = rows @ (self.root / self.scale.unsqueeze(1))
@@ -333,7 +333,7 @@ def refit(
         system = flat.mT @ (curvature @ design).flatten(0, 1)
         system.diagonal().add_(1.0)
         remedy = "Standardise X, or use a smaller prior."
-        factor = cholesky(system, what="The posterior's precision", remedy=remedy)
+        factor = cholesky(system, name="The posterior's precision", remedy=remedy)
         slope = torch.einsum("nkr,nk->r", design, terms.slope * by_row)
         mean = mean - 0.7 * torch.cholesky_solve((slope + mean).unsqueeze(1), factor).squeeze(1)
         half = torch.linalg.solve_triangular(factor, flat.mT, upper=False)

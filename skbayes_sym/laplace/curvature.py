@@ -522,7 +522,7 @@ class Full:
         owner = parameter_layers(self.layers, self.layout).to(prior.device)
         factor = cholesky(
             factors[0].double() + prior.double()[owner].diag(),
-            what="The posterior precision of the weights",
+            name="The posterior precision of the weights",
             remedy="Standardize the data, lower learning_rate, or give a smaller prior.",
         )
         return FullPrecision(factor, self.layers, self.layout)

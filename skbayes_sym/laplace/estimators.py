@@ -160,7 +160,7 @@ class ChoosesOptimizer(LaplaceEstimator):
         bound = NetworkEstimator._make_prior(self, network)
         if self.optimizer_ == "gauss-newton":
             return bound
-        if bound.learned is not None:
+        if bound.learned_scales is not None:
             raise ValueError(
                 "this prior learns its scales by Gauss-Newton steps, but the network is trained by "
                 "Adam. Use prior='learn', a number, or optimizer='gauss-newton'."

@@ -36,7 +36,7 @@ from skbayes_sym.laplace.curvature import (
     Precision,
     Structure,
 )
-from skbayes_sym.models.augmentations.augmentation import Augmentation, stratified_noise
+from skbayes_sym.models.augmentations.augmentation import Augmentation, sample_stratified_noise
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.network import Recording, RecordingNetwork, WeightLayer
@@ -103,7 +103,7 @@ class AveragedNetwork:
     def noise(self, n_rows: int, like: Tensor, generator: torch.Generator) -> Tensor:
         """Noise of ``n_rows`` rows, (n_rows, S, k)."""
         k = self.augmentation.half_width.n_noise
-        return stratified_noise(n_rows, self.n_samples, k, generator=generator, like=like)
+        return sample_stratified_noise(n_rows, self.n_samples, k, generator=generator, like=like)
 
     def record(
         self, theta: Tensor, eta: Tensor, x: Tensor, noise: Tensor

@@ -44,10 +44,10 @@ from skbayes_sym.laplace.gauss_newton import (
 )
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp_passes import outputs_and_factors, pack, rows_per_block
-from skbayes_sym.models.priors import ScalesByGroup
+from skbayes_sym.models.networks.mlp_passes import jacobian_block_size, outputs_and_factors, pack
+from skbayes_sym.models.priors import GroupScalePrior
 from skbayes_sym.numerics.gaussian import gauss_hermite, sobol_normal
-from skbayes_sym.numerics.runtime import keeps_tables
+from skbayes_sym.numerics.runtime import cache_tensors
 
 
 class SearchHyper(NamedTuple):
@@ -94,7 +94,7 @@ class EvidenceProblem:
 
     network: MLP
     data: Data  # float64; a weight of 2 is the row twice
-    prior: ScalesByGroup
+    prior: GroupScalePrior
     share: Tensor | None = None  # (R, N), of every row's weight that each restart learns from
 
     def of(self, which: Tensor) -> Self:
@@ -152,7 +152,7 @@ class EvidenceProblem:
         expansion = rows.expansion(hyper)
         system = self.system(expansion.curvature, hyper)
         n = prior.sizes.to(theta)
-        squares = prior.sums(theta.square())
+        squares = prior.sum_by_group(theta.square())
         log_prior = 0.5 * (n * log_precision - log_precision.exp() * squares).sum(1)
         log_likelihood = self.log_normaliser(hyper) - expansion.value
         return log_likelihood + log_prior - 0.5 * system.log_det, system
@@ -270,7 +270,7 @@ class GaussianEvidence(EvidenceProblem):
         few = is_row_space_smaller(y.numel(), p)
         packed = theta.new_zeros(1, 1, 1)
         is_small = n_restarts * y.numel() * p <= 1 << 19  # J stays in cache
-        size = len(x) if few or is_small else rows_per_block(self.network, n_restarts)
+        size = len(x) if few or is_small else jacobian_block_size(self.network, n_restarts)
         for rows in torch.arange(len(x), device=x.device).split(size):
             outputs, jacobian = outputs_and_factors(self.network, theta, x[rows])
             weight = self.weight[:, rows]
@@ -324,7 +324,7 @@ def points_for_prediction(n_outputs: int) -> NormalPoints:
     return normal_points(n_outputs, 256)
 
 
-@keeps_tables
+@cache_tensors
 def normal_points(n_outputs: int, n_points: int = 64) -> NormalPoints:
     """Gauss-Hermite nodes of one logit, Sobol points and their mirror image of several."""
     if n_outputs == 1:
@@ -420,7 +420,7 @@ def linearised_logits(
     """
     parts = []
     packed = pack(covariance.unsqueeze(0), network.sizes)
-    for rows in x.split(rows_per_block(network)):
+    for rows in x.split(jacobian_block_size(network)):
         outputs, jacobian = outputs_and_factors(network, theta.unsqueeze(0), rows)
         parts.append((outputs[0], jacobian.covariance(packed)[0]))
     return LinearisedOutputs(*(torch.cat(part) for part in zip(*parts, strict=True)))
@@ -501,7 +501,7 @@ class CategoricalEvidence(EvidenceProblem):
     def _blocks(self, r: int) -> Iterator[tuple[Data, Tensor | None]]:
         """Rows as one restart weighs them, and the roots of their logits' covariances."""
         data = self.data._replace(weight=self.weight[r if len(self.weight) > 1 else 0])
-        size = rows_per_block(self.network)
+        size = jacobian_block_size(self.network)
         for start in range(0, len(data.x), size):
             rows = slice(start, start + size)
             yield Data(*(t[rows] for t in data)), None if self.root is None else self.root[rows]

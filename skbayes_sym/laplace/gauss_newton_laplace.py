@@ -64,10 +64,10 @@ from skbayes_sym.laplace.posterior import LinearisedModes, ModeMixture
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.predictive_mixtures import NormalMixture
-from skbayes_sym.models.priors import ARD, LayerScales, ScalesByGroup, UnboundPrior
+from skbayes_sym.models.priors import ARD, GroupScalePrior, LayerScales, UnboundPrior
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
-from skbayes_sym.numerics.memory import Part, require_memory
-from skbayes_sym.numerics.optimise import Stopped
+from skbayes_sym.numerics.memory import MemoryAllocation, require_memory
+from skbayes_sym.numerics.optimise import StopReason
 from skbayes_sym.numerics.random import Estimate, generator_from, spawn_seeds
 from skbayes_sym.symmetry.gaps.gap import Side
 from skbayes_sym.symmetry.gaps.monte_carlo_gap import MonteCarloGap, evidence_over_copies
@@ -87,7 +87,7 @@ class ModesFit:
 
     search: Search
     network: MLP
-    prior: ScalesByGroup
+    prior: GroupScalePrior
     predict_seed: int
     width_scores: Mapping[int, float] | None = None  # nats per row held out, by number of units
     refined: RefinedModes | None = None
@@ -105,7 +105,7 @@ class ModesFit:
         return int(self.search.modes.n_iter.max())
 
     @property
-    def stop_reason(self) -> Stopped:
+    def stop_reason(self) -> StopReason:
         return self.search.stop_reason
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
@@ -226,7 +226,7 @@ def subsample_rows(problem: Problem, most: int) -> Problem:
 def _require_memory(data: Training, network: MLP, n: int, matrices: int) -> None:
     """Raise unless rows and ``n`` modes fit, of so many float64 matrices (P, P) each."""
     p = network.layout.n_params
-    systems = Part(
+    systems = MemoryAllocation(
         f"Gauss-Newton systems of {n} modes of {p:,} weights", matrices * n * p**2 * 8,
         "Lower n_restarts or hidden_layer_sizes, or use optimizer='adam'.",
     )  # fmt: skip
@@ -441,7 +441,8 @@ class _Searches(NamedTuple):
         rows = evenly_spaced_rows(self.data.n_rows).to(self.data.device)
         subsample = Data(*(t[rows] for t in self.data.double_data))
         density = (
-            fit.leave_one_out_predictive(subsample).draw_log_prob(subsample.y) @ subsample.weight
+            fit.leave_one_out_predictive(subsample).log_prob_per_draw(subsample.y)
+            @ subsample.weight
         )
         density = density / subsample.weight.sum()
         evidence = modes.score / self.data.total_weight

@@ -32,7 +32,7 @@ from skbayes_sym.laplace.mode_finding import (
 )
 from skbayes_sym.laplace.posterior import LinearisedModes
 from skbayes_sym.models.predictive_mixtures import NormalMixture
-from skbayes_sym.models.priors import ScalesByGroup
+from skbayes_sym.models.priors import GroupScalePrior
 from skbayes_sym.numerics.runtime import run_parallel
 
 # Nats per row that a mode leaves unexplained, below which classes count as separated.
@@ -123,7 +123,7 @@ def search_one(
 
 def search_classification(
     search: OneSearch, problem: CategoricalEvidence, starts: Tensor,
-    alternative: ScalesByGroup | None = None, *, tries: bool = True,
+    alternative: GroupScalePrior | None = None, *, tries: bool = True,
     n_jobs: int | None = None, on_found: OnFound = lambda *_: False,
 ) -> tuple[CategoricalEvidence, Search]:  # fmt: skip
     """The problem, under the prior that was taken, and a mode from every start (R, P).

@@ -19,11 +19,11 @@ from skbayes_sym.models.augmentations.augmentation import (
     Composed,
     Identity,
     ImageShape,
-    InRescaledUnits,
     Invariances,
     ModuleAugmentation,
+    RescaledAugmentation,
     amplitude,
-    stratified_noise,
+    sample_stratified_noise,
 )
 from skbayes_sym.models.augmentations.images import Affine
 from skbayes_sym.models.augmentations.tabular import Rotation2D
@@ -105,7 +105,7 @@ class Families:
         mean, scale = data.x_scaling
         if self.image_shape is not None or not (np.any(mean) or np.any(scale != 1.0)):
             return together
-        return InRescaledUnits(together, tuple(mean.tolist()), tuple(scale.tolist()))
+        return RescaledAugmentation(together, tuple(mean.tolist()), tuple(scale.tolist()))
 
 
 def warn_no_invariance() -> None:
@@ -209,7 +209,7 @@ class Transformations(NamedTuple):
             return torch.zeros(1, k, dtype=torch.float32)
         on_host = torch.zeros((), dtype=torch.float32)
         generator = generator_from(seed)
-        return stratified_noise(1, self.n, k, generator=generator, like=on_host)[0]
+        return sample_stratified_noise(1, self.n, k, generator=generator, like=on_host)[0]
 
 
 def averaging_is_negligible(

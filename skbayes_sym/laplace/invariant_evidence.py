@@ -35,12 +35,12 @@ from skbayes_sym.laplace.map import MapObjective
 from skbayes_sym.laplace.online_training import HyperAscent
 from skbayes_sym.laplace.posterior import LaplacePosterior
 from skbayes_sym.models.model import Model
-from skbayes_sym.numerics.memory import Part, require_memory
+from skbayes_sym.numerics.memory import MemoryAllocation, require_memory
 from skbayes_sym.numerics.optimise import (
     OptimiseResult,
     ParamGroup,
-    Stopped,
-    gain,
+    StopReason,
+    compute_gain,
     half_constant_half_linear,
     minimise,
 )
@@ -151,9 +151,9 @@ class Alternation:
         tol = self.pace.tol
         window = self.pace.window
         if tol is not None and factor < 1.0:
-            gained = gain(curve, window)
+            gained = compute_gain(curve, window)
             if self.pace.until_sure:  # of five values the spread says how much of a gain is noise
-                self._has_converged = window >= 5 and gained.is_gain_below(tol)
+                self._has_converged = window >= 5 and gained.is_below(tol)
             else:
                 self._has_converged = gained.value < tol
 
@@ -291,14 +291,16 @@ class Problem:
         parts = [
             self.data.rows_allocation,
             # Values, gradient, two moments.
-            Part(f"{layout.n_params:,} weights", 4 * layout.n_params * size,
+            MemoryAllocation(f"{layout.n_params:,} weights", 4 * layout.n_params * size,
                  "Lower hidden_layer_sizes, or give X as float32."),
-            Part(f"the curvature of {n_covered:,} weights", n_numbers * size, remedy),
+            MemoryAllocation(f"the curvature of {n_covered:,} weights", n_numbers * size, remedy),
         ]  # fmt: skip
         if curvature == "full":
             what = f"the derivatives of {self.evidence.batch_size} rows by {n_covered:,} weights"
             jacobian = shapes[-1][0] * self.evidence.batch_size * n_covered * size
-            parts.append(Part(what, jacobian, "Lower batch_size, or use curvature='auto'."))
+            parts.append(
+                MemoryAllocation(what, jacobian, "Lower batch_size, or use curvature='auto'.")
+            )
         require_memory(parts, self.data.device)
 
 
@@ -316,7 +318,7 @@ class LaplaceFit:
     log_evidence: float | None = None
     curve: Array | None = None
     n_iter: int = 0
-    stop_reason: Stopped = "max_iter"
+    stop_reason: StopReason = "max_iter"
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         attributes: dict[str, Any] = {

@@ -47,9 +47,9 @@ from skbayes_sym.models.model import Batches, Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian
 from skbayes_sym.models.networks.network import Network, RecordingNetwork
-from skbayes_sym.models.priors import ScalesByGroup
+from skbayes_sym.models.priors import GroupScalePrior
 from skbayes_sym.numerics.linalg import cholesky
-from skbayes_sym.numerics.memory import rows_within
+from skbayes_sym.numerics.memory import n_rows_per_block
 from skbayes_sym.numerics.runtime import explain_torch_errors, import_symbolic_shapes
 
 
@@ -154,14 +154,14 @@ def determined(
     if p <= n:
         system = rows.mT @ rows
         system.diagonal().add_(1.0)
-        factor = cholesky(system, what="The posterior's precision", remedy=_REMEDY)
+        factor = cholesky(system, name="The posterior's precision", remedy=_REMEDY)
         share = torch.cholesky_inverse(factor).diagonal()
         solved = torch.linalg.solve_triangular(factor, rows.mT, upper=False)
         leverage = solved.square().sum(0)
     else:
         system = rows @ rows.mT
         system.diagonal().add_(1.0)
-        factor = cholesky(system, what="The covariance of the outputs", remedy=_REMEDY)
+        factor = cholesky(system, name="The covariance of the outputs", remedy=_REMEDY)
         solved = torch.linalg.solve_triangular(factor, rows, upper=False)
         share = (1.0 - solved.square().sum(0)).clamp_min(0.0)
         leverage = 1.0 - torch.cholesky_inverse(factor).diagonal()
@@ -177,7 +177,7 @@ def affordable_rows(n: int, n_outputs: int, p: int) -> Tensor:
     """Places of the rows that stand for all ``n``, int64: all of them where work allows."""
     # (n K) P min(n K, P) multiplications
     most = max((_MOST_WORK / p) ** 0.5 if p**3 > _MOST_WORK else _MOST_WORK / p**2, 1.0)
-    return evenly_spaced_rows(n, rows_within(int(most), n_outputs))
+    return evenly_spaced_rows(n, n_rows_per_block(int(most), n_outputs))
 
 
 def count_curvature_entries(n: int, n_outputs: int, p: int) -> int:
@@ -251,7 +251,7 @@ class ScaledModes(MapObjective):
         position: Tensor, rows: Data, steps: Container[int],
         log_noise_range: tuple[float, float] | None = None,
     ) -> None:  # fmt: skip
-        prior: ScalesByGroup = posterior.prior  # type: ignore[assignment]
+        prior: GroupScalePrior = posterior.prior  # type: ignore[assignment]
         self._posterior = posterior
         self._make = density
         self._rows = rows
@@ -286,7 +286,7 @@ class ScaledModes(MapObjective):
 
 
 def determined_by_each(
-    posterior: NetworkPosterior, prior: ScalesByGroup, position: Tensor, rows: Data
+    posterior: NetworkPosterior, prior: GroupScalePrior, position: Tensor, rows: Data
 ) -> EffectiveParameters:
     """`determined` of every position (M, D), under scales of its own: (M, P) and (M, K)."""
     network = posterior.network
@@ -300,7 +300,7 @@ def determined_by_each(
     return EffectiveParameters(*(torch.stack(t) for t in zip(*each, strict=True)))
 
 
-def learned(prior: ScalesByGroup, theta: Tensor, variance: Tensor) -> ScalesByGroup:
+def learned(prior: GroupScalePrior, theta: Tensor, variance: Tensor) -> GroupScalePrior:
     """The prior after one damped step of the scales (M, G) of weights (M, P)."""
     hyper = prior.evidence_step(theta, variance, prior.hyper.to(theta), _DAMPING)
     return replace(prior, hyper=hyper.to(prior.hyper))
@@ -435,7 +435,7 @@ def _by_weights(rows: Tensor) -> Callable[[Tensor], Tensor]:
     def leverages(precision: Tensor) -> Tensor:
         system = torch.einsum("t,tpq->pq", precision, products)
         system.diagonal().add_(1.0)
-        factor = cholesky(system, what="The posterior's precision", remedy=_REMEDY)
+        factor = cholesky(system, name="The posterior's precision", remedy=_REMEDY)
         solved = torch.linalg.solve_triangular(factor, rows.flatten(0, 1).mT, upper=False)
         return precision.unsqueeze(1) * solved.square().sum(0).view(rows.shape[:2])
 
@@ -450,7 +450,7 @@ def _by_rows(rows: Tensor) -> Callable[[Tensor], Tensor]:
         noise = (1.0 / precision).repeat_interleave(rows.shape[1])
         system = kernel.clone()
         system.diagonal().add_(noise)
-        factor = cholesky(system, what="The covariance of the targets", remedy=_REMEDY)
+        factor = cholesky(system, name="The covariance of the targets", remedy=_REMEDY)
         kept = noise * torch.cholesky_inverse(factor).diagonal()
         return (1.0 - kept).view(rows.shape[:2])
 

@@ -33,7 +33,7 @@ from skbayes_sym.laplace.evidence_problem import (
 from skbayes_sym.laplace.gauss_newton import INITIAL_DAMPING, step
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import LayerScales, UnboundPrior
-from skbayes_sym.numerics.optimise import Loop, Stopped, most_severe
+from skbayes_sym.numerics.optimise import Loop, StopReason, combine_stop_reasons
 from skbayes_sym.numerics.runtime import run_parallel
 
 
@@ -129,12 +129,12 @@ class Search(NamedTuple):
 
     modes: Modes
     curves: list[Tensor]  # of every mode, the log evidence after every update, on the host
-    stopped: list[Stopped]  # why each restart's search ended
+    stopped: list[StopReason]  # why each restart's search ended
 
     @property
-    def stop_reason(self) -> Stopped:
+    def stop_reason(self) -> StopReason:
         """Gravest reason of all restarts."""
-        return most_severe(self.stopped)
+        return combine_stop_reasons(self.stopped)
 
     @property
     def has_ended(self) -> bool:
@@ -147,7 +147,7 @@ class Search(NamedTuple):
         modes = mapped(lambda t: t[which], self.modes)
         return Search(modes, [self.curves[i] for i in kept], [self.stopped[i] for i in kept])
 
-    def ended_by(self, reason: Stopped) -> "Search":
+    def ended_by(self, reason: StopReason) -> "Search":
         return self._replace(stopped=len(self.stopped) * [reason])
 
 
@@ -436,7 +436,7 @@ def _sources(problem: EvidenceProblem, here: _Place, moving: list[int], source: 
 
 def _found(
     problem: EvidenceProblem, state: _State, curve: Sequence[Tensor], source: Tensor,
-    stopped: Stopped,
+    stopped: StopReason,
 ) -> Search:  # fmt: skip
     """Modes where restarts are, or were best; those of sources in the places of their copies."""
     theta, hyper, *_ = _where(state.best.score > -inf, state.best, state.here)

@@ -19,10 +19,10 @@ from skbayes_sym.laplace.evidence import AveragedNetwork
 from skbayes_sym.laplace.evidence_problem import LinearisedOutputs
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_passes import outputs_and_factors, outputs_and_jacobian
-from skbayes_sym.numerics.gaussian import log_normal_multivariate
+from skbayes_sym.numerics.gaussian import multivariate_normal_log_prob
 from skbayes_sym.numerics.linalg import log_det
-from skbayes_sym.numerics.memory import rows_within
-from skbayes_sym.numerics.random import copies
+from skbayes_sym.numerics.memory import n_rows_per_block
+from skbayes_sym.numerics.random import replicate_generator
 
 Block = TypeVar("Block")
 
@@ -57,7 +57,7 @@ class LaplacePosterior:
         away = (theta - here.loc)[..., here.positions]
         precision = here.precision
         n = len(here.positions)
-        return log_normal_multivariate(precision.quadratic(away), -precision.log_det(), n)
+        return multivariate_normal_log_prob(precision.quadratic(away), -precision.log_det(), n)
 
 
 class LinearisedNetwork(NamedTuple):
@@ -70,7 +70,9 @@ class LinearisedNetwork(NamedTuple):
 
     def mean(self, x: Tensor) -> Tensor:
         """Averaged outputs at the mode for inputs (N, *I), (N, O)."""
-        size = rows_within(_JACOBIAN_ENTRIES, len(self.noise) * self.model.network.layout.n_params)
+        size = n_rows_per_block(
+            _JACOBIAN_ENTRIES, len(self.noise) * self.model.network.layout.n_params
+        )
         means = []
         for block in x.split(size):
             noise = self.noise.expand(len(block), *self.noise.shape)
@@ -101,7 +103,7 @@ class LinearisedNetwork(NamedTuple):
         The draws of one function share their weights whatever rows are asked for: every block of
         rows sees the same stream.
         """
-        streams = copies(generator)
+        streams = replicate_generator(generator)
 
         def functions(jacobian: AveragedJacobian, mean: Tensor) -> Tensor:
             draws = self.posterior.precision.output_draws(jacobian, n, generator=next(streams))
@@ -117,7 +119,7 @@ class LinearisedNetwork(NamedTuple):
         n_outputs = model.network.n_outputs
         per_row = n_outputs * self.posterior.precision.entries_per_output
         parts = []
-        for block in x.split(rows_within(_JACOBIAN_ENTRIES, per_row)):
+        for block in x.split(n_rows_per_block(_JACOBIAN_ENTRIES, per_row)):
             with torch.enable_grad():
                 noise = self.noise.expand(len(block), *self.noise.shape)
                 recording, mean = model.record(self.posterior.loc, self.eta, block, noise)
@@ -169,7 +171,7 @@ class ModeMixture:
         loc, factor, weight = self.tensors
         away = torch.as_tensor(theta).double().unsqueeze(-2) - loc
         squares = torch.einsum("...rp,rpq->...rq", away, factor).square().sum(-1)
-        each = log_normal_multivariate(squares, -log_det(factor), loc.shape[1])
+        each = multivariate_normal_log_prob(squares, -log_det(factor), loc.shape[1])
         return (each + weight.log()).logsumexp(-1)
 
 
@@ -189,7 +191,7 @@ class LinearisedModes(NamedTuple):
         means = []
         covariances = []
         per_mode = len(x) * self.network.n_outputs * self.loc.shape[1]
-        size = rows_within(1 << 22, per_mode)
+        size = n_rows_per_block(1 << 22, per_mode)
         # By slices, which copy no covariance.
         for which in (slice(start, start + size) for start in range(0, len(self.loc), size)):
             outputs, factors = outputs_and_factors(self.network, self.loc[which], x.double())

@@ -21,7 +21,7 @@ from skbayes_sym.laplace.mode_finding import EvidenceSearch, Search, draw_initia
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.priors import ScalesByGroup
+from skbayes_sym.models.priors import GroupScalePrior
 from skbayes_sym.numerics.linalg import cholesky
 from skbayes_sym.numerics.preconditioners import DensePreconditioner
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
@@ -60,7 +60,7 @@ class StartingModes(NamedTuple):
 
 
 def find_regression_modes(
-    network: MLP, likelihood: Likelihood, data: Data, prior: ScalesByGroup, *, n: int, seed: int
+    network: MLP, likelihood: Likelihood, data: Data, prior: GroupScalePrior, *, n: int, seed: int
 ) -> StartingModes:
     """Modes under normal noise, learned if it has parameters; O(n (N P^2 + P^3)) a step."""
     learns_noise = likelihood.n_params > 0
@@ -112,7 +112,7 @@ def find_distinct_modes(
 
 
 def find_classification_modes(
-    network: MLP, data: Data, prior: ScalesByGroup, *, n: int, seed: int
+    network: MLP, data: Data, prior: GroupScalePrior, *, n: int, seed: int
 ) -> StartingModes:
     """Modes under the softmax, found one after the other; O(N P^2 + P^3) a step of each."""
     theta = draw_initial_weights(network, n, generator=generator_from(seed)).to(data.x.device)
@@ -121,7 +121,7 @@ def find_classification_modes(
     )
 
 
-def _starts(search: Search, prior: ScalesByGroup) -> StartingModes:
+def _starts(search: Search, prior: GroupScalePrior) -> StartingModes:
     """Metrics and widths by the Cholesky factor of every mode's curvature with the prior's own."""
     if search.stop_reason == "interrupted":
         raise KeyboardInterrupt
@@ -131,7 +131,7 @@ def _starts(search: Search, prior: ScalesByGroup) -> StartingModes:
     more = 999.0 * modes.hyper.exp()[:, prior.group]
     precision.diagonal(dim1=1, dim2=2).add_(more)
     factor = cholesky(
-        precision, what="The curvature at a mode", remedy="Standardise X, or use another init."
+        precision, name="The curvature at a mode", remedy="Standardise X, or use another init."
     )
     eye = torch.eye(precision.shape[1]).to(precision).expand_as(precision)
     metric = torch.linalg.solve_triangular(factor, eye, upper=False).mT

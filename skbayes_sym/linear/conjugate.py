@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.linear.hyperparameters import Learning, Range
-from skbayes_sym.numerics.optimise import lbfgs, root
+from skbayes_sym.numerics.optimise import find_root, lbfgs
 
 Floats = npt.NDArray[np.float64]
 
@@ -267,4 +267,4 @@ def _maximum(places: Floats, best: int, slope: Callable[[float], float]) -> floa
     high = places[min(best + 1, len(places) - 1)]
     if slope(low) <= 0.0:
         return float(low)
-    return float(high) if slope(high) >= 0.0 else root(slope, float(low), float(high))
+    return float(high) if slope(high) >= 0.0 else find_root(slope, float(low), float(high))

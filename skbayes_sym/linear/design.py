@@ -16,7 +16,7 @@ from skbayes_sym.linear.hyperparameters import Learning, Range
 from skbayes_sym.linear.low_rank import LowRankGaussian
 from skbayes_sym.linear.sites import LinearData
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.numerics.memory import Part, require_memory
+from skbayes_sym.numerics.memory import MemoryAllocation, require_memory
 from skbayes_sym.numerics.random import spawn_seeds
 
 
@@ -61,7 +61,7 @@ class Design(NamedTuple):
 def require_covariance(data: Training, n_outputs: int) -> None:
     """Refuse what doesn't fit: the covariance and its root in the space of r dimensions."""
     r = min(data.n_rows, data.n_features)
-    covariance = Part(
+    covariance = MemoryAllocation(
         f"the covariance of {n_outputs} outputs in {r} dimensions",
         2 * (n_outputs * r) ** 2 * 8,
         "Use fewer rows or fewer features (as many dimensions as the smaller of the two), or one "
@@ -118,7 +118,7 @@ def best_constant(data: Training, likelihood: Likelihood) -> Array:
     """
     y = data.rows.y
     weight = data.rows.weight
-    constant = likelihood.constant_outputs(y, weight)
+    constant = likelihood.fit_constant_outputs(y, weight)
     if constant is not None:
         return constant
     if data.y_scaling is None or not likelihood.scales_targets:

@@ -411,7 +411,11 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
             likelihood = self.fitted_likelihood
             n_classes = len(self.classes_)
             is_softmax = likelihood.kind == "softmax"
-            rule = likelihood.sites(n_classes, seed=self._predict_seed_) if is_softmax else None
+            rule = (
+                likelihood.site_likelihood(n_classes, seed=self._predict_seed_)
+                if is_softmax
+                else None
+            )
             plain: LinearPredictor = super(BayesianLinearClassifier, self).predictor(like)
             return replace(plain, variance_scale=self.variance_scale_, rule=rule)
 

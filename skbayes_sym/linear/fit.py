@@ -47,7 +47,7 @@ from skbayes_sym.linear.sites import (
 from skbayes_sym.models.likelihoods.likelihood import Likelihood, SiteLikelihood
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
-from skbayes_sym.numerics.optimise import Stopped
+from skbayes_sym.numerics.optimise import StopReason
 from skbayes_sym.numerics.random import Estimate, mean_and_error, spawn_seeds
 
 
@@ -77,7 +77,7 @@ class LinearFit:
     bounds: LinearBounds | None = None
     elbo_curve: Sequence[float] = ()
     n_iter: int = 0
-    stop_reason: Stopped = "max_iter"
+    stop_reason: StopReason = "max_iter"
     noise_levels: Array | None = None  # (1, K, T), in the units of ``y``
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
@@ -255,7 +255,10 @@ class SiteInference:
         problem = design.problem(data, n_outputs, self.fit_intercept)
         # Rules of the updates, and of the bound if that takes others.
         seeds = spawn_seeds(data.seed, self.n_replicates + 1)[: 1 if n_outputs == 1 else None]
-        rules = (model.likelihood.sites(n_outputs, seed=s, learn=self.learns_noise) for s in seeds)
+        rules = (
+            model.likelihood.site_likelihood(n_outputs, seed=s, learn=self.learns_noise)
+            for s in seeds
+        )
         rule, *replicates = [rule for rule in rules if rule is not None]
         length = problem.features.square().sum(1)
         typical = float(problem.weight @ length / problem.weight.sum())

@@ -32,9 +32,9 @@ from skbayes_sym.numerics.optimise import (
     AndersonMixing,
     DivergenceError,
     Loop,
-    Stopped,
-    by_autograd,
+    StopReason,
     lbfgs,
+    with_gradient,
 )
 
 Floats = npt.NDArray[np.float64]
@@ -69,7 +69,7 @@ class SitesFit(NamedTuple):
     n_iter: int
     elbo_curve: list[float]  # after every update
     change: float  # of the last update, see `sites.Update`
-    stopped: Stopped
+    stopped: StopReason
 
 
 class ElboAtSites:
@@ -142,7 +142,7 @@ def learn_at_sites(
     ends = np.array(ranges).T
     inside = [like.new_tensor(np.clip(x, *ends)) for x in starts]
     begin = min(inside, key=lambda scales: float(loss(scales).nan_to_num(inf)))
-    best = lbfgs(by_autograd(loss), begin, max_iter=200, bounds=ranges, ftol=1e-15, gtol=1e-9)
+    best = lbfgs(with_gradient(loss), begin, max_iter=200, bounds=ranges, ftol=1e-15, gtol=1e-9)
     return np.concatenate([hyper[:n_held], best.cpu().numpy()])
 
 

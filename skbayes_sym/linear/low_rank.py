@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from skbayes_sym.numerics.gaussian import log_normal_multivariate
+from skbayes_sym.numerics.gaussian import multivariate_normal_log_prob
 from skbayes_sym.numerics.linalg import cholesky, log_det
 from skbayes_sym.numerics.random import float64_normal
 
@@ -56,7 +56,7 @@ class LowRankGaussian:
 
     def _factor(self) -> Tensor:
         """Cholesky factor of the coordinates' covariance."""
-        return cholesky(torch.as_tensor(self.covariance), what=_COVARIANCE, remedy=_REMEDY)
+        return cholesky(torch.as_tensor(self.covariance), name=_COVARIANCE, remedy=_REMEDY)
 
     def variance(self) -> Floats:
         """Variance of every weight, (C, K); O(C K r^2)."""
@@ -97,7 +97,7 @@ class LowRankGaussian:
     def precision(self) -> Tensor:
         """Inverse covariance of all weights, (C K, C K); `MemoryError` as `dense_covariance`."""
         covariance = torch.as_tensor(self.dense_covariance())
-        return torch.cholesky_inverse(cholesky(covariance, what=_COVARIANCE, remedy=_REMEDY))
+        return torch.cholesky_inverse(cholesky(covariance, name=_COVARIANCE, remedy=_REMEDY))
 
     def precision_diagonal(self) -> Tensor:
         """Inverse variance of every weight given the others, (C K,); O(C K r^2)."""
@@ -139,7 +139,7 @@ class LowRankGaussian:
         factor = self._factor().to(theta.device)
         z = torch.linalg.solve_triangular(factor, inside.flatten(-2).unsqueeze(-1), upper=False)
         squares = z.square().sum((-1, -2)) + (free / self._tensor(self._free, theta)).sum(-1)
-        return log_normal_multivariate(squares, -self.log_det_precision(), self.n_weights)
+        return multivariate_normal_log_prob(squares, -self.log_det_precision(), self.n_weights)
 
     def output_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean (N, C) and covariance (N, C, C) of ``x W'`` for inputs (N, K), float64."""

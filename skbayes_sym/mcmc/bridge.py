@@ -15,10 +15,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.numerics.gaussian import log_normal_multivariate
+from skbayes_sym.numerics.gaussian import multivariate_normal_log_prob
 from skbayes_sym.numerics.linalg import add_to_diagonal, cholesky, log_det, shrink_to_diagonal
-from skbayes_sym.numerics.memory import rows_within
-from skbayes_sym.numerics.optimise import root
+from skbayes_sym.numerics.memory import n_rows_per_block
+from skbayes_sym.numerics.optimise import find_root
 from skbayes_sym.numerics.random import normal_like
 from skbayes_sym.symmetry.fundamental_domain import (
     MAX_ORDER,
@@ -64,7 +64,9 @@ class GaussianMixture:
         for loc, factor in zip(loc_of, factor_of, strict=True):
             inverse = torch.linalg.solve_triangular(factor, identity, upper=False)
             z = (theta - loc) @ inverse.mT
-            parts.append(log_normal_multivariate(z.square().sum(-1), log_det(factor), len(loc)))
+            parts.append(
+                multivariate_normal_log_prob(z.square().sum(-1), log_det(factor), len(loc))
+            )
         return torch.stack(parts, dim=-1)
 
 
@@ -112,7 +114,7 @@ def _maximise(z: Tensor, share: Tensor) -> GaussianMixture:
     shrunk = add_to_diagonal(shrink_to_diagonal(covariance, 0.02), 1e-12)
     factor = cholesky(
         shrunk,
-        what="The covariance of a component's draws",
+        name="The covariance of a component's draws",
         remedy="Draws that aren't finite, or overflow when squared, must be left out.",
     )
     return GaussianMixture((size / len(z)).log(), loc, factor)
@@ -231,7 +233,7 @@ def _symmetrised(draws: Tensor, group: SymmetryGroup, n_components: int) -> _Pro
     table = Enumeration(table.gather.to(draws.device), table.sign.to(draws.device), table.elements)
 
     def log_prob(x: Tensor) -> Tensor:
-        rows = x.split(rows_within(1 << 21, table.order * x.shape[1]))
+        rows = x.split(n_rows_per_block(1 << 21, table.order * x.shape[1]))
         sums = [torch.logsumexp(h.log_prob(table.orbit(part)), dim=-1) for part in rows]
         return torch.cat(sums) - log(table.order)
 
@@ -380,4 +382,4 @@ def _solve(at_proposal: Tensor, at_draws: Tensor, log_s: tuple[float, float]) ->
     high = float(finite.max()) + 1.0
     while imbalance(low) < 0.0:  # zeros among the proposals put r below every finite l
         low -= 2.0 * (high - low)
-    return root(imbalance, low, high)
+    return find_root(imbalance, low, high)

@@ -27,7 +27,7 @@ from skbayes_sym.mcmc.warmup import (
     RunningMoments,
     reasonable_step_size,
 )
-from skbayes_sym.numerics.optimise import Loop, OnStep, Stopped
+from skbayes_sym.numerics.optimise import Loop, OnStep, StopReason
 from skbayes_sym.numerics.preconditioners import DiagonalPreconditioner, Preconditioner
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 from skbayes_sym.numerics.runtime import one_thread, run_parallel, to_host
@@ -112,7 +112,7 @@ class BlockDraws(NamedTuple):
     block: Block  # where the chains are now
     warmup: Tally
     sampling: Tally
-    stopped: Stopped  # "max_iter" after all moves
+    stopped: StopReason  # "max_iter" after all moves
 
 
 def _figures(state: State, tally: Tally) -> Tensor:
@@ -275,7 +275,7 @@ class _BlockMoves:
         if self._on_step is not None and self._on_step(self._n_moves, _named(figures)):
             raise _StopRequested
 
-    def result(self, stopped: Stopped) -> BlockDraws:
+    def result(self, stopped: StopReason) -> BlockDraws:
         counts = self._look(*self._warmup, *self._sampling)
         half = len(self._warmup)
         made = self._n_draws
@@ -299,7 +299,7 @@ class ChainDraws:
     warmup: Tally  # on the host
     sampling: Tally
     blocks: list[Block]  # what another `sample_chains` continues from
-    stopped: Stopped  # "max_iter" if every chain made all its draws
+    stopped: StopReason  # "max_iter" if every chain made all its draws
 
     @property
     def complete(self) -> bool:

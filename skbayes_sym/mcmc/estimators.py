@@ -111,7 +111,7 @@ class SampledEstimator(WeightedDraws):
         """Scales that are learned are integrated out."""
         prior = super()._make_prior(network)
         scales = learned_scales(prior)
-        return prior if scales is None else scales.collapsed()
+        return prior if scales is None else scales.collapse()
 
     def _symmetry_group(self, network: Network, prior: Prior) -> SymmetryGroup:
         group = network.symmetry()

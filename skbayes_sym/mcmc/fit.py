@@ -39,9 +39,9 @@ from skbayes_sym.mcmc.mode_weights import (
 )
 from skbayes_sym.mcmc.samplers import Chains, ModeWeights
 from skbayes_sym.models.model import Model
-from skbayes_sym.models.priors import CollapsedScales
-from skbayes_sym.numerics.memory import Part, prior_part, require_memory
-from skbayes_sym.numerics.optimise import Stopped
+from skbayes_sym.models.priors import CollapsedGroupPrior
+from skbayes_sym.numerics.memory import MemoryAllocation, prior_allocation, require_memory
+from skbayes_sym.numerics.optimise import StopReason
 from skbayes_sym.numerics.random import Estimate
 
 
@@ -161,7 +161,7 @@ class Sampled:
         )  # fmt: skip
 
     @property
-    def stop_reason(self) -> Stopped:
+    def stop_reason(self) -> StopReason:
         return self.draws.stopped
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
@@ -183,7 +183,7 @@ class Sampled:
             "_likelihood_params_": position[..., n_theta:].astype(np.float64),
         }
         prior = model.prior
-        if isinstance(prior, CollapsedScales):  # posterior geometric means of its scales
+        if isinstance(prior, CollapsedGroupPrior):  # posterior geometric means of its scales
             draws = torch.as_tensor(self.samples).double()
             log_scale = prior.log_scale(draws).mean(dim=1).numpy()
             attributes["prior_scale_"] = np.exp(weights @ log_scale)
@@ -238,14 +238,14 @@ def _require_memory(setting: SamplingConfig) -> None:
     require_memory(
         [
             data.rows_allocation,
-            prior_part(n_params),
-            Part(
+            prior_allocation(n_params),
+            MemoryAllocation(
                 f"{n_chains} chains of {setting.n_draws} draws of {n_params:,} weights",
                 copies * n_chains * setting.n_draws * n_params * size,
                 "Lower n_chains, n_draws or hidden_layer_sizes, or give X as float32.",
                 on_host=True,
             ),
-            Part(
+            MemoryAllocation(
                 f"{n_metrics} metrics of {n_params:,} weights",
                 n_metrics * n_params**2 * size,
                 "Lower n_chains or hidden_layer_sizes, or use init='prior'.",

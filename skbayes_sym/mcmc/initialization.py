@@ -60,9 +60,9 @@ from skbayes_sym.mcmc.warmup import (
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import GaussianPrior, Prior
-from skbayes_sym.numerics.optimise import Stopped
+from skbayes_sym.numerics.optimise import StopReason
 from skbayes_sym.numerics.preconditioners import DensePreconditioner
-from skbayes_sym.numerics.random import generator_from, resumed
+from skbayes_sym.numerics.random import generator_from, resume_generator
 from skbayes_sym.symmetry.relabelling import relabel
 from skbayes_sym.symmetry.units import split_units
 
@@ -95,7 +95,7 @@ def _prior_blocks(setting: SamplingConfig) -> list[Block]:
     generator = generator_from(setting.seeds.start)
     n = setting.n_chains
     position = posterior.sample_prior(n, generator=generator)
-    scales = setting.model.prior.learned
+    scales = setting.model.prior.learned_scales
     if scales is not None:
         position[:, :n_theta] = scales.sample(n, generator=generator).to(position)
     n_noise = setting.model.likelihood.noise_scale.shape[-1]  # which comes first
@@ -221,7 +221,7 @@ def default_prior_scale(network: Network) -> Tensor:
 def from_afar(setting: SamplingConfig, annealing: Annealing) -> Approach:
     """The annealing in float32, under given scales where scales are learned."""
     prior: Prior = setting.model.prior
-    if prior.learned is not None:
+    if prior.learned_scales is not None:
         prior = GaussianPrior(default_prior_scale(setting.model.network))
     elif setting.data.data.x.dtype == torch.float32:
         return annealing
@@ -252,7 +252,7 @@ class Draws(NamedTuple):
     position: Array  # (C, S, D)
     value: Array  # (C, S), log density, nats
     chain_weights: Array  # (C,)
-    stopped: Stopped
+    stopped: StopReason
     home: Array | None = None  # (C,), the mode that each chain was started in
 
 
@@ -377,7 +377,7 @@ def _as_tensors(block: Block, like: Tensor) -> Block:
     """The block with tensors on the device of ``like``, positions in its precision too."""
     moved = _converted(block, lambda array: torch.as_tensor(array).to(like.device))
     state = moved.state._replace(position=moved.state.position.to(like))
-    stream = resumed(torch.as_tensor(block.random_state), like.device).get_state()
+    stream = resume_generator(torch.as_tensor(block.random_state), like.device).get_state()
     return moved._replace(state=state, random_state=stream)
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from skbayes_sym.base.log_density import HasScaleDirections, LogDensity, make_gradient
 from skbayes_sym.numerics.arguments import check_count, check_positive, check_range
 from skbayes_sym.numerics.preconditioners import Preconditioner
-from skbayes_sym.numerics.random import host_uniforms, standard_normal
+from skbayes_sym.numerics.random import sample_host_uniforms, standard_normal
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 
 _Nested = TypeVar("_Nested", bound=tuple[Any, ...])
@@ -204,7 +204,7 @@ class HMC:
 
     def n_steps(self, median: float, generator: torch.Generator) -> int:
         """Leapfrog steps of the next move, whose step sizes have this median; no GPU is asked."""
-        length, fallback = host_uniforms(2, generator)
+        length, fallback = sample_host_uniforms(2, generator)
         low, high = self.jitter
         wanted = self.path_length * (low + (high - low) * length) / median
         if wanted <= self.max_leapfrog:

@@ -24,7 +24,7 @@ from skbayes_sym.mcmc.bridge import (
     fit_gaussian_mixture,
     fundamental_domain_of_mode,
 )
-from skbayes_sym.numerics.memory import rows_within
+from skbayes_sym.numerics.memory import n_rows_per_block
 from skbayes_sym.symmetry.fundamental_domain import MAX_ORDER, FundamentalDomain, has_exact_domain
 from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.relabelling import Labelling, estimate_reference, label_objective, relabel
@@ -180,7 +180,7 @@ def _neighbors(draws: Tensor, values: Tensor, chain: Tensor, asked: Tensor) -> T
     allowed = 6.0 * (0.5 * draws.shape[1]) ** 0.5
     k = min(ceil(2.0 * log(len(points))) + 1, len(points))  # itself is one of them
     edges = [torch.zeros(2, 0, dtype=torch.int64)]
-    for rows in asked.nonzero().squeeze(-1).split(rows_within(1 << 22, len(points))):
+    for rows in asked.nonzero().squeeze(-1).split(n_rows_per_block(1 << 22, len(points))):
         near = torch.cdist(points[rows], points).topk(k, largest=False).indices
         alike = (values[near] - values[rows].unsqueeze(-1)).abs() <= allowed
         asking = chain[rows].unsqueeze(-1).expand_as(near)

@@ -22,7 +22,7 @@ from skbayes_sym.mcmc.mode_evidence import (
 )
 from skbayes_sym.mcmc.within_mode import Allowance, ModeRun, ModeSampler, refine
 from skbayes_sym.numerics.diagnostics import bulk_ess, rank_rhat
-from skbayes_sym.numerics.optimise import Stopped
+from skbayes_sym.numerics.optimise import StopReason
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 from skbayes_sym.symmetry.fundamental_domain import MAX_ORDER
 from skbayes_sym.symmetry.group import SymmetryGroup
@@ -315,7 +315,7 @@ def _refreshed(
     n_moves = sample.plan.n_draws * sample.plan.thin
     parts = []
     homes = []
-    stopped: Stopped = "max_iter"
+    stopped: StopReason = "max_iter"
     for k, seed in zip(used, spawn_seeds(setting.seeds.refresh, len(used)), strict=True):
         n = int(counts[k])
         n_blocks = -(-int(counts[k]) // setting.block_size)

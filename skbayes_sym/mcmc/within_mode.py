@@ -198,7 +198,7 @@ def full_preconditioner(aligned: Tensor) -> DensePreconditioner:
     covariance.diagonal().copy_(_variance(x))  # at least its floor
     factor = cholesky(
         covariance,
-        what="The covariance of the draws",
+        name="The covariance of the draws",
         remedy="Standardize the data, or raise n_draws.",
     )
     return DensePreconditioner(factor.to(aligned))

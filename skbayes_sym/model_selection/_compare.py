@@ -32,7 +32,7 @@ from skbayes_sym.base.scikit_learn import (
 from skbayes_sym.base.warnings import collect_warnings, warn_user
 from skbayes_sym.metrics import expected_calibration_error, interval_calibration_error
 from skbayes_sym.model_selection._scorers import reported_evidence
-from skbayes_sym.numerics.arguments import check_random_state, shown
+from skbayes_sym.numerics.arguments import check_random_state, short_repr
 from skbayes_sym.numerics.diagnostics import mean_ess
 from skbayes_sym.numerics.runtime import filters_lock
 
@@ -191,7 +191,7 @@ def compare_models(
         splits = list(splitter.split(X, y))
     caller = _Caller()
     if not splits:
-        raise ValueError(f"cv gives no split into training and test rows, got {shown(cv)}.")
+        raise ValueError(f"cv gives no split into training and test rows, got {short_repr(cv)}.")
     seeds = rng.randint(2**31 - 1, size=len(splits) + 1)
     judged = Parallel(n_jobs=n_jobs)(
         delayed(_judged)(caller, _fold_report, model, int(seed), task, train, test)

@@ -12,7 +12,7 @@ from skbayes_sym.base.pipelines import fitted_attribute, unwrap
 from skbayes_sym.base.predictive import predictive, predicts_distribution
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import BaseScorer, check_sample_weight, num_samples
-from skbayes_sym.numerics.arguments import is_number, shown
+from skbayes_sym.numerics.arguments import is_number, short_repr
 
 
 class ReportedEvidence(NamedTuple):
@@ -254,7 +254,7 @@ def get_scorer(scoring: str, *, quantile: float | None = None) -> Callable[..., 
 def _check_level(quantile: Any) -> None:
     if not is_number(quantile) or not 0.0 < quantile < 1.0:
         raise ValueError(
-            f"quantile must be a number strictly between 0 and 1, got {shown(quantile)}."
+            f"quantile must be a number strictly between 0 and 1, got {short_repr(quantile)}."
         )
 
 
@@ -302,7 +302,7 @@ class QuantileOf(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
     def _require_model(self) -> None:
         is_model = hasattr(self.estimator, "fit") and hasattr(self.estimator, "get_params")
         if isinstance(self.estimator, type) or not is_model:
-            raise ValueError(f"estimator must be a regressor, got {shown(self.estimator)}.")
+            raise ValueError(f"estimator must be a regressor, got {short_repr(self.estimator)}.")
 
     @property
     def n_features_in_(self) -> int:

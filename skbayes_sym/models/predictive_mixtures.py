@@ -69,7 +69,7 @@ class Predictive:
         """Uncertainty of every target (variances) or row of classes (entropies, nats)."""
         raise NotImplementedError
 
-    def draw_log_prob(self, y: Tensor) -> Tensor:
+    def log_prob_per_draw(self, y: Tensor) -> Tensor:
         """Log density or probability of a row's targets given each of the draws, (S, N) nats."""
         raise NotImplementedError
 
@@ -78,7 +78,7 @@ class Predictive:
 
         The targets of one row are independent given a draw, not across draws.
         """
-        return torch.logsumexp(self.draw_log_prob(y) + self._weights[:, :, 0].log(), dim=0)
+        return torch.logsumexp(self.log_prob_per_draw(y) + self._weights[:, :, 0].log(), dim=0)
 
     def sample(self, n: int, rng: np.random.Generator) -> Tensor:
         """``n`` data sets, the rows of each of one draw; these are taken with replacement."""
@@ -86,7 +86,7 @@ class Predictive:
         chosen = rng.choice(len(weights), size=n, p=weights / weights.sum())
         return self._sample(torch.as_tensor(chosen, device=self._like.device), rng)
 
-    def sample_draws(self, rng: np.random.Generator) -> Tensor:
+    def sample_per_draw(self, rng: np.random.Generator) -> Tensor:
         """Data set of every draw, (S, N, T)."""
         return self._sample(torch.arange(len(self._like), device=self._like.device), rng)
 
@@ -126,7 +126,7 @@ class TargetPredictive(Predictive):
         """Distributions of some of the rows, by their positions."""
         raise NotImplementedError
 
-    def in_units(self, mean: Tensor, scale: Tensor) -> Self:
+    def rescale(self, mean: Tensor, scale: Tensor) -> Self:
         """Law of ``mean + scale * target``; both (T,)."""
         raise NotImplementedError
 
@@ -184,7 +184,7 @@ class NormalMixture(TargetPredictive):
         noise = torch.diag_embed(self.noise_variance.expand_as(self.loc))
         return cholesky(
             self.covariance + noise,
-            what="The covariance of a row's targets",
+            name="The covariance of a row's targets",
             remedy="Standardise X, or give X as float64.",
         )
 
@@ -198,7 +198,7 @@ class NormalMixture(TargetPredictive):
             covariance=None if self.covariance is None else self.covariance[:, places],
         )
 
-    def in_units(self, mean: Tensor, scale: Tensor) -> "NormalMixture":
+    def rescale(self, mean: Tensor, scale: Tensor) -> "NormalMixture":
         return replace(
             self,
             loc=self.loc * scale + mean,
@@ -218,7 +218,7 @@ class NormalMixture(TargetPredictive):
         aleatoric = (self._weights * self.noise_variance.expand_as(self.loc)).sum(0)
         return Uncertainty(epistemic + aleatoric, epistemic, aleatoric)
 
-    def draw_log_prob(self, y: Tensor) -> Tensor:
+    def log_prob_per_draw(self, y: Tensor) -> Tensor:
         if self._root is not None:
             away = (y - self.loc).unsqueeze(-1)
             z = torch.linalg.solve_triangular(self._root, away, upper=False).squeeze(-1)
@@ -290,7 +290,7 @@ class TargetMixture(TargetPredictive):
         places = torch.as_tensor(rows, device=self.outputs.device)
         return replace(self, outputs=self.outputs[:, places])
 
-    def in_units(self, mean: Tensor, scale: Tensor) -> "TargetMixture":
+    def rescale(self, mean: Tensor, scale: Tensor) -> "TargetMixture":
         own_location, own_scale = self._units
         return replace(self, location=mean + scale * own_location, scale=scale * own_scale)
 
@@ -315,7 +315,7 @@ class TargetMixture(TargetPredictive):
         aleatoric = (self._weights * self.likelihood.variance(self.outputs)).sum(0) * square
         return Uncertainty(epistemic + aleatoric, epistemic, aleatoric)
 
-    def draw_log_prob(self, y: Tensor) -> Tensor:
+    def log_prob_per_draw(self, y: Tensor) -> Tensor:
         location, scale = self._units
         jacobian = scale.log().expand(y.shape[-1]).sum()
         y = (y - location) / scale
@@ -346,14 +346,14 @@ class TargetMixture(TargetPredictive):
         return location + scale * distribution.sample(self.outputs[chosen], rng)
 
 
-def counted_units(location: float, scale: float, is_discrete: bool = True) -> tuple[float, float]:
+def snap_to_counts(location: float, scale: float, is_discrete: bool = True) -> tuple[float, float]:
     """Units of counts, without rounding errors where they are those of the counts themselves."""
     is_plain = is_discrete and abs(scale - 1.0) < 1e-9 and abs(location) < 1e-6
     return (0.0, 1.0) if is_plain else (location, scale)
 
 
 @dataclass(frozen=True, eq=False)
-class PooledTargets(TargetPredictive):
+class LinearPool(TargetPredictive):
     """Mixture of distributions of any kind, each with its own density and quantiles.
 
     Parameters
@@ -383,11 +383,11 @@ class PooledTargets(TargetPredictive):
     def n_targets(self) -> int:
         return self.parts[0].n_targets
 
-    def take(self, rows: np.ndarray) -> "PooledTargets":
+    def take(self, rows: np.ndarray) -> "LinearPool":
         return replace(self, parts=[part.take(rows) for part in self.parts])
 
-    def in_units(self, mean: Tensor, scale: Tensor) -> "PooledTargets":
-        return replace(self, parts=[part.in_units(mean, scale) for part in self.parts])
+    def rescale(self, mean: Tensor, scale: Tensor) -> "LinearPool":
+        return replace(self, parts=[part.rescale(mean, scale) for part in self.parts])
 
     def _sum(self, values: Iterable[Tensor]) -> Tensor:
         weighted = [share * value for share, value in zip(self.shares, values, strict=True)]
@@ -511,9 +511,9 @@ class RoundedTargets(TargetPredictive):
     def take(self, rows: np.ndarray) -> "RoundedTargets":
         return replace(self, base=self.base.take(rows))
 
-    def in_units(self, mean: Tensor, scale: Tensor) -> "RoundedTargets":
+    def rescale(self, mean: Tensor, scale: Tensor) -> "RoundedTargets":
         units = float(mean) + float(scale) * self.location, float(scale) * self.scale
-        location, own_scale = counted_units(*units)
+        location, own_scale = snap_to_counts(*units)
         return replace(self, location=location, scale=own_scale)
 
     @property
@@ -623,7 +623,7 @@ class CategoricalMixture(Predictive):
     def _like(self) -> Tensor:
         return self.log_probs
 
-    def draw_log_prob(self, y: Tensor) -> Tensor:
+    def log_prob_per_draw(self, y: Tensor) -> Tensor:
         return self.log_probs[:, torch.arange(len(y)), y]
 
     @property

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.numerics.arguments import check_positive, check_vector
-from skbayes_sym.numerics.gaussian import log_normal
+from skbayes_sym.numerics.gaussian import normal_log_prob
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.random import normal_like
 from skbayes_sym.numerics.runtime import constant
@@ -54,7 +54,7 @@ class Prior:
         return None
 
     @property
-    def learned(self) -> "ScalesByGroup | None":
+    def learned_scales(self) -> "GroupScalePrior | None":
         """Scales that are learned with the weights, by themselves or integrated out."""
         return None
 
@@ -130,7 +130,7 @@ class GaussianPrior(Prior):
 
     def log_prob(self, theta: Tensor) -> Tensor:
         scale = self.scale.to(theta)
-        return log_normal(theta.square(), scale.log()).sum(-1)
+        return normal_log_prob(theta.square(), scale.log()).sum(-1)
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         scale = self.scale.to(generator.device)
@@ -160,13 +160,13 @@ class Normal:
     def bind(self, layout: ParamLayout) -> GaussianPrior:
         layer = layer_index(layout)
         sizes = {"layers": int(layer.max()) + 1, "parameters": layout.n_params}
-        scale = torch.as_tensor(checked_scales(self.scale, **sizes))
+        scale = torch.as_tensor(check_scales(self.scale, **sizes))
         if scale.shape == (sizes["layers"],) and np.ndim(self.scale):
             return GaussianPrior(scale[layer])
         return GaussianPrior(scale.expand(layout.n_params).clone())
 
 
-def checked_scales(values: npt.ArrayLike, **sizes: int) -> npt.NDArray[np.float64]:
+def check_scales(values: npt.ArrayLike, **sizes: int) -> npt.NDArray[np.float64]:
     """``values`` as an array of one number, or of as many as one of the sizes named.
 
     Raises ValueError if it has another shape, or isn't positive and finite.
@@ -200,7 +200,7 @@ def layer_index(layout: ParamLayout) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class ScalesByGroup(Prior):
+class GroupScalePrior(Prior):
     """Zero-mean normals with one learned scale a group of parameters; bound to a layout.
 
     ``hyper`` (*B, G): log precisions; with leading axes they are those of several weight vectors,
@@ -215,14 +215,14 @@ class ScalesByGroup(Prior):
     is_learned: bool = True  # false where the scales were given: the hyperprior then doesn't count
 
     @classmethod
-    def given(cls, scale: Tensor) -> "ScalesByGroup":
+    def fixed(cls, scale: Tensor) -> "GroupScalePrior":
         """Scales (P,) that stay: every parameter is a group."""
         names = tuple(str(i) for i in range(len(scale)))
         variance = scale.double().square()
         group = torch.arange(len(scale))
         return cls(group, names, variance, 1.0, -variance.log(), is_learned=False)
 
-    def bind(self, layout: ParamLayout) -> "ScalesByGroup":
+    def bind(self, layout: ParamLayout) -> "GroupScalePrior":
         if self.group.shape != (layout.n_params,):
             raise ValueError(
                 f"the prior is over {self.group.numel()} parameters, the network has "
@@ -231,7 +231,7 @@ class ScalesByGroup(Prior):
         return self
 
     @property
-    def learned(self) -> "ScalesByGroup | None":
+    def learned_scales(self) -> "GroupScalePrior | None":
         return self if self.is_learned else None
 
     @property
@@ -263,7 +263,7 @@ class ScalesByGroup(Prior):
         """The normal prior at log precisions (*B, G)."""
         return GaussianPrior((-0.5 * hyper).exp()[..., self.group])
 
-    def sums(self, values: Tensor) -> Tensor:
+    def sum_by_group(self, values: Tensor) -> Tensor:
         """Sum over every group, (*B, P) -> (*B, G)."""
         total = values.new_zeros(*values.shape[:-1], self.n_groups)
         return total.index_add_(-1, self.group.to(values.device), values)
@@ -287,12 +287,12 @@ class ScalesByGroup(Prior):
         scale = self.scale.to(generator.device)
         return scale * normal_like((n, scale.numel()), generator=generator, like=scale)
 
-    def update(self, mean: Tensor, variance: Tensor) -> "ScalesByGroup":
+    def update(self, mean: Tensor, variance: Tensor) -> "GroupScalePrior":
         """Scales that maximise expected log prior plus hyperprior at moments (P,), closed form.
 
         .. math:: \\alpha_g = (n_g + 2a) / (E|\\theta_g|^2 + 2 a s_g^2).
         """
-        spread = self.sums(mean.square() + variance)
+        spread = self.sum_by_group(mean.square() + variance)
         n = self.sizes.to(spread)
         a = self.shape
         rate = 2.0 * a * self.reference_variance.to(spread)
@@ -313,19 +313,19 @@ class ScalesByGroup(Prior):
 
         (MacKay 1992, "A practical Bayesian framework for backpropagation networks", eq. 21.)
         """
-        determined = self.sizes.to(theta) - hyper.exp() * self.sums(variance)
+        determined = self.sizes.to(theta) - hyper.exp() * self.sum_by_group(variance)
         a = self.shape
         rate = 2.0 * a * self.reference_variance.to(theta)
-        target = (determined.clamp_min(0.0) + 2.0 * a) / (self.sums(theta.square()) + rate)
+        target = (determined.clamp_min(0.0) + 2.0 * a) / (self.sum_by_group(theta.square()) + rate)
         return torch.lerp(hyper, target.log(), damping)
 
-    def collapsed(self) -> "CollapsedScales":
+    def collapse(self) -> "CollapsedGroupPrior":
         """The prior with its scales integrated out."""
-        return CollapsedScales(self)
+        return CollapsedGroupPrior(self)
 
 
 @dataclass(frozen=True, eq=False)
-class CollapsedScales(Prior):
+class CollapsedGroupPrior(Prior):
     r"""The law of the weights alone: every group a multivariate Student-t.
 
     .. math:: p(\theta_g) = \frac{\Gamma(a + n_g/2)}{\Gamma(a)}\,
@@ -336,21 +336,21 @@ class CollapsedScales(Prior):
     within a group.
     """
 
-    scales: ScalesByGroup
+    scales: GroupScalePrior
 
-    def bind(self, layout: ParamLayout) -> "CollapsedScales":
+    def bind(self, layout: ParamLayout) -> "CollapsedGroupPrior":
         self.scales.bind(layout)
         return self
 
     @property
-    def learned(self) -> ScalesByGroup:
+    def learned_scales(self) -> GroupScalePrior:
         return self.scales
 
     def log_prob(self, theta: Tensor) -> Tensor:
         kernel = self.kernel(theta)
         return kernel.value(kernel.rates(theta))
 
-    def kernel(self, like: Tensor) -> "CollapsedKernel":
+    def kernel(self, like: Tensor) -> "CollapsedGroupKernel":
         """Value and gradient at once, in dtype and on the device of ``like``."""
         s = self.scales
         a = self.scales.shape
@@ -359,7 +359,7 @@ class CollapsedScales(Prior):
         constant = torch.lgamma(shape) - torch.lgamma(rate.new_tensor(a)) + a * rate.log()
         constant = (constant - 0.5 * s.sizes * log(2.0 * pi)).sum()
         member = torch.nn.functional.one_hot(s.group, s.n_groups)
-        return CollapsedKernel(*(t.to(like) for t in (member, rate, shape, constant)))
+        return CollapsedGroupKernel(*(t.to(like) for t in (member, rate, shape, constant)))
 
     def log_scale(self, theta: Tensor) -> Tensor:
         r"""``E[log scale_g | theta]``, (*B, P) -> (*B, G).
@@ -370,7 +370,7 @@ class CollapsedScales(Prior):
         """
         s = self.scales
         a = self.scales.shape
-        rate = a * s.reference_variance.to(theta) + 0.5 * s.sums(theta.square())
+        rate = a * s.reference_variance.to(theta) + 0.5 * s.sum_by_group(theta.square())
         return 0.5 * (rate.log() - torch.digamma(a + 0.5 * s.sizes.to(theta)))
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
@@ -385,8 +385,8 @@ class CollapsedScales(Prior):
 
 
 @dataclass(frozen=True, eq=False)
-class CollapsedKernel:
-    """`CollapsedScales` as samplers want it: what doesn't depend on the weights, made once."""
+class CollapsedGroupKernel:
+    """`CollapsedGroupPrior` as samplers want it: what doesn't depend on the weights, made once."""
 
     member: Tensor  # (P, G), 1 where a parameter is of a group
     rate: Tensor  # (G,)
@@ -434,7 +434,7 @@ class LayerScales:
         check_positive("shape", self.shape)
         check_positive("output_variance", self.output_variance)
 
-    def bind(self, layout: ParamLayout) -> ScalesByGroup:
+    def bind(self, layout: ParamLayout) -> GroupScalePrior:
         weights = [name for name, s in layout.shapes.items() if len(s) > 1]
         group: list[Tensor] = []
         names: list[str] = []
@@ -452,7 +452,7 @@ class LayerScales:
             variances += columns * [variance]
         reference = torch.tensor(variances, dtype=torch.float64)
         shape = float(self.shape)
-        return ScalesByGroup(torch.cat(group), tuple(names), reference, shape, -reference.log())
+        return GroupScalePrior(torch.cat(group), tuple(names), reference, shape, -reference.log())
 
 
 @dataclass(frozen=True)

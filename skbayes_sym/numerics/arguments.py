@@ -14,7 +14,7 @@ def check_count(name: str, value: Any, least: int = 1, most: float = inf) -> int
     is_count = isinstance(value, Integral) and not isinstance(value, bool | np.bool_)
     if not is_count or not least <= value <= most:
         limit = f"of at least {least}" if most == inf else f"from {least} to {most:g}"
-        raise ValueError(f"{name} must be an int {limit}, got {shown(value)}.")
+        raise ValueError(f"{name} must be an int {limit}, got {short_repr(value)}.")
     return int(value)
 
 
@@ -24,7 +24,7 @@ def check_number(name: str, value: Any, low: float = -inf, high: float = inf) ->
     if not is_real or isnan(value) or abs(value) == inf or not low <= value <= high:
         limit = "" if (low, high) == (-inf, inf) else f" from {low:g} to {high:g}"
         limit = f" of at least {low:g}" if low > -inf and high == inf else limit
-        raise ValueError(f"{name} must be a finite number{limit}, got {shown(value)}.")
+        raise ValueError(f"{name} must be a finite number{limit}, got {short_repr(value)}.")
     return float(value)
 
 
@@ -43,7 +43,7 @@ def check_positive(name: str, value: Any, high: float = inf) -> float:
     """A finite number above zero, at most ``high``."""
     if not is_number(value) or not 0.0 < value <= high or value == inf:
         limit = "" if high == inf else f" of at most {high:g}"
-        raise ValueError(f"{name} must be a positive number{limit}, got {shown(value)}.")
+        raise ValueError(f"{name} must be a positive number{limit}, got {short_repr(value)}.")
     return float(value)
 
 
@@ -51,7 +51,7 @@ def check_range(name: str, value: Any) -> tuple[float, float]:
     """Two positive numbers."""
     is_pair = isinstance(value, tuple | list) and len(value) == 2
     if not is_pair or not all(is_number(v) and 0.0 < v < inf for v in value):
-        raise ValueError(f"{name} must be two positive numbers, got {shown(value)}.")
+        raise ValueError(f"{name} must be two positive numbers, got {short_repr(value)}.")
     return float(value[0]), float(value[1])
 
 
@@ -59,7 +59,7 @@ def check_vector(name: str, value: Any) -> None:
     """Check that it is a tensor or array with an axis: parameters of a likelihood."""
     # A tensor has both attributes, too: students check arguments where there is no torch.
     if not hasattr(value, "tolist") or getattr(value, "ndim", 0) < 1:
-        raise ValueError(f"{name} must be a tensor with an axis, got {shown(value)}.")
+        raise ValueError(f"{name} must be a tensor with an axis, got {short_repr(value)}.")
 
 
 def check_random_state(value: Any) -> np.random.RandomState:
@@ -79,7 +79,7 @@ def check_random_state(value: Any) -> np.random.RandomState:
         return np.random.RandomState(int(value))
     raise ValueError(
         "random_state must be an int from 0 to 2**32 - 1 (a seed), a numpy.random.RandomState or "
-        f"None, got {shown(value)}."
+        f"None, got {short_repr(value)}."
     )
 
 
@@ -113,7 +113,7 @@ def check_arrays(
         if array is None or not agrees:
             wanted = ", ".join(str(lengths.get(axis, axis)) for axis in axes)
             wanted = f"({wanted},)" if len(axes) == 1 else f"({wanted})"
-            got = shown(value) if array is None else f"shape {array.shape}"
+            got = short_repr(value) if array is None else f"shape {array.shape}"
             raise ValueError(f"{owner}: {name} must be numbers of shape {wanted}, got {got}.")
         checked[name] = array
     return checked
@@ -123,11 +123,11 @@ def check_names(owner: str, name: str, value: Any, n: int) -> list[str]:
     """Names of ``n`` things, strings."""
     names = list(value) if isinstance(value, Collection) and not isinstance(value, str) else None
     if names is None or len(names) != n or not all(isinstance(one, str) for one in names):
-        raise ValueError(f"{owner}: {name} must be {n} strings, got {shown(value)}.")
+        raise ValueError(f"{owner}: {name} must be {n} strings, got {short_repr(value)}.")
     return names
 
 
-def refuse_masked(name: str, value: Any) -> None:
+def check_not_masked(name: str, value: Any) -> None:
     """Refuse a masked array with masked entries, whose data would be used unseen.
 
     ``name``: of the argument.
@@ -157,27 +157,27 @@ def check_name(owner: str, name: str, value: Any, default: str = "") -> str:
     if value is None:
         return default
     if not isinstance(value, str):
-        raise ValueError(f"{owner}: {name} must be a string or None, got {shown(value)}.")
+        raise ValueError(f"{owner}: {name} must be a string or None, got {short_repr(value)}.")
     return value
 
 
-def unique_labels(y: NDArray[Any], name: str = "y_true") -> NDArray[Any]:
+def unique_classes(y: NDArray[Any], name: str = "y_true") -> NDArray[Any]:
     """The different labels, sorted."""
     try:
         return np.unique(y)
     except TypeError as error:
-        some = shown(y.ravel()[:10].tolist())
+        some = short_repr(y.ravel()[:10].tolist())
         raise TypeError(f"{name} must hold labels of one kind, got {some}.") from error
 
 
 def check_flag(name: str, value: Any) -> bool:
     """True or False."""
     if not isinstance(value, bool | np.bool_):
-        raise ValueError(f"{name} must be True or False, got {shown(value)}.")
+        raise ValueError(f"{name} must be True or False, got {short_repr(value)}.")
     return bool(value)
 
 
-def shown(value: Any, most: int = 60) -> str:
+def short_repr(value: Any, most: int = 60) -> str:
     """A value as an error message shows it: in one line, and not too long."""
     text = " ".join(repr(value).split())
     return text if len(text) <= most else f"{text[:most]}..."

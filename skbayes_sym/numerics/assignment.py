@@ -32,7 +32,7 @@ def best_assignment(similarity: Tensor) -> Tensor:
     return torch.from_numpy(columns).reshape(*similarity.shape[:-2], d).to(similarity.device)
 
 
-def can_exchange(similarity: Tensor, tol: Tensor | float = 0.0) -> Tensor:
+def has_improving_exchange(similarity: Tensor, tol: Tensor | float = 0.0) -> Tensor:
     """Whether exchanging some two units raises the total similarity by more than ``tol``.
 
     Necessary for the identity not to be `best_assignment`, not sufficient: longer cycles may gain
@@ -44,7 +44,7 @@ def can_exchange(similarity: Tensor, tol: Tensor | float = 0.0) -> Tensor:
     return (gain + gain.mT).amax(dim=(-2, -1)) > tol
 
 
-def runner_up_loss(similarity: Tensor) -> Tensor:
+def second_best_margin(similarity: Tensor) -> Tensor:
     """Loss of total similarity from the identity, the best permutation, to the second best.
 
     Any other permutation is a set of cycles, each of which loses something, so the second best is

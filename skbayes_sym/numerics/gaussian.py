@@ -25,7 +25,7 @@ def kl_from_standard(trace: Tensor, squares: Tensor, log_det: Tensor, n: int) ->
     return 0.5 * (trace + squares - n - log_det)
 
 
-def log_normal(squares: Tensor, log_scale: Tensor) -> Tensor:
+def normal_log_prob(squares: Tensor, log_scale: Tensor) -> Tensor:
     """Log density of a normal at squared distances ``squares`` from its mean, elementwise.
 
     Linear in ``squares``: of expected squares it is the expected log density.
@@ -33,7 +33,7 @@ def log_normal(squares: Tensor, log_scale: Tensor) -> Tensor:
     return -0.5 * (squares * (-2.0 * log_scale).exp() + LOG_2PI) - log_scale
 
 
-def log_normal_multivariate(squares: Tensor, log_det: Tensor, n: int) -> Tensor:
+def multivariate_normal_log_prob(squares: Tensor, log_det: Tensor, n: int) -> Tensor:
     """``log N(x; m, S)`` in n dimensions, ``squares = (x - m)' S^-1 (x - m)``, (*B,)."""
     return -0.5 * (squares + log_det + n * LOG_2PI)
 

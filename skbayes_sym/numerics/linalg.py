@@ -16,29 +16,29 @@ class NotPositiveDefiniteError(ArithmeticError):
     """A matrix that must be positive definite isn't, in the arithmetic at hand."""
 
 
-def cholesky(matrix: Tensor, *, what: str, remedy: str) -> Tensor:
+def cholesky(matrix: Tensor, *, name: str, remedy: str) -> Tensor:
     """Lower Cholesky factors, (*B, n, n) -> (*B, n, n).
 
-    ``matrix`` (*B, n, n): symmetric; the lower triangle is read. ``what``: what the matrix is, as
+    ``matrix`` (*B, n, n): symmetric; the lower triangle is read. ``name``: what the matrix is, as
     the beginning of a sentence. ``remedy``: a sentence: what to change. Raises
-    NotPositiveDefiniteError: ``"{what} isn't positive definite in this arithmetic. {remedy}"``.
+    NotPositiveDefiniteError: ``"{name} isn't positive definite in this arithmetic. {remedy}"``.
     """
     factor = try_cholesky(matrix)
     if factor is None:
         raise NotPositiveDefiniteError(
-            f"{what} isn't positive definite in this arithmetic. {remedy}"
+            f"{name} isn't positive definite in this arithmetic. {remedy}"
         )
     return factor
 
 
-def deferred_cholesky(matrix: Tensor, *, what: str, remedy: str) -> Tensor:
+def deferred_cholesky(matrix: Tensor, *, name: str, remedy: str) -> Tensor:
     """`cholesky` for training loops: on a GPU a failure is nan instead of an error.
 
     An error would have the host wait for every factor. The loss is nan then, and the loop that
     looks at it at the end of its block says so.
     """
     if matrix.device.type == "cpu":
-        return cholesky(matrix, what=what, remedy=remedy)
+        return cholesky(matrix, name=name, remedy=remedy)
     factor, failed = torch.linalg.cholesky_ex(matrix)
     return torch.where((failed == 0)[..., None, None], factor, torch.nan)
 
@@ -294,7 +294,7 @@ class _NarrowEvidence(torch.autograd.Function):
 def _factor(matrix: Tensor, factored: Callable[..., Tensor] = cholesky) -> Tensor:
     """Cholesky factor of I + matrix; overwrites it."""
     return factored(
-        add_to_diagonal(matrix, 1.0), what="The precision of a ridge regression",
+        add_to_diagonal(matrix, 1.0), name="The precision of a ridge regression",
         remedy="Rows outweigh the prior by more digits than there are: give a larger noise_std, "
         "give a smaller prior, standardize the data or give X as float64.",
     )  # fmt: skip

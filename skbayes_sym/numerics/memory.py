@@ -25,15 +25,15 @@ _FREE = ("MemAvailable:", "SwapFree:")  # lines of Linux's table
 _HOST = torch.device("cpu")
 
 # So few bytes are there wherever Python runs; asking takes a fifth of a millisecond.
-ALWAYS_THERE = 1 << 20
+SMALL_ALLOCATION = 1 << 20
 
 
-def rows_within(most_numbers: int, numbers_per_row: int) -> int:
+def n_rows_per_block(most_numbers: int, numbers_per_row: int) -> int:
     """How many rows to work on at once, at least one, that arrays of them stay within a limit."""
     return max(1, most_numbers // max(1, numbers_per_row))
 
 
-class Part(NamedTuple):
+class MemoryAllocation(NamedTuple):
     """Arrays that are held at the same time as the other parts, by their sizes alone.
 
     A lower bound: what is certainly held is counted (a prior, the optimiser's copies, draws that
@@ -47,30 +47,34 @@ class Part(NamedTuple):
     on_host: bool = False  # whatever the device of the fit
 
 
-def prior_part(n_params: int) -> Part:
+def prior_allocation(n_params: int) -> MemoryAllocation:
     """A double-precision scale per weight."""
-    return Part(f"the prior of {n_params:,} weights", 8 * n_params, "Lower hidden_layer_sizes.")
+    return MemoryAllocation(
+        f"the prior of {n_params:,} weights", 8 * n_params, "Lower hidden_layer_sizes."
+    )
 
 
-def draws_part(n_draws: int, n_rows: int, n_targets: int) -> Part:
+def draws_allocation(n_draws: int, n_rows: int, n_targets: int) -> MemoryAllocation:
     """Draws (n, N, T) of targets, and the noise of as many."""
-    return Part(
+    return MemoryAllocation(
         f"{n_draws:,} draws of {n_rows:,} rows and {n_targets} targets with their noise",
         16 * n_draws * n_rows * n_targets,
         "Lower n_samples, or ask for fewer rows at once.",
     )
 
 
-def covariance_part(n_rows: int, n_targets: int) -> Part:
+def covariance_allocation(n_rows: int, n_targets: int) -> MemoryAllocation:
     """The joint covariance of functions at rows, in scaled units and in the targets': 16 N^2 T."""
-    return Part(
+    return MemoryAllocation(
         f"the covariance of {n_rows:,} rows of {n_targets} targets",
         16 * n_rows**2 * n_targets,
         "Ask for fewer rows, or use return_std=True.",
     )
 
 
-def require_memory(parts: Sequence[Part], device: torch.device, *, task: str = "this fit") -> None:
+def require_memory(
+    parts: Sequence[MemoryAllocation], device: torch.device, *, task: str = "this fit"
+) -> None:
     """Check that the parts together don't exceed what is free where each will be held.
 
     ``device``: of the model, for parts that aren't ``on_host``; ``task``: what takes the memory,
@@ -80,7 +84,7 @@ def require_memory(parts: Sequence[Part], device: torch.device, *, task: str = "
     here = [part for part in parts if part not in there]
     for place, held in ((device, there), (_HOST, here)):
         needed = sum(part.n_bytes for part in held)
-        if needed <= ALWAYS_THERE or needed <= (available := available_bytes(place)):
+        if needed <= SMALL_ALLOCATION or needed <= (available := available_bytes(place)):
             continue
         largest = max(held, key=lambda part: part.n_bytes)
         needed = min(needed, 10**300)  # more are no floating-point number

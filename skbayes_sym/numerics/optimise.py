@@ -21,12 +21,12 @@ class Gain(NamedTuple):
         """Whether the gain is above ``tol`` by more than three standard errors."""
         return self.value > tol + 3.0 * self.standard_error
 
-    def is_gain_below(self, tol: float) -> bool:
+    def is_below(self, tol: float) -> bool:
         """Whether the gain is below ``tol`` by more than three standard errors."""
         return self.value + 3.0 * self.standard_error < tol
 
 
-def gain(curve: Sequence[float], window: int) -> Gain:
+def compute_gain(curve: Sequence[float], window: int) -> Gain:
     """Mean of the last ``window`` values less that of as many before them.
 
     Of a curve shorter than two windows nothing is known: infinite, with an infinite error.
@@ -39,14 +39,14 @@ def gain(curve: Sequence[float], window: int) -> Gain:
     return Gain(float(np.mean(last) - np.mean(before)), float(error))
 
 
-def last_tenth_gain(curve: Sequence[float]) -> Gain:
-    """`gain` of the last tenth of the curve, of one value at least."""
-    return gain(curve, max(1, len(curve) // 10))
+def compute_final_gain(curve: Sequence[float]) -> Gain:
+    """`compute_gain` of the last tenth of the curve, of one value at least."""
+    return compute_gain(curve, max(1, len(curve) // 10))
 
 
-def stalled(curve: Sequence[float], window: int, tol: float) -> bool:
+def has_stalled(curve: Sequence[float], window: int, tol: float) -> bool:
     """Whether the gain over ``window`` values is known and below ``tol``."""
-    return gain(curve, window).value < tol
+    return compute_gain(curve, window).value < tol
 
 
 class AndersonMixing:
@@ -111,19 +111,19 @@ OnStep = Callable[[int, Mapping[str, float]], bool]
 
 # Why a loop ended: after all its steps, because it converged, because ``on_step`` said so, or by a
 # `KeyboardInterrupt`.
-Stopped = Literal["max_iter", "tol", "callback", "interrupted"]
+StopReason = Literal["max_iter", "tol", "callback", "interrupted"]
 
 
-def most_severe(reasons: Sequence[Stopped]) -> Stopped:
+def combine_stop_reasons(reasons: Sequence[StopReason]) -> StopReason:
     """Gravest of several searches' reasons to stop."""
-    order: tuple[Stopped, ...] = ("interrupted", "callback", "max_iter")
+    order: tuple[StopReason, ...] = ("interrupted", "callback", "max_iter")
     return next((reason for reason in order if reason in reasons), "tol")
 
 
 class ParamGroup(NamedTuple):
     """A stretch of the parameter vector with its own step size and range."""
 
-    where: slice
+    span: slice
     learning_rate: float
     lower: float = -float("inf")
     upper: float = float("inf")
@@ -144,7 +144,7 @@ class Loop:
     """
 
     def __init__(self) -> None:
-        self.stopped: Stopped = "max_iter"
+        self.stopped: StopReason = "max_iter"
 
     def steps(self, steps: Iterable[Step]) -> Iterator[Step]:
         """The steps, until there is a reason to stop."""
@@ -153,7 +153,7 @@ class Loop:
             if self.stopped != "max_iter":
                 return
 
-    def stop_if(self, reason: Stopped, condition: bool) -> None:
+    def stop_if(self, reason: StopReason, condition: bool) -> None:
         """Make this the last step, and ``reason`` why, unless there was one before."""
         if condition and self.stopped == "max_iter":
             self.stopped = reason
@@ -174,7 +174,7 @@ class OptimiseResult(NamedTuple):
     params: Tensor
     n_iter: int
     loss_curves: list[list[float]]  # mean loss of every block of steps, one list a start
-    stopped: Stopped
+    stopped: StopReason
 
     @property
     def loss_curve(self) -> list[float]:
@@ -194,7 +194,7 @@ def half_constant_half_linear(progress: float, *, floor: float = 0.02) -> float:
 def minimise(
     objective: BufferedLoss, *, groups: Sequence[ParamGroup], max_iter: int, block_size: int,
     on_step: OnStep, schedule: Callable[[float], float] = half_constant_half_linear,
-    tol: float | None = None, is_cautious: bool = False,
+    tol: float | None = None, conservative: bool = False,
 ) -> OptimiseResult:  # fmt: skip
     """Minimise a stochastic loss with Adam (Kingma & Ba 2014, Algorithm 1).
 
@@ -205,7 +205,7 @@ def minimise(
 
     ``tol``: once no start's mean loss of the last tenth of ``max_iter`` is lower by at least
     ``tol`` than that of the tenth before, the schedule runs out within another tenth, and the loop
-    stops. (Stopping dead leaves parameters as noisy as large steps make them.) ``is_cautious``:
+    stops. (Stopping dead leaves parameters as noisy as large steps make them.) ``conservative``:
     that is asked in the second half of the steps only, and of gains below ``tol`` by three standard
     errors.
 
@@ -231,9 +231,9 @@ def minimise(
             for curve, loss in zip(curves, losses, strict=True):
                 curve.append(loss)
             loop.stop_if("callback", on_step(n_iter, {"loss": min(losses)}))
-            if tol is not None and not (is_cautious and n_iter < max_iter / 2):
-                gains = [gain([-c for c in curve], window) for curve in curves]
-                if all(g.is_gain_below(tol) if is_cautious else g.value < tol for g in gains):
+            if tol is not None and not (conservative and n_iter < max_iter / 2):
+                gains = [compute_gain([-c for c in curve], window) for curve in curves]
+                if all(g.is_below(tol) if conservative else g.value < tol for g in gains):
                     progress.finish_within(n_iter, window * block_size)
             loop.stop_if("tol", progress.has_run_out(n_iter))
     # The loss of a step is that before it: what the last one did has been seen by nobody.
@@ -284,11 +284,11 @@ def lbfgs(
 ) -> Tensor:  # fmt: skip
     """Minimise a smooth loss of a few numbers by L-BFGS-B (Byrd et al. 1995).
 
-    ``loss``: position (n,) -> value and gradient (n,); see `by_autograd`. Where either isn't finite
-    the line search turns back. ``start`` (n,): gives dtype and device of positions; the search
-    itself is in float64. ``ftol``, ``gtol``: relative decrease of the value, and largest entry of
-    the gradient, that end the search. Returns (n,), never worse than ``start``: the start itself
-    where the search fails.
+    ``loss``: position (n,) -> value and gradient (n,); see `with_gradient`. Where either isn't
+    finite the line search turns back. ``start`` (n,): gives dtype and device of positions; the
+    search itself is in float64. ``ftol``, ``gtol``: relative decrease of the value, and largest
+    entry of the gradient, that end the search. Returns (n,), never worse than ``start``: the start
+    itself where the search fails.
     """
 
     worst = -float("inf")
@@ -313,7 +313,7 @@ def lbfgs(
     return torch.from_numpy(result.x).to(start) if result.fun <= value else start
 
 
-def by_autograd(loss: Callable[[Tensor], Tensor]) -> ValueAndGradient:
+def with_gradient(loss: Callable[[Tensor], Tensor]) -> ValueAndGradient:
     """A differentiable 0-d loss together with its gradient."""
 
     def evaluate(position: Tensor) -> tuple[Tensor, Tensor]:
@@ -326,12 +326,12 @@ def by_autograd(loss: Callable[[Tensor], Tensor]) -> ValueAndGradient:
     return evaluate
 
 
-def root(f: Callable[[float], float], low: float, high: float) -> float:
+def find_root(f: Callable[[float], float], low: float, high: float) -> float:
     """Find where a function of one number changes sign between two ends, to 1e-10 (Brent 1973)."""
     return float(optimize.brentq(f, low, high, xtol=1e-10))
 
 
-def lowest(f: Callable[[float], float], low: float, high: float) -> float:
+def minimise_scalar(f: Callable[[float], float], low: float, high: float) -> float:
     """Find where a function with one valley is lowest between two ends, to 1e-8 (Brent 1973)."""
     result = optimize.minimize_scalar(
         f, bounds=(low, high), method="bounded", options={"xatol": 1e-8}
@@ -358,16 +358,16 @@ class FlatAdam:
         self, params: Tensor, gradient: Tensor, groups: Sequence[ParamGroup], *,
         beta2: float = _BETA2,
     ) -> None:  # fmt: skip
-        self._beta2, groups = beta2, [g for g in groups if params[g.where].numel()]
+        self._beta2, groups = beta2, [g for g in groups if params[g.span].numel()]
         vectors = params, gradient, torch.zeros_like(params), torch.zeros_like(params)
         self._by_rate = {
             rate: _Stretches(
-                *([t[g.where] for g in groups if g.learning_rate == rate] for t in vectors)
+                *([t[g.span] for g in groups if g.learning_rate == rate] for t in vectors)
             )
             for rate in dict.fromkeys(g.learning_rate for g in groups)
         }
         self._confined = [
-            (params[g.where], g.lower, g.upper) for g in groups if g.lower > -inf or g.upper < inf
+            (params[g.span], g.lower, g.upper) for g in groups if g.lower > -inf or g.upper < inf
         ]
         self._t = params.new_zeros((), dtype=torch.float32)  # steps made
         self._update = _fused_adam if _has_fused_adam(params) else _adam

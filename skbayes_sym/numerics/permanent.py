@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import logsigmoid
 
-from skbayes_sym.numerics.runtime import keeps_tables
+from skbayes_sym.numerics.runtime import cache_tensors
 
 # A zero weight (log -inf) enters the iterations as this: still zero next to any other weight, but
 # finite, so that a row without positive weight gives no NaN. Fits float32.
@@ -137,7 +137,7 @@ MAX_EXACT_WIDTH = 20  # 80 MiB of indices; one more row doubles time and memory
 _BLOCK_ELEMENTS = 2**18
 
 
-@keeps_tables
+@cache_tensors
 def _subset_layers(d: int, device: torch.device) -> tuple[Tensor, ...]:
     """Origins of subsets of s + 1 columns, s = 0..d-1: flat indices (s+1, C(d, s+1)).
 
@@ -265,7 +265,7 @@ def log_permanent(log_weights: Tensor) -> Tensor:
 BETHE_ITERATIONS = 20  # 100 gain at most .05 nats at 200 units, 1e-3 at 20
 
 
-@keeps_tables
+@cache_tensors
 def _soules_log_increments(d: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Log of delta_k = (k!)^(1/k) - ((k-1)!)^(1/(k-1)), k = 1..d, with delta_1 = 1."""
     k = torch.arange(1, d + 1, dtype=torch.float64)

@@ -26,7 +26,7 @@ def numpy_generator(generator: torch.Generator) -> np.random.Generator:
     return np.random.default_rng(int(seed))
 
 
-def resumed(state: Tensor, device: torch.device | str = "cpu") -> torch.Generator:
+def resume_generator(state: Tensor, device: torch.device | str = "cpu") -> torch.Generator:
     """A generator that goes on from a state; led by it, if that is of another kind of device."""
     generator = torch.Generator(device)
     if len(state) == len(generator.get_state()):
@@ -34,17 +34,17 @@ def resumed(state: Tensor, device: torch.device | str = "cpu") -> torch.Generato
     return generator.manual_seed(int.from_bytes(sha256(state.numpy().tobytes()).digest()[:8]) >> 1)
 
 
-def host_uniforms(n: int, generator: torch.Generator) -> list[float]:
+def sample_host_uniforms(n: int, generator: torch.Generator) -> list[float]:
     """Uniform numbers that the host knows without a wait; a GPU's stream moves on as the CPU's."""
     state = generator.get_state()  # on the host, wherever a generator draws
     drawn = torch.rand(n, generator=generator, device=generator.device, dtype=torch.float64)
     if drawn.device.type != "cpu":
-        drawn = torch.rand(n, generator=resumed(state), dtype=torch.float64)
+        drawn = torch.rand(n, generator=resume_generator(state), dtype=torch.float64)
     numbers: list[float] = drawn.tolist()
     return numbers
 
 
-def copies(generator: torch.Generator) -> Iterator[torch.Generator]:
+def replicate_generator(generator: torch.Generator) -> Iterator[torch.Generator]:
     """Streams of the same numbers: ``generator`` itself first, then copies of what it was."""
     state = generator.get_state()
     yield generator

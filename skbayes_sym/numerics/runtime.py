@@ -173,12 +173,12 @@ def one_thread() -> Iterator[None]:
                 torch.set_num_threads(_INSIDE.before)
 
 
-_TABLES: list[dict[tuple[Any, ...], Any]] = []  # of every function with `keeps_tables`
+_TABLES: list[dict[tuple[Any, ...], Any]] = []  # of every function with `cache_tensors`
 _MOST_TABLES = 64  # of one function
 _SMALL_TABLE = 1 << 16  # bytes
 
 
-def keeps_tables(function: Callable[..., Result]) -> Callable[..., Result]:
+def cache_tensors(function: Callable[..., Result]) -> Callable[..., Result]:
     """Cache tensors that depend on sizes and other hashable arguments alone.
 
     Small ones, of 64 kB at most, stay. Larger ones are kept while a fit or a prediction runs
@@ -240,7 +240,7 @@ def explain_torch_errors() -> Iterator[None]:
         ) from error
 
 
-@keeps_tables
+@cache_tensors
 def constant(values: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """The tensor of ``values``, numbers or tuples of them, the same one for every call.
 
@@ -249,6 +249,6 @@ def constant(values: tuple[Any, ...], dtype: torch.dtype, device: torch.device) 
     return torch.tensor(values, dtype=dtype, device=device)
 
 
-def positions(values: tuple[int, ...], like: Tensor) -> Tensor:
+def index_tensor(values: tuple[int, ...], like: Tensor) -> Tensor:
     """Positions as an index on the device of ``like``, int64."""
     return constant(values, torch.int64, like.device)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from skbayes_sym.numerics.arguments import is_frame, shown
+from skbayes_sym.numerics.arguments import is_frame, short_repr
 
 Array = npt.NDArray[Any]
 
@@ -32,7 +32,7 @@ def column_names(X: Any) -> list[str]:
     return [str(name) for name in getattr(X, "column_names", X.columns)]
 
 
-def unusual_names(X: Any) -> list[str] | None:
+def non_string_column_names(X: Any) -> list[str] | None:
     """Names of a frame's columns where not all are strings, which scikit-learn doesn't compare."""
     if not is_frame(X):
         return None
@@ -55,9 +55,9 @@ def check_column_names(fitted: list[str] | None, X: Any) -> None:
     missing = [name for name in fitted if name not in asked]
     extra = [name for name in asked if name not in fitted]
     if missing or extra:
-        why = f"unseen in fit: {shown(extra)}, missing: {shown(missing)}"
+        why = f"unseen in fit: {short_repr(extra)}, missing: {short_repr(missing)}"
     else:
-        why = f"they must be in the order {shown(fitted)}, got {shown(asked)}"
+        why = f"they must be in the order {short_repr(fitted)}, got {short_repr(asked)}"
     raise ValueError(
         f"The feature names of X should match those that were passed during fit: {why}."
     )
@@ -71,7 +71,7 @@ def is_declared_categorical(column: Any) -> bool:
     return is_named or str(dtype).startswith("dictionary<")
 
 
-def without_mask(X: Any) -> Any:
+def fill_masked(X: Any) -> Any:
     """``X`` with masked entries as missing values; as it is if nothing is masked."""
     if isinstance(X, list | tuple) and any(isinstance(row, np.ma.MaskedArray) for row in X):
         X = np.ma.array(X)
@@ -150,7 +150,7 @@ def column_kind(values: Array, name: str, is_declared: bool = False) -> str:
 
     Raises ValueError for dates, TypeError for objects that are neither text nor numbers.
     """
-    refuse_dates(values, name)
+    check_no_dates(values, name)
     if is_declared:
         return "categorical"
     if values.dtype.kind == "b":
@@ -171,7 +171,7 @@ def column_kind(values: Array, name: str, is_declared: bool = False) -> str:
     return "boolean" if is_boolean else "numeric"
 
 
-def refuse_dates(values: Array, name: str) -> None:
+def check_no_dates(values: Array, name: str) -> None:
     is_date = values.dtype.kind in "mM" or (
         values.dtype.kind == "O" and any(
             isinstance(v, datetime.date | datetime.timedelta) or type(v).__name__ == "Period"
@@ -263,7 +263,7 @@ def to_float(name: str, kind: str, values: Array) -> Array:
 
     Raises ValueError that names column, row and value of what is no number.
     """
-    refuse_dates(values, name)
+    check_no_dates(values, name)
     if values.dtype.kind in "fiub":
         return values.astype(np.float64)
     numbers = np.empty(len(values))
@@ -275,7 +275,7 @@ def to_float(name: str, kind: str, values: Array) -> Array:
             comma = " Decimals need a point." if re.fullmatch(r"[+-]?\d+,\d+", text) else ""
             raise ValueError(
                 f"X must hold numbers in column {name!r}, as it did in fit, got "
-                f"{shown(value)} in row {row}.{comma}"
+                f"{short_repr(value)} in row {row}.{comma}"
             ) from error
         except TypeError as error:
             raise TypeError(

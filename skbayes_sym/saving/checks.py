@@ -106,7 +106,7 @@ MAY_BE_NAN = {
 
 # Fields that must be above zero.
 POSITIVE = {
-    ("UserPredictor", "scale_of_y"), ("InRescaledUnits", "scale"), ("HMC", "path_length"),
+    ("UserPredictor", "scale_of_y"), ("RescaledAugmentation", "scale"), ("HMC", "path_length"),
     ("HMC", "least_step"), ("HMC", "jitter"), ("Annealing", "energy_error"), ("ARD", "shape"),
     ("ARD", "output_variance"), ("LayerScales", "shape"), ("LayerScales", "output_variance"),
     ("Heteroscedastic", "spread"), ("StudentT", "df"), ("Ordinal", "noise_std"),
@@ -419,7 +419,7 @@ def _check_moves(kernel: Any, content: FileContent) -> None:
 
 def _check_rescaled(augmentation: Any, content: FileContent) -> None:
     agrees = len(augmentation.mean) == len(augmentation.scale)
-    _require(agrees, "InRescaledUnits with units of another number of columns")
+    _require(agrees, "RescaledAugmentation with units of another number of columns")
     _check_columns(augmentation.part, len(augmentation.mean))
 
 
@@ -492,7 +492,7 @@ RULES: dict[str, Callable[[Any, FileContent], None]] = {
     "PixelNoise": _check_image_shape,
     "Blur": _check_image_shape,
     "HMC": _check_moves,
-    "InRescaledUnits": _check_rescaled,
+    "RescaledAugmentation": _check_rescaled,
     "ColumnShift": _check_shift,
     "Gaussian": _check_log_noise,
     "StudentT": _check_log_noise,

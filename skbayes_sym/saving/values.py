@@ -28,7 +28,7 @@ from skbayes_sym.base.warnings import collect_warnings
 from skbayes_sym.models.networks.convolutional import ARCHITECTURES
 from skbayes_sym.models.networks.mlp import ACTIVATIONS, Activation
 from skbayes_sym.models.networks.modules import ModuleNetwork
-from skbayes_sym.numerics.arguments import shown
+from skbayes_sym.numerics.arguments import short_repr
 from skbayes_sym.saving.checks import FileContent, check_object
 
 # Nouns a file may hold, by module. Their names and fields are part of the file's format; they are
@@ -55,7 +55,9 @@ NOUNS = {
     "numerics.preconditioners": "DiagonalPreconditioner DensePreconditioner",
     "mcmc.chains": "Block",
     "factorization.solvers": "VI MAP Gibbs",
-    "models.augmentations.augmentation": "Identity Composed InRescaledUnits Invariances Augerino",
+    "models.augmentations.augmentation": (
+        "Identity Composed RescaledAugmentation Invariances Augerino"
+    ),
     "models.augmentations.images": "Affine AffineBasis Brightness Contrast Hue PixelNoise Blur",
     "models.augmentations.tabular": "Rotation2D ColumnShift LogScale",
     "models.likelihoods.categorical": "Bernoulli Categorical",
@@ -194,7 +196,7 @@ def _check_predictions(estimator: BaseEstimator) -> None:
                 trial.predict(row)
     except Exception as error:  # whatever a state that is none makes of it
         raise ValueError(
-            f"a state that predicts nothing ({type(error).__name__}: {shown(str(error))})"
+            f"a state that predicts nothing ({type(error).__name__}: {short_repr(str(error))})"
         ) from error
 
 

@@ -30,9 +30,9 @@ from skbayes_sym.base.scikit_learn import (
 from skbayes_sym.base.stacking_weights import PooledPredictor
 from skbayes_sym.base.training import Training
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.numerics.memory import Part, require_memory
+from skbayes_sym.numerics.memory import MemoryAllocation, require_memory
 from skbayes_sym.numerics.runtime import filters_lock
-from skbayes_sym.numerics.tables import without_mask
+from skbayes_sym.numerics.tables import fill_masked
 from skbayes_sym.stacking.gaussian_process import GaussianProcessDefaults
 from skbayes_sym.stacking.members import (
     KINDS,
@@ -101,7 +101,7 @@ class Stack(RowEstimator):
         ValueError
             If no member could be fitted: what each of them said.
         """
-        X = without_mask(X)
+        X = fill_masked(X)
         with self._fit_environment():
             members = self._members()
             data = Training.open(self, X, y, sample_weight)
@@ -109,7 +109,9 @@ class Stack(RowEstimator):
             if task.n_searched:
                 members = self._counting(members)
             n = min(data.n_rows, GaussianProcessDefaults().most_rows)
-            process = Part(f"a Gaussian process of {n:,} rows", 5 * n**2 * 8, "Use fewer of them.")
+            process = MemoryAllocation(
+                f"a Gaussian process of {n:,} rows", 5 * n**2 * 8, "Use fewer of them."
+            )
             require_memory([data.rows_allocation, process], data.device)
             progress = FitProgress(
                 data.callback_arguments, lambda stack: self._stacked(data, task, stack)

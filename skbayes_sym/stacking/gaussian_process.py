@@ -237,7 +237,7 @@ def condition(position: Tensor, data: Data) -> GaussianProcess:
     centre = weight @ y / weight.sum()
     covariance = kernel(x, x)
     covariance.diagonal().add_(kernel.noise.square() / weight)
-    factor = cholesky(covariance, what="The covariance of the targets", remedy=_REMEDY)
+    factor = cholesky(covariance, name="The covariance of the targets", remedy=_REMEDY)
     solved = torch.cholesky_solve(y - centre, factor)
     arrays = (t.cpu().numpy() for t in (position, x, solved, factor, weight, centre))
     return GaussianProcess(*arrays)

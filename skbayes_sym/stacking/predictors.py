@@ -22,8 +22,8 @@ from skbayes_sym.base.scikit_learn import num_samples, safe_indexing
 from skbayes_sym.base.stacking_weights import Calibration, ShapedPredictor
 from skbayes_sym.models.predictive_mixtures import (
     CategoricalMixture,
+    LinearPool,
     NormalMixture,
-    PooledTargets,
     RoundedTargets,
     TargetPredictive,
 )
@@ -114,7 +114,7 @@ class EstimatorPredictor(BasePredictor):
         if is_classifier(self.estimator):
             return distribution
         units = self.estimator.y_mean_, self.estimator.y_scale_
-        return distribution.in_units(*(torch.as_tensor(u).to(distribution.loc) for u in units))
+        return distribution.rescale(*(torch.as_tensor(u).to(distribution.loc) for u in units))
 
     def distribution(self, x: Any) -> Any:
         x, inner = self._inner(x)
@@ -165,7 +165,7 @@ class UserPredictor(BasePredictor):
             return NormalMixture(loc, loc.new_zeros(1, 1, 1), loc.new_ones(1, 1, 1))
         unit = torch.tensor([self.scale_of_y], dtype=torch.float64).reciprocal()
         distribution = as_targets(predictive(self.estimator, rows))
-        return distribution.in_units(-self.mean_of_y * unit, unit)
+        return distribution.rescale(-self.mean_of_y * unit, unit)
 
     def mean(self, rows: Any) -> Tensor:
         """Expected targets (N, 1), or logarithms of probabilities (N, K), as scores."""
@@ -219,7 +219,7 @@ class SampledTargets:
             return self._law.functions(self._n, self._seed)
         return self._law.mean().expand(self._n, -1, -1)
 
-    def sample_draws(self, rng: np.random.Generator) -> Tensor:
+    def sample_per_draw(self, rng: np.random.Generator) -> Tensor:
         """Targets, (n, N, 1)."""
         return self._law.sample(self._n, rng)
 
@@ -306,12 +306,12 @@ class CountsPredictor(BasePredictor):
         """A distribution of the base, rounded unless it is of counts."""
         if distribution.is_discrete:
             return distribution
-        if isinstance(distribution, PooledTargets):
-            return PooledTargets(
+        if isinstance(distribution, LinearPool):
+            return LinearPool(
                 [self.counted(part) for part in distribution.parts], distribution.shares
             )
         mean, scale = torch.tensor([[self.mean_of_y], [self.scale_of_y]], dtype=torch.float64)
-        base = distribution.in_units(mean, scale)
+        base = distribution.rescale(mean, scale)
         return RoundedTargets(base, -self.mean_of_y / self.scale_of_y, 1.0 / self.scale_of_y)
 
     def networks(self, x: Any) -> Iterator[NetworkComponents]:
@@ -335,9 +335,9 @@ class RoundedDraws:
         """Noise-free functions, (n, N, 1)."""
         return self._draws.means  # type: ignore[no-any-return]
 
-    def sample_draws(self, rng: np.random.Generator) -> Tensor:
+    def sample_per_draw(self, rng: np.random.Generator) -> Tensor:
         """Targets, (n, N, 1)."""
-        counts = self._draws.sample_draws(rng) * self._scale + self._mean
+        counts = self._draws.sample_per_draw(rng) * self._scale + self._mean
         return (counts.round().clamp_min(0.0) - self._mean) / self._scale
 
 

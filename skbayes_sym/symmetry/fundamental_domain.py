@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.numerics.memory import rows_within
+from skbayes_sym.numerics.memory import n_rows_per_block
 from skbayes_sym.symmetry.group import Product, SymmetryGroup
 from skbayes_sym.symmetry.relabelling import DiagonalReference, improve_labelling
 from skbayes_sym.symmetry.units import SignedPermutation, UnitGroup, unit_layers
@@ -151,7 +151,7 @@ class FundamentalDomain:
     def _best_element(self, theta: Tensor) -> tuple[tuple[SignedPermutation, ...], Tensor]:
         linear, quadratic = self._tables
         best = []
-        for rows in theta.split(rows_within(1 << 20, len(linear))):
+        for rows in theta.split(n_rows_per_block(1 << 20, len(linear))):
             score = rows @ linear.mT + rows.square() @ quadratic.mT
             top, which = score.max(dim=-1)
             current = score[:, 0]

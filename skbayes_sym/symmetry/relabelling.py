@@ -12,8 +12,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.numerics.assignment import best_assignment, can_exchange, runner_up_loss
-from skbayes_sym.numerics.memory import rows_within
+from skbayes_sym.numerics.assignment import (
+    best_assignment,
+    has_improving_exchange,
+    second_best_margin,
+)
+from skbayes_sym.numerics.memory import n_rows_per_block
 from skbayes_sym.symmetry.group import Product, SymmetryGroup
 from skbayes_sym.symmetry.units import (
     SignedPermutation,
@@ -77,7 +81,7 @@ def improve_labelling(
         identity = torch.arange(layer.n_units).repeat(len(rows), 1)
         permutation = identity.clone()
         if layer.permutes:
-            worth = can_exchange(similarity, tol) | thorough
+            worth = has_improving_exchange(similarity, tol) | thorough
             permutation[worth] = best_assignment(similarity[worth])
         sign, gain = _signs_and_gain(similarity, odd, permutation, layer.flips)
         stay = SignedPermutation(identity, torch.ones_like(sign))
@@ -102,7 +106,7 @@ def labelling_margin(theta: Tensor, layer: UnitGroup, reference: DiagonalReferen
         margin = torch.full_like(similarity[:, 0, 0], torch.inf)
         best = torch.arange(layer.n_units).repeat(len(rows), 1)
         if layer.permutes:
-            margin = runner_up_loss(similarity)
+            margin = second_best_margin(similarity)
             best = best_assignment(similarity)
         if layer.flips:
             flip = 2.0 * odd.diagonal(dim1=-2, dim2=-1).abs().amin(dim=-1)
@@ -129,7 +133,7 @@ class _Match(NamedTuple):
     @property
     def n_rows(self) -> int:
         """Draws of a chunk, whose matches are half a megabyte and stay in the cache."""
-        return rows_within(1 << 16, self.layer.n_units**2)
+        return n_rows_per_block(1 << 16, self.layer.n_units**2)
 
     def __call__(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Log density of unit ``i`` under reference ``j`` at its best sign, [j, i]; its odd part.

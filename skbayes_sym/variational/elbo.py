@@ -20,7 +20,7 @@ from skbayes_sym.models.model import Batches
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_passes import ElboLikelihood, LayerViews
 from skbayes_sym.models.networks.network import Network
-from skbayes_sym.models.priors import GaussianPrior, ScalesByGroup
+from skbayes_sym.models.priors import GaussianPrior, GroupScalePrior
 from skbayes_sym.numerics.random import standard_normal
 from skbayes_sym.symmetry.gaps.gap import Gap, GapGradient, MeanField
 from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
@@ -130,7 +130,7 @@ class GaussianNetwork(NamedTuple):
 
     network: Network
     likelihood: Likelihood
-    prior: GaussianPrior | ScalesByGroup
+    prior: GaussianPrior | GroupScalePrior
     group: SymmetryGroup
 
 
@@ -162,10 +162,10 @@ def pack_starts(starts: Sequence[Tensor], n_params: int) -> Tensor:
 
 
 def learned_scales(
-    prior: GaussianPrior | ScalesByGroup, device: torch.device
-) -> ScalesByGroup | None:
+    prior: GaussianPrior | GroupScalePrior, device: torch.device
+) -> GroupScalePrior | None:
     """Scales that the prior learns, on the device."""
-    scales = prior.learned
+    scales = prior.learned_scales
     if scales is None:
         return None
     reference = scales.reference_variance.to(device)
@@ -255,7 +255,7 @@ class SymmetrizedElbo:
     in the gradient of every start; the loss that is returned has both in full.
 
     Scales of the prior that are learned go, every tenth step, to where the bound plus their
-    hyperprior is highest for the posterior of that step, in closed form (`ScalesByGroup.update`).
+    hyperprior is highest for the posterior of that step, in closed form (`GroupScalePrior.update`).
     """
 
     def __init__(

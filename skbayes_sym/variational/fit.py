@@ -34,14 +34,14 @@ from skbayes_sym.laplace.starting_points import find_classification_modes, find_
 from skbayes_sym.models.model import Batches, Model
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.network import Network
-from skbayes_sym.models.priors import ScalesByGroup
-from skbayes_sym.numerics.memory import Part, require_memory
+from skbayes_sym.models.priors import GroupScalePrior
+from skbayes_sym.numerics.memory import MemoryAllocation, require_memory
 from skbayes_sym.numerics.optimise import (
     DivergenceError,
     OptimiseResult,
     ParamGroup,
-    Stopped,
-    last_tenth_gain,
+    StopReason,
+    compute_final_gain,
 )
 from skbayes_sym.numerics.random import Estimate, generator_from, spawn_seeds
 from skbayes_sym.variational.elbo import (
@@ -85,7 +85,7 @@ def laplace_start(model: GaussianNetwork, data: Training, seed: int) -> Tensor:
     likelihood = model.likelihood
     rows = data.double_data
     p = network.layout.n_params
-    systems = Part(
+    systems = MemoryAllocation(
         f"Gauss-Newton systems of {p:,} weights",
         80 * (network.n_outputs + 1) * p**2,  # bytes: five copies of two searches'
         "Lower hidden_layer_sizes, or use init='random'.",
@@ -172,11 +172,11 @@ class MeanFieldFit:
     log_variance: Array
     likelihood_params: Array  # (n_params of the likelihood,)
     predict_seed: int
-    prior: ScalesByGroup | None = None  # at the scales found, where they are learned
+    prior: GroupScalePrior | None = None  # at the scales found, where they are learned
     bounds: Bounds | None = None  # once training has ended
     loss_curve: list[float] | None = None
     n_iter: int = 0
-    stop_reason: Stopped = "max_iter"
+    stop_reason: StopReason = "max_iter"
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         attributes: dict[str, Any] = {
@@ -357,7 +357,7 @@ class MeanFieldVI:
         whole = progress.minimise(
             objective,
             self._groups(data, model, len(inits), is_minibatch=is_long),
-            Schedule(max_iter, self.steps.absolute_tol(data.total_weight), is_cautious=True),
+            Schedule(max_iter, self.steps.absolute_tol(data.total_weight), conservative=True),
             report=lambda loss: ("training ELBO", data.log_jacobian - loss),
         )
         results = [
@@ -395,7 +395,7 @@ class MeanFieldVI:
         result = best.result
         # A gain too noisy to call the fit unconverged doesn't call it converged: its noise may
         # still be on the way down.
-        gain = last_tenth_gain([-loss for loss in result.loss_curve])
+        gain = compute_final_gain([-loss for loss in result.loss_curve])
         tol = self.steps.absolute_tol(data.total_weight)
         is_settled = tol is not None and (result.stopped == "tol" or gain.value < tol)
         learns_noise = model.likelihood.n_params and model.likelihood.kind == "normal"

@@ -42,9 +42,9 @@ from skbayes_sym.base.training import Training
 from skbayes_sym.base.warnings import warn_unless_converged
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data, Model
-from skbayes_sym.models.priors import ScalesByGroup
-from skbayes_sym.numerics.memory import rows_within
-from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, Stopped
+from skbayes_sym.models.priors import GroupScalePrior
+from skbayes_sym.numerics.memory import n_rows_per_block
+from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, StopReason
 from skbayes_sym.numerics.random import Estimate, generator_from, mean_and_error, spawn_seeds
 from skbayes_sym.variational.hidden_layers import (
     HiddenPosterior,
@@ -74,12 +74,12 @@ class LayerwiseFit:
 
     posterior: LayerwisePosterior
     noise_std: Array  # (T,)
-    prior: ScalesByGroup  # at the scales found
+    prior: GroupScalePrior  # at the scales found
     predict_seed: int
     elbo: Estimate | None = None  # once training has ended
     loss_curve: list[float] | None = None
     n_iter: int = 0
-    stop_reason: Stopped = "max_iter"
+    stop_reason: StopReason = "max_iter"
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         assert data.y_scaling is not None
@@ -135,7 +135,7 @@ class Setting(NamedTuple):
         variational, hyper = self.prior.split(result.params)
         posterior = self.posterior.under(self.prior.layer_scales(hyper))
         widest = max(self.posterior.network.sizes)
-        size = rows_within(1 << 22, len(self.rows.x) * widest)  # draws of a block, by features
+        size = n_rows_per_block(1 << 22, len(self.rows.x) * widest)  # draws of a block, by features
         values: list[Tensor] = []
         for start in range(0, 128, size):
             n_draws = min(size, 128 - start)
@@ -145,7 +145,7 @@ class Setting(NamedTuple):
         return Climb(result, elbo.value + float(self.prior.scales.log_hyperprior(hyper)), elbo)
 
     def found(
-        self, params: Tensor, best: Climb | None = None, stopped: Stopped = "max_iter"
+        self, params: Tensor, best: Climb | None = None, stopped: StopReason = "max_iter"
     ) -> LayerwiseFit:
         """Result as arrays, in the middle of training (for callbacks) or at its end."""
         variational, hyper = (t.cpu() for t in self.prior.split(params.detach()))

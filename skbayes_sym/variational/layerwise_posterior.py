@@ -38,11 +38,11 @@ from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.predictive_mixtures import NormalMixture, Predictive
-from skbayes_sym.models.priors import ScalesByGroup
+from skbayes_sym.models.priors import GroupScalePrior
 from skbayes_sym.numerics.gaussian import LOG_2PI
 from skbayes_sym.numerics.linalg import RidgePosterior
-from skbayes_sym.numerics.memory import rows_within
-from skbayes_sym.numerics.runtime import positions
+from skbayes_sym.numerics.memory import n_rows_per_block
+from skbayes_sym.numerics.runtime import index_tensor
 from skbayes_sym.variational.hidden_layers import (
     HiddenPosterior,
     Scale,
@@ -57,7 +57,7 @@ class LayerwisePrior:
     """Given or learned scales of a network's layers."""
 
     network: MLP
-    scales: ScalesByGroup
+    scales: GroupScalePrior
 
     def __post_init__(self) -> None:
         # Scales that are equal now need not stay so: groups are what counts where they move.
@@ -85,7 +85,7 @@ class LayerwisePrior:
         if not self.scales.is_learned:
             return [s.to(hyper) for s in self._given]
         scale = (-0.5 * hyper).exp()
-        return [scale[positions(group, hyper)] for group in self._groups]
+        return [scale[index_tensor(group, hyper)] for group in self._groups]
 
     @cached_property
     def _groups(self) -> list[tuple[int, ...]]:
@@ -317,7 +317,7 @@ class LayerwisePredictor(BasePredictor):
         """The last layer and its inputs (block, N, H + 1), block of draws by block of draws."""
         n = len(self.last.mean)
         network = self.posterior.parts.network
-        size = rows_within(1 << 21, len(x) * self.last.mean.shape[1])  # of features: 16 MB
+        size = n_rows_per_block(1 << 21, len(x) * self.last.mean.shape[1])  # of features: 16 MB
         for start in range(0, n, size):
             block = slice(start, start + size)
             last = self.last._replace(mean=self.last.mean[block], root=self.last.root[block])

@@ -14,7 +14,7 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_passes import Layers, mean_output, output_moments
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.predictive_mixtures import NormalMixture, Predictive
-from skbayes_sym.numerics.memory import rows_within
+from skbayes_sym.numerics.memory import n_rows_per_block
 from skbayes_sym.numerics.random import Estimate, generator_from, mean_and_error, standard_normal
 
 _CHUNK = 1 << 21  # numbers held at once: 16 MB in float64
@@ -32,7 +32,7 @@ def expected_log_likelihood(
     likelihood = likelihood.to(like)
     loc, variance = posterior_layers(network, posterior, like)
     widths = network.sizes[1:]
-    rows = rows_within(_CHUNK, n_draws * max(widths))
+    rows = n_rows_per_block(_CHUNK, n_draws * max(widths))
     totals = like.new_zeros(n_draws)
     for start in range(0, len(data.x), rows):
         x, y, weight = (t[start : start + rows] for t in data)

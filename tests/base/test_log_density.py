@@ -180,7 +180,7 @@ def test_learned_scales_collapsed(prior, generator):
     """Their own gradient equals autograd's, and the prior keeps the network's symmetry."""
     density = posterior(NETWORKS["one-layer-tanh"], LIKELIHOODS["gaussian-learned"], generator)
     likelihood = textbook(density).likelihood
-    collapsed = prior.bind(density.network.layout).collapsed()
+    collapsed = prior.bind(density.network.layout).collapse()
     density, position = replace(density, prior=collapsed), positions(density, generator)
     leaf = position.clone().requires_grad_()
     own = leaf[:, density.n_dims - 2 :]

@@ -98,7 +98,7 @@ def test_the_rule(flops, taken):
 def test_every_estimator_asks_before_it_starts(name, monkeypatch):
     case = FITS[name]
     monkeypatch.setattr(memory, "available_bytes", lambda device: 50.0)
-    monkeypatch.setattr(memory, "ALWAYS_THERE", 0)
+    monkeypatch.setattr(memory, "SMALL_ALLOCATION", 0)
     model = clone(case.estimator).set_params(device="cpu")
     with pytest.raises(MemoryError) as caught:
         model.fit(case.X, case.y)
@@ -113,7 +113,7 @@ def test_a_refused_fit_leaves_the_previous_one(monkeypatch):
     model = clone(FITS["vi-regressor"].estimator).fit(X, NUMBERS)
     before = model.predict(X)
     monkeypatch.setattr(memory, "available_bytes", lambda device: 50.0)
-    monkeypatch.setattr(memory, "ALWAYS_THERE", 0)
+    monkeypatch.setattr(memory, "SMALL_ALLOCATION", 0)
     with pytest.raises(MemoryError):
         model.fit(X[:, :2], NUMBERS)
     assert np.array_equal(model.predict(X), before)
@@ -212,6 +212,6 @@ def test_draws_that_cannot_fit_are_refused_at_once(name, monkeypatch):
 def test_a_covariance_that_cannot_fit_is_refused(name, monkeypatch):
     model = fitted(name)
     monkeypatch.setattr(memory, "available_bytes", lambda device: 50.0)
-    monkeypatch.setattr(memory, "ALWAYS_THERE", 0)
+    monkeypatch.setattr(memory, "SMALL_ALLOCATION", 0)
     with pytest.raises(MemoryError, match=r"return_cov=True takes .* the covariance of 24 rows"):
         model.predict(FITS[name].X, return_cov=True)

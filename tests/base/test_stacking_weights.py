@@ -177,7 +177,7 @@ def test_draws_have_the_moments_of_the_law(noise):
 def test_targets_of_draws_have_the_law_of_the_pool():
     pool, n = ShapedPredictor(PooledPredictor(PARTS, WEIGHTS), SHAPE), 20_000
     drawn = pool.sample_conditionals(X, n, generator=torch.Generator().manual_seed(0))
-    targets, distribution = drawn.sample_draws(np.random.default_rng(0)), pool.distribution(X)
+    targets, distribution = drawn.sample_per_draw(np.random.default_rng(0)), pool.distribution(X)
     for probability in (0.02, 0.5, 0.98):
         below = (targets <= distribution.quantile(probability)).double().mean(0)
         error = (probability * (1.0 - probability) / n) ** 0.5

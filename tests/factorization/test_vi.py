@@ -27,7 +27,7 @@ from skbayes_sym.factorization.coordinate_ascent import (
 )
 from skbayes_sym.factorization.sparse_entries import group_entries
 from skbayes_sym.factorization.vi import SeededGap, initialise_from_svd
-from skbayes_sym.numerics.optimise import by_autograd, lbfgs
+from skbayes_sym.numerics.optimise import lbfgs, with_gradient
 from skbayes_sym.symmetry.gaps.rotations import langevin_gap
 from skbayes_sym.symmetry.gaps.row_gaps import row_gap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
@@ -168,7 +168,7 @@ def joint_ascent(matrix, state, n_pairs):
         return 0.5 * (off / noise + prior) - gap
 
     start = torch.cat([state.mean.flatten(), state.cov[[0, n], 0, 0].log()])
-    mean, log_variance = lbfgs(by_autograd(loss), start, max_iter=60).split([(n + m) * k, 2])
+    mean, log_variance = lbfgs(with_gradient(loss), start, max_iter=60).split([(n + m) * k, 2])
     cov = log_variance.exp()[own][:, None, None] * torch.eye(k, dtype=torch.float64)
     return state._replace(mean=mean.view(-1, k), cov=cov)
 

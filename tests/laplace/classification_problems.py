@@ -57,7 +57,7 @@ def gaussian_bound(problem, theta, hyper, factor):
     """A lower bound on the log evidence of the network linearised at ``theta``, of any normal."""
     prior, covariance = problem.prior, torch.cholesky_inverse(factor)
     root = symmetric_root(problem.logits(theta, covariance).covariance)
-    squares = prior.sums(theta.square() + covariance.diagonal())
+    squares = prior.sum_by_group(theta.square() + covariance.diagonal())
     log_prior = 0.5 * (prior.sizes.to(theta) * hyper - hyper.exp() * squares).sum()
     misfit = replace(problem, root=root).misfit(theta.unsqueeze(0))[0]
     return log_prior + 0.5 * (len(theta) + covariance.logdet()) - misfit

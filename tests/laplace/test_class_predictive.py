@@ -27,7 +27,7 @@ from skbayes_sym.laplace.mode_finding import EvidenceSearch, draw_initial_weight
 from skbayes_sym.laplace.predict import RefittedPredictor
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.model import Data
-from skbayes_sym.models.priors import LayerScales, ScalesByGroup
+from skbayes_sym.models.priors import GroupScalePrior, LayerScales
 
 
 def modes_of(problem, n=1, max_iter=60, tol="auto"):
@@ -248,7 +248,7 @@ def test_of_a_linear_model_it_is_the_refined_mode():
     two, one = MLP(2, (), 2, TANH), MLP(2, (), 1, TANH)
     scale = torch.full((two.layout.n_params,), 0.7, dtype=torch.float64)
     _, found, _ = refitted(two, data, scale)
-    prior = ScalesByGroup.given(0.7 * 2**0.5 * torch.ones(one.layout.n_params).double())
+    prior = GroupScalePrior.fixed(0.7 * 2**0.5 * torch.ones(one.layout.n_params).double())
     problem = class_problem(data, n_outputs=1, prior=prior)
     start = draw_initial_weights(one, 1, generator=torch.Generator().manual_seed(0))
     modes = EvidenceSearch(60).search(held(problem), start).modes

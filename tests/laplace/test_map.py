@@ -33,7 +33,7 @@ from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian
 from skbayes_sym.models.networks.modules import ModuleNetwork
-from skbayes_sym.numerics.optimise import by_autograd, lbfgs
+from skbayes_sym.numerics.optimise import lbfgs, with_gradient
 
 N, D = 40, 4
 NETWORK = MLP(D, (), 1, TANH)
@@ -90,7 +90,7 @@ def test_the_fixed_point_is_the_maximum_of_the_evidence(unbound, learns_noise, r
         return -log_evidence(prior, free[: prior.n_groups], own, rows).squeeze()
 
     start = torch.cat([prior.hyper, log_noise])
-    best = lbfgs(by_autograd(loss), start, max_iter=2000, ftol=1e-15, gtol=1e-9)
+    best = lbfgs(with_gradient(loss), start, max_iter=2000, ftol=1e-15, gtol=1e-9)
     torch.testing.assert_close(one.hyper[0], best[:-1], rtol=0.0, atol=1e-5)
     if learns_noise:
         torch.testing.assert_close(log_noise, best[-1:], rtol=0.0, atol=1e-5)

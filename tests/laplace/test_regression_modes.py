@@ -31,7 +31,7 @@ from skbayes_sym.laplace.mode_finding import (
 from skbayes_sym.laplace.posterior import LinearisedModes
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.model import Data
-from skbayes_sym.models.priors import ARD, LayerScales, ScalesByGroup
+from skbayes_sym.models.priors import ARD, GroupScalePrior, LayerScales
 
 
 def starts(problem, n=2):
@@ -393,7 +393,7 @@ def test_given_scales_stay_and_have_no_hyperprior():
     data = linear_data()
     network = MLP(3, (), 1, TANH)
     scale = torch.tensor([1.0, 2.0, 0.5, 1.0], dtype=torch.float64)
-    problem = GaussianEvidence(network, data, ScalesByGroup.given(scale))
+    problem = GaussianEvidence(network, data, GroupScalePrior.fixed(scale))
     start = network.init(2, generator=torch.Generator().manual_seed(0))
     modes = EvidenceSearch(150, tol=None).search(problem, start).modes
     torch.testing.assert_close((-0.5 * modes.hyper[0]).exp(), scale)

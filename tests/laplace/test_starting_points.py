@@ -14,7 +14,7 @@ from skbayes_sym.laplace.starting_points import (
 )
 from skbayes_sym.models import MLP, TANH, Categorical, Gaussian
 from skbayes_sym.models.model import Data
-from skbayes_sym.models.priors import LayerScales, ScalesByGroup
+from skbayes_sym.models.priors import GroupScalePrior, LayerScales
 
 SCALE = 0.75  # exact in any precision
 
@@ -30,7 +30,7 @@ def test_regression(learn, generator):
     network = MLP(2, (3,), 2, TANH)
     rows = data(generator, torch.randn(30, 2, generator=generator, dtype=torch.float64))
     likelihood = Gaussian(torch.tensor([-0.5, 0.1], dtype=torch.float64), learn=learn)
-    prior = ScalesByGroup.given(torch.full((network.layout.n_params,), SCALE).double())
+    prior = GroupScalePrior.fixed(torch.full((network.layout.n_params,), SCALE).double())
     starts = find_regression_modes(network, likelihood, rows, prior, n=3, seed=0)
     p = network.layout.n_params
     theta, noise = starts.position[:, :p], likelihood.noise_scale.log().expand(3, 2)

@@ -383,18 +383,18 @@ def test_one_pass_is_the_network_itself_and_many_are_its_average(arcs):
     theta = torch.as_tensor(reg.posterior_.loc)
     scaled = torch.as_tensor((X - reg.x_mean_) / reg.x_scale_)
 
-    def in_units(outputs):
+    def rescale(outputs):
         return outputs.squeeze(-1).numpy() * reg.y_scale_ + reg.y_mean_
 
     assert reg.n_predict_augmentations_ == 1
-    alone = in_units(reg.network_.forward(theta, scaled))
+    alone = rescale(reg.network_.forward(theta, scaled))
     np.testing.assert_allclose(reg.predict(X), alone, rtol=1e-10)
     # 4000 strata: as good as the integral over the angle, by the midpoint rule.
     angles = (torch.arange(4000, dtype=torch.float64) + 0.5).mul(2 / 4000).sub(1).reshape(1, -1, 1)
     rows = reg.augmentation_.transform(
         scaled[:5], torch.as_tensor(reg.eta_), angles.repeat(5, 1, 1)
     )
-    average = in_units(reg.network_.forward(theta, rows.flatten(0, 1)).reshape(5, -1).mean(1))
+    average = rescale(reg.network_.forward(theta, rows.flatten(0, 1)).reshape(5, -1).mean(1))
     reg.set_params(invariances=turned(0.7, 4000))
     assert reg.n_predict_augmentations_ == 4000
     np.testing.assert_allclose(reg.predict(X[:5]), average, rtol=1e-4)

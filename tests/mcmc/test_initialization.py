@@ -29,7 +29,7 @@ DIABETES = tuple(a[:60] for a in load_diabetes(return_X_y=True))
 
 NETWORK = MLP(3, (4,), 1, TANH)
 MODEL = Model(
-    NETWORK, Gaussian(), LayerScales().bind(NETWORK.layout).collapsed(), NETWORK.symmetry()
+    NETWORK, Gaussian(), LayerScales().bind(NETWORK.layout).collapse(), NETWORK.symmetry()
 )
 
 
@@ -82,7 +82,7 @@ def test_scales_and_relevances(prior):
     bound = prior.bind(reg.network_.layout)
     assert tuple(reg.prior_groups_) == bound.names
     theta = torch.as_tensor(reg.samples_)
-    rate = bound.shape * bound.reference_variance + 0.5 * bound.sums(theta.square())
+    rate = bound.shape * bound.reference_variance + 0.5 * bound.sum_by_group(theta.square())
     distribution = stats.gamma(bound.shape + 0.5 * bound.sizes.numpy(), scale=1 / rate.numpy())
     scale = distribution.rvs((400, *rate.shape), random_state=0) ** -0.5
     np.testing.assert_allclose(np.log(reg.prior_scale_), np.log(scale).mean((0, 1, 2)), atol=0.05)

@@ -26,7 +26,7 @@ def test_groups_are_layers_or_columns_of_the_input():
 def test_units_may_be_exchanged_and_flipped(prior):
     bound = prior.bind(NETWORK.layout)
     check_invariant(NETWORK.symmetry(), bound.log_prob, NETWORK.layout)
-    check_invariant(NETWORK.symmetry(), bound.collapsed().log_prob, NETWORK.layout)
+    check_invariant(NETWORK.symmetry(), bound.collapse().log_prob, NETWORK.layout)
 
 
 def test_the_update_is_the_maximum():
@@ -69,12 +69,12 @@ def test_the_collapsed_law_is_the_integral_over_the_scales():
             np.inf,
         )
         expected += np.log(value)
-    np.testing.assert_allclose(float(bound.collapsed().log_prob(theta)), expected, rtol=1e-7)
+    np.testing.assert_allclose(float(bound.collapse().log_prob(theta)), expected, rtol=1e-7)
 
 
 @pytest.mark.parametrize("prior", [LayerScales(), ARD(shape=3.0)])
 def test_the_kernel_is_the_density_and_its_slope(prior, generator):
-    collapsed = prior.bind(NETWORK.layout).collapsed()
+    collapsed = prior.bind(NETWORK.layout).collapse()
     theta = torch.randn(5, NETWORK.layout.n_params, generator=generator, dtype=torch.float64)
     theta.requires_grad_()
     expected = collapsed.log_prob(theta)
@@ -87,7 +87,7 @@ def test_the_kernel_is_the_density_and_its_slope(prior, generator):
 def test_the_mean_log_scale_given_the_weights():
     bound = LayerScales(shape=1.5).bind(MLP(2, (), 1, TANH).layout)
     theta = torch.tensor([0.4, -1.3, 0.8], dtype=torch.float64)
-    found = bound.collapsed().log_scale(theta)
+    found = bound.collapse().log_scale(theta)
     for g, (part, variance) in enumerate(((theta[:2], 0.5), (theta[2:], 1.0))):
         rate = 1.5 * variance + 0.5 * float(part @ part)
         distribution = stats.gamma(1.5 + 0.5 * len(part), scale=1.0 / rate)
@@ -110,7 +110,7 @@ def test_collapsed_draws_are_those_of_their_density():
     of freedom, which a Kolmogorov-Smirnov test compares with.
     """
     prior = LayerScales(shape=3.0).bind(NETWORK.layout)
-    draws = prior.collapsed().sample(2000, generator=torch.Generator().manual_seed(0))
+    draws = prior.collapse().sample(2000, generator=torch.Generator().manual_seed(0))
     for group in range(prior.n_groups):
         first = int((prior.group == group).nonzero()[0])
         z = draws[:, first] / float(prior.reference_variance[group]) ** 0.5

@@ -109,7 +109,7 @@ def test_predictive_density_is_the_likelihoods_average(case, generator):
     predictive, outputs, weights = mixture_of(case, generator)
     y = case.targets(3, generator)
     per_draw = case.likelihood.log_prob(outputs, y)
-    assert_close(predictive.draw_log_prob(y), per_draw)
+    assert_close(predictive.log_prob_per_draw(y), per_draw)
     expected = (per_draw + weights[:, None]).logsumexp(0)
     assert_close(predictive.log_prob(y), expected)
     equal = case.likelihood.predictive(outputs).log_prob(y)
@@ -145,7 +145,7 @@ def test_other_units_change_the_numbers_only(case, generator):
     predictive, _, _ = mixture_of(case, generator)
     y = case.targets(3, generator)
     location, scale = (torch.tensor(t, dtype=torch.float64) for t in ([1.5], [3.0]))
-    moved = predictive.in_units(location, scale)
+    moved = predictive.rescale(location, scale)
     n_targets = y.shape[1]
     expected = predictive.log_prob(y) - n_targets * float(scale.log())
     assert_close(moved.log_prob(location + scale * y), expected)
@@ -153,7 +153,7 @@ def test_other_units_change_the_numbers_only(case, generator):
     for f in (lambda p: p.mean(), lambda p: p.quantile(0.3)):
         assert_close(f(moved), location + scale * f(predictive))
     assert_close(moved.std(), scale * predictive.std())
-    back = moved.in_units(-location / scale, 1.0 / scale)
+    back = moved.rescale(-location / scale, 1.0 / scale)
     assert_close(back.log_prob(y), predictive.log_prob(y))
     draws = [p.sample(5, np.random.default_rng(1)) for p in (moved, predictive)]
     assert_close(draws[0], location + scale * draws[1])

@@ -6,7 +6,7 @@ from cases import OTHER_NETWORKS, PRIORS
 from torch.testing import assert_close
 
 from skbayes_sym.models.networks.mlp import MLP, TANH
-from skbayes_sym.models.priors import GaussianPrior, Normal, checked_scales, layer_index
+from skbayes_sym.models.priors import GaussianPrior, Normal, check_scales, layer_index
 from skbayes_sym.numerics.layout import ParamLayout
 
 TWO = ParamLayout({"W1": (1,), "W2": (1,)})
@@ -75,7 +75,7 @@ def test_scales_by_number_layer_and_parameter():
     with pytest.raises(ValueError, match="positive and finite"):
         Normal([1.0, 0.0]).bind(layout)
     with pytest.raises(ValueError, match="one for each of the 4 features"):
-        checked_scales([1.0, 2.0], features=4)
+        check_scales([1.0, 2.0], features=4)
 
 
 def test_layers_of_modules_go_by_their_names():

@@ -12,8 +12,8 @@ from skbayes_sym.numerics.arguments import (
     check_number,
     check_random_state,
     draw_seed,
-    shown,
-    unique_labels,
+    short_repr,
+    unique_classes,
 )
 
 
@@ -68,9 +68,9 @@ def test_a_name_a_flag_and_labels():
     for value in (1, "yes", None, np.zeros(2)):
         with pytest.raises(ValueError, match=r"^spaced must be True or False, got "):
             check_flag("spaced", value)
-    assert unique_labels(np.array(["b", "a", "b"])).tolist() == ["a", "b"]
+    assert unique_classes(np.array(["b", "a", "b"])).tolist() == ["a", "b"]
     with pytest.raises(TypeError, match=r"^y must hold labels of one kind, got \[1, 'a'\]"):
-        unique_labels(np.array([1, "a"], dtype=object), "y")
+        unique_classes(np.array([1, "a"], dtype=object), "y")
 
 
 def test_complex_numbers_are_no_numbers():
@@ -83,4 +83,4 @@ def test_names_and_long_values():
     for value in ("ab", 3, ["a"], [1, 2]):
         with pytest.raises(ValueError, match=r"^D: names must be 2 strings, got "):
             check_names("D", "names", value, 2)
-    assert len(shown("a" * 1000)) == 63
+    assert len(short_repr("a" * 1000)) == 63

@@ -12,9 +12,9 @@ from torch.testing import assert_close
 
 from skbayes_sym.numerics.assignment import (
     best_assignment,
-    can_exchange,
-    runner_up_loss,
+    has_improving_exchange,
     sample_assignments,
+    second_best_margin,
 )
 from skbayes_sym.numerics.permanent import sinkhorn
 from skbayes_sym.numerics.random import generator_from
@@ -30,8 +30,8 @@ def test_best_assignment_and_runner_up_by_enumeration(d, generator):
     assert_close(gained, totals.values[:, 0])
     aligned = similarity.gather(-1, best.unsqueeze(-2).expand_as(similarity))
     expected = totals.values[:, 0] - totals.values[:, 1] if d > 1 else torch.full((30,), inf)
-    assert_close(runner_up_loss(aligned), expected.double(), rtol=0, atol=1e-12)
-    assert not bool(can_exchange(aligned, 1e-12).any())
+    assert_close(second_best_margin(aligned), expected.double(), rtol=0, atol=1e-12)
+    assert not bool(has_improving_exchange(aligned, 1e-12).any())
 
 
 def test_assignments_of_no_draws():
@@ -41,7 +41,7 @@ def test_assignments_of_no_draws():
 
 def test_a_cycle_may_gain_where_no_exchange_does():
     gain = torch.tensor([[0.0, 1.0, -9.0], [-9.0, 0.0, 1.0], [1.0, -9.0, 0.0]])
-    assert not bool(can_exchange(gain))
+    assert not bool(has_improving_exchange(gain))
     assert best_assignment(gain).tolist() == [1, 2, 0]
 
 

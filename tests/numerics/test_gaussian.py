@@ -11,8 +11,8 @@ from skbayes_sym.numerics.gaussian import (
     gauss_hermite,
     kl_elementwise,
     kl_from_standard,
-    log_normal,
-    log_normal_multivariate,
+    multivariate_normal_log_prob,
+    normal_log_prob,
     sobol_normal,
 )
 
@@ -39,9 +39,9 @@ def test_kl_from_standard(generator):
 def test_log_densities(generator):
     x, loc, log_scale = (normal(generator, 5) for _ in range(3))
     expected = Normal(loc, log_scale.exp()).log_prob(x)
-    assert_close(log_normal((x - loc).square(), log_scale), expected)
+    assert_close(normal_log_prob((x - loc).square(), log_scale), expected)
     away = ((x - loc) / log_scale.exp()).square().sum()
-    assert_close(log_normal_multivariate(away, 2.0 * log_scale.sum(), 5), expected.sum())
+    assert_close(multivariate_normal_log_prob(away, 2.0 * log_scale.sum(), 5), expected.sum())
 
 
 def test_gauss_hermite_is_exact_for_polynomials():

@@ -29,7 +29,7 @@ def matrices(generator, shape=(2, 3, 4, 4)):
 
 def test_factors_give_the_matrix_and_its_determinant(generator):
     matrix = matrices(generator)
-    factor = cholesky(matrix, what="It", remedy="None needed.")
+    factor = cholesky(matrix, name="It", remedy="None needed.")
     assert_close(factor @ factor.mT, matrix, rtol=1e-12, atol=1e-12)
     assert_close(log_det(factor), torch.logdet(matrix), rtol=1e-12, atol=1e-12)
     assert torch.equal(factor, try_cholesky(matrix))
@@ -41,7 +41,7 @@ def test_one_bad_matrix_of_many_is_an_error_with_its_remedy(value, generator):
     matrix[1, 2, 3, 3] = value
     assert try_cholesky(matrix) is None
     with pytest.raises(NotPositiveDefiniteError, match=r"^The Hessian isn't.* Add a ridge\.$"):
-        cholesky(matrix, what="The Hessian", remedy="Add a ridge.")
+        cholesky(matrix, name="The Hessian", remedy="Add a ridge.")
 
 
 def test_adding_to_the_diagonal_is_in_place():
@@ -61,7 +61,7 @@ def test_shrinking_keeps_variances_and_makes_full_rank(generator):
 
 @pytest.mark.parametrize("shape", [(2, 2), (3, 2, 2)])
 def test_a_deferred_factor_is_an_error_here_and_nan_on_a_gpu(shape, cuda):
-    words = {"what": "A matrix", "remedy": "Another one."}
+    words = {"name": "A matrix", "remedy": "Another one."}
     good = torch.eye(2).expand(shape).contiguous()
     bad = good.clone()
     bad[..., 0, 0].view(-1)[:1] = -1.0

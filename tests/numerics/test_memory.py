@@ -6,7 +6,12 @@ import pytest
 import torch
 
 from skbayes_sym.numerics import memory
-from skbayes_sym.numerics.memory import Part, available_bytes, require_memory, rows_within
+from skbayes_sym.numerics.memory import (
+    MemoryAllocation,
+    available_bytes,
+    n_rows_per_block,
+    require_memory,
+)
 from skbayes_sym.numerics.runtime import explain_torch_errors
 
 CPU = torch.device("cpu")
@@ -17,11 +22,14 @@ def free(monkeypatch):
     def set_to(n_bytes):
         monkeypatch.setattr(memory, "available_bytes", lambda device: n_bytes)
 
-    monkeypatch.setattr(memory, "ALWAYS_THERE", 0)
+    monkeypatch.setattr(memory, "SMALL_ALLOCATION", 0)
     return set_to
 
 
-PARTS = [Part("a few weights", 400, "Lower this."), Part("many draws", 600, "Lower that.")]
+PARTS = [
+    MemoryAllocation("a few weights", 400, "Lower this."),
+    MemoryAllocation("many draws", 600, "Lower that."),
+]
 
 
 def test_what_fits_to_the_byte_passes(free):
@@ -34,9 +42,9 @@ def test_what_fits_to_the_byte_passes(free):
 
 def test_nobody_is_asked_about_what_is_always_there(monkeypatch):
     monkeypatch.setattr(memory, "available_bytes", lambda device: 0.0)
-    require_memory([Part("few", memory.ALWAYS_THERE, "Lower this.")], CPU)
+    require_memory([MemoryAllocation("few", memory.SMALL_ALLOCATION, "Lower this.")], CPU)
     with pytest.raises(MemoryError):
-        require_memory([Part("more", memory.ALWAYS_THERE + 1, "Lower this.")], CPU)
+        require_memory([MemoryAllocation("more", memory.SMALL_ALLOCATION + 1, "Lower this.")], CPU)
 
 
 def test_what_does_not_fit_names_total_largest_part_and_remedy(free):
@@ -51,9 +59,9 @@ def test_what_does_not_fit_names_total_largest_part_and_remedy(free):
 def test_sizes_beyond_any_float_are_compared(free):
     free(1e12)
     with pytest.raises(MemoryError, match="Lower this"):
-        require_memory([Part("more than there are atoms", 10**90, "Lower this.")], CPU)
+        require_memory([MemoryAllocation("more than there are atoms", 10**90, "Lower this.")], CPU)
     with pytest.raises(MemoryError, match="Lower this"):
-        require_memory([Part("more than any float", 10**400, "Lower this.")], CPU)
+        require_memory([MemoryAllocation("more than any float", 10**400, "Lower this.")], CPU)
 
 
 def test_free_memory_lies_between_none_and_all_there_is():
@@ -116,6 +124,6 @@ def test_gpu_counts_what_torch_keeps_but_does_not_use(monkeypatch):
 
 
 def test_rows_within_a_number_of_numbers():
-    assert rows_within(100, 30) == 3
-    assert rows_within(100, 1000) == 1  # at least one
-    assert rows_within(100, 0) == 100
+    assert n_rows_per_block(100, 30) == 3
+    assert n_rows_per_block(100, 1000) == 1  # at least one
+    assert n_rows_per_block(100, 0) == 100

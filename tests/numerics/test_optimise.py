@@ -158,7 +158,7 @@ def rosenbrock(x):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_lbfgs_finds_the_valley(dtype):
     start = torch.tensor([-1.2, 1.0], dtype=dtype)
-    found = optimise.lbfgs(optimise.by_autograd(rosenbrock), start, max_iter=200, gtol=1e-8)
+    found = optimise.lbfgs(optimise.with_gradient(rosenbrock), start, max_iter=200, gtol=1e-8)
     assert found.dtype == dtype
     # The curvature along the valley is 0.4: float32's 6e-8 of a loss leaves 5e-4.
     atol = 1e-5 if dtype == torch.float64 else 2e-2
@@ -168,7 +168,7 @@ def test_lbfgs_finds_the_valley(dtype):
 def test_lbfgs_keeps_to_bounds():
     start = torch.tensor([-1.2, 1.0], dtype=torch.float64)
     bounds = [(-2.0, 0.5), (-2.0, 2.0)]
-    loss = optimise.by_autograd(rosenbrock)
+    loss = optimise.with_gradient(rosenbrock)
     found = optimise.lbfgs(loss, start, max_iter=200, bounds=bounds, gtol=1e-8)
     assert_close(found, torch.tensor([0.5, 0.25], dtype=torch.float64), atol=1e-5, rtol=0)
 
@@ -181,10 +181,10 @@ def test_lbfgs_turns_back_where_the_loss_is_no_number():
         visited.append(x.item())
         return (100.0 * x - x.log()).sum()
 
-    found = optimise.lbfgs(optimise.by_autograd(loss), start, max_iter=100)
+    found = optimise.lbfgs(optimise.with_gradient(loss), start, max_iter=100)
     assert min(visited) < 0.0
     assert float(found) == pytest.approx(0.01, rel=1e-4)
-    nowhere = optimise.by_autograd(lambda x: (x * float("nan")).sum())
+    nowhere = optimise.with_gradient(lambda x: (x * float("nan")).sum())
     assert torch.equal(optimise.lbfgs(nowhere, start, max_iter=100), start)
 
 

@@ -7,16 +7,16 @@ import torch
 from torch.testing import assert_close
 
 from skbayes_sym.numerics.random import (
-    copies,
     float64_normal,
     generator_from,
-    host_uniforms,
     mean_and_error,
     normal_like,
     numpy_generator,
     random_orthogonal,
     random_permutations,
-    resumed,
+    replicate_generator,
+    resume_generator,
+    sample_host_uniforms,
     spawn_seeds,
     standard_normal,
 )
@@ -62,7 +62,7 @@ def test_permutations_are_uniform(generator):
 
 
 def test_copies_are_the_same_stream_and_leave_the_first_where_it_is(generator):
-    streams = copies(generator)
+    streams = replicate_generator(generator)
     first = [torch.rand(3, generator=next(streams)) for _ in range(3)]
     assert torch.equal(first[0], first[1])
     assert torch.equal(first[0], first[2])
@@ -121,8 +121,8 @@ def test_one_draw_knows_no_error():
 
 def test_a_stream_goes_on_and_a_state_of_another_device_leads_one(generator):
     state = generator.get_state()
-    again = torch.rand(3, generator=resumed(state), dtype=torch.float64).tolist()
-    assert host_uniforms(3, generator) == again
+    again = torch.rand(3, generator=resume_generator(state), dtype=torch.float64).tolist()
+    assert sample_host_uniforms(3, generator) == again
     states = [torch.tensor(bytes_of, dtype=torch.uint8) for bytes_of in ([1, 2], [1, 2], [1, 3])]
-    a, b, c = (float(torch.rand(1, generator=resumed(led))) for led in states)
+    a, b, c = (float(torch.rand(1, generator=resume_generator(led))) for led in states)
     assert a == b != c

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from skbayes_sym.numerics.runtime import (
+    cache_tensors,
     keep_freed_memory,
-    keeps_tables,
     one_thread,
     run_parallel,
     to_host,
@@ -197,7 +197,7 @@ def test_importing_leaves_the_allocator_alone():
 def test_large_tables_are_released_when_the_last_fit_ends():
     made = []
 
-    @keeps_tables
+    @cache_tensors
     def table(n):
         made.append(n)
         return torch.zeros(n), torch.ones(2)
@@ -217,7 +217,7 @@ def test_large_tables_are_released_when_the_last_fit_ends():
 def test_tables_are_few():
     made = []
 
-    @keeps_tables
+    @cache_tensors
     def table(n):
         made.append(n)
         return torch.zeros(1)
@@ -231,7 +231,7 @@ def test_tables_are_few():
 
 
 def test_tables_made_in_inference_mode_can_be_differentiated_through():
-    @keeps_tables
+    @cache_tensors
     def table(n):
         return torch.ones(n)
 

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from skbayes_sym.models import Gaussian
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP, TANH
-from skbayes_sym.models.priors import ARD, LayerScales, Normal, ScalesByGroup
+from skbayes_sym.models.priors import ARD, GroupScalePrior, LayerScales, Normal
 from skbayes_sym.numerics.optimise import ParamGroup, minimise
 from skbayes_sym.variational.hidden_layers import (
     InducingHidden,
@@ -58,7 +58,7 @@ def parts_of(name, network, scale=1.0, m=6):
 def given_prior(network, scale=1.0):
     """One scale for all weights."""
     everywhere = torch.full((network.layout.n_params,), scale, dtype=torch.float64)
-    return LayerwisePrior(network, ScalesByGroup.given(everywhere))
+    return LayerwisePrior(network, GroupScalePrior.fixed(everywhere))
 
 
 every_posterior = pytest.mark.parametrize("name", ["normal", "inducing"])
@@ -124,7 +124,7 @@ def test_scales_lie_as_the_weights_do(prior, generator):
 
 def test_given_scales_stay_and_are_none_of_the_parameters():
     found = LayerwisePrior(
-        NETWORK, ScalesByGroup.given(Normal([2.0, 0.5, 1.0]).bind(NETWORK.layout).scale)
+        NETWORK, GroupScalePrior.fixed(Normal([2.0, 0.5, 1.0]).bind(NETWORK.layout).scale)
     )
     assert len(found.start) == 0
     params = torch.arange(4.0).double()
@@ -138,16 +138,16 @@ def test_units_that_the_prior_tells_apart_are_refused():
     scale = torch.ones(NETWORK.layout.n_params).double()
     by_input = scale.clone()
     by_input[NETWORK.layout.positions("W1")[:, 1]] = 0.3
-    LayerwisePrior(NETWORK, ScalesByGroup.given(by_input))
+    LayerwisePrior(NETWORK, GroupScalePrior.fixed(by_input))
     by_unit = scale.clone()
     by_unit[NETWORK.layout.positions("W1")[1]] = 0.3
     with pytest.raises(ValueError, match="the same for all units of a layer"):
-        LayerwisePrior(NETWORK, ScalesByGroup.given(by_unit))
+        LayerwisePrior(NETWORK, GroupScalePrior.fixed(by_unit))
     group = torch.zeros(NETWORK.layout.n_params).long()
     group[NETWORK.layout.positions("b2")[1]] = 1  # of equal scale, but on its own
     one = torch.ones(2).double()
     with pytest.raises(ValueError, match="the same for all units of a layer"):
-        LayerwisePrior(NETWORK, ScalesByGroup(group, ("all", "one"), one, 1.0, one))
+        LayerwisePrior(NETWORK, GroupScalePrior(group, ("all", "one"), one, 1.0, one))
 
 
 @every_posterior

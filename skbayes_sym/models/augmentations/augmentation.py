@@ -22,7 +22,7 @@ from skbayes_sym.numerics.arguments import check_count, check_positive
 from skbayes_sym.numerics.runtime import constant
 
 # Half-width before learning: at 0 the gradient vanishes, every family being even in eta.
-START = 0.05
+INITIAL_HALF_WIDTH = 0.05
 OFF_DIAGONAL = 0.2  # damps the entries that correlate generators, which are many and noisy
 _CAP_ORDER = 4  # of the soft cap: a half-width is within 2 % of its parameter up to half the limit
 
@@ -95,7 +95,7 @@ class HalfWidth:
 
     def start(self) -> Tensor:
         """``eta`` before learning: small, and not zero, where the gradient vanishes."""
-        eta = START * torch.eye(len(self.names), dtype=torch.float64)
+        eta = INITIAL_HALF_WIDTH * torch.eye(len(self.names), dtype=torch.float64)
         return eta.flatten() if self.correlated else eta.diagonal().clone()
 
     def lower_limit(self) -> Tensor:
@@ -188,7 +188,7 @@ class JointHalfWidth:
         return torch.block_diag(*(part.covariance(e) for part, e in pieces))
 
 
-def stratified_noise(
+def sample_stratified_noise(
     n_rows: int, n_samples: int, n_noise: int, *, generator: torch.Generator, like: Tensor
 ) -> Tensor:
     """Uniform noise on [-1, 1], a Latin hypercube over the samples of each row.
@@ -240,7 +240,7 @@ class Augmentation(Protocol):
         x : Tensor of shape (N, *I)
         eta : Tensor of shape (half_width.n_params,)
         noise : Tensor of shape (N, S, half_width.n_noise)
-            Uniform on [-1, 1], see `stratified_noise`.
+            Uniform on [-1, 1], see `sample_stratified_noise`.
         """
 
 
@@ -292,7 +292,7 @@ class Composed:
 
 
 @dataclass(frozen=True, eq=False)
-class InRescaledUnits:
+class RescaledAugmentation:
     """A family that acts on inputs in their own units, for inputs given in scaled ones.
 
     ``mean``, ``scale``: ``scaled = (x - mean) / scale``.
@@ -308,7 +308,7 @@ class InRescaledUnits:
 
     def bind(
         self, scale: Sequence[float], image_shape: ImageShape | None = None
-    ) -> "InRescaledUnits":
+    ) -> "RescaledAugmentation":
         return replace(self, part=self.part.bind(scale, image_shape))
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from skbayes_sym.models.augmentations.augmentation import HalfWidth, ImageShape
-from skbayes_sym.numerics.runtime import constant, keeps_tables
+from skbayes_sym.numerics.runtime import cache_tensors, constant
 
 # A step of learning moves every half-width but the rotation's by a third: a shift by half an
 # image, or a factor of e, leaves little of it, and there the evidence is flat.
@@ -152,7 +152,7 @@ class Affine:
         return out.unflatten(2, (s, height)).transpose(1, 2).reshape(n, s, *x.shape[1:])
 
 
-@keeps_tables
+@cache_tensors
 def _grid_basis(height: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """(6, 2 H W): a row-major 2 x 3 matrix times this is (u', v') of every pixel in turn."""
     u = (2.0 * torch.arange(width, dtype=dtype, device=device) + 1.0) / width - 1.0

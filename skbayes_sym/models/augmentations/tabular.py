@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.models.augmentations.augmentation import HalfWidth, ImageShape
-from skbayes_sym.numerics.runtime import constant, positions
+from skbayes_sym.numerics.runtime import constant, index_tensor
 
 
 def _checked_columns(what: str, columns: Sequence[int], n_features: int) -> tuple[int, ...]:
@@ -50,7 +50,7 @@ class Rotation2D:
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
         angle = (noise @ self.half_width.mixing(eta).T).squeeze(-1)
         centre = constant(self.centre, x.dtype, x.device)
-        u, v = (x[:, positions(self.columns, x)] - centre).unsqueeze(1).unbind(-1)
+        u, v = (x[:, index_tensor(self.columns, x)] - centre).unsqueeze(1).unbind(-1)
         cos = angle.cos()
         sin = angle.sin()
         turned = torch.stack([cos * u - sin * v, sin * u + cos * v], -1) + centre
@@ -85,7 +85,7 @@ class ColumnShift:
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
         columns = self.columns or ()
         shift = noise @ self.half_width.mixing(eta).T
-        return _with_columns(x, columns, x[:, positions(columns, x)].unsqueeze(1) + shift)
+        return _with_columns(x, columns, x[:, index_tensor(columns, x)].unsqueeze(1) + shift)
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class LogScale:
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
         columns = () if self.columns is None else self.columns
         factor = (noise @ self.half_width.mixing(eta).T).exp()  # (N, S, 1) or one a column
-        return _with_columns(x, columns, x[:, positions(columns, x)].unsqueeze(1) * factor)
+        return _with_columns(x, columns, x[:, index_tensor(columns, x)].unsqueeze(1) * factor)
 
 
 def _with_columns(x: Tensor, columns: Sequence[int], values: Tensor) -> Tensor:

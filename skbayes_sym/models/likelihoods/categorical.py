@@ -11,21 +11,21 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from skbayes_sym.models.likelihoods.likelihood import (
-    CACHE_NUMBERS,
+    CACHE_ELEMENTS,
     ClassLikelihood,
     ExpectedLogProb,
     Kind,
     SiteLikelihood,
     SiteTerms,
-    by_quadrature,
-    collapsed_weight,
-    logistic_nodes,
+    choose_n_nodes,
+    collapse_equal_weights,
+    expect_by_quadrature,
 )
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture
 from skbayes_sym.numerics.arguments import check_count
 from skbayes_sym.numerics.gaussian import sobol_normal
 from skbayes_sym.numerics.linalg import add_to_diagonal, cholesky
-from skbayes_sym.numerics.memory import rows_within
+from skbayes_sym.numerics.memory import n_rows_per_block
 
 
 def log_class_probabilities(outputs: Tensor) -> Tensor:
@@ -90,10 +90,10 @@ class SoftmaxSites(SiteLikelihood):
         tiny = 1e-12 * covariance.diagonal(dim1=-2, dim2=-1).amax(-1).clamp_min(1e-300)
         factor = cholesky(
             add_to_diagonal(covariance, tiny.unsqueeze(-1)),
-            what="The covariance of a row's outputs",
+            name="The covariance of a row's outputs",
             remedy="Standardize the features or give a smaller prior.",
         )
-        rows = rows_within(CACHE_NUMBERS, points.numel() + len(points))
+        rows = n_rows_per_block(CACHE_ELEMENTS, points.numel() + len(points))
         for start in range(0, len(mean), rows):
             block = factor[start : start + rows]
             yield mean[start : start + rows, :, None] + contrasts.T @ block @ points.T, block
@@ -146,7 +146,7 @@ class Categorical(ClassLikelihood):
     def __post_init__(self) -> None:
         check_count("n_points", self.n_points, 2)
 
-    def constant_outputs(
+    def fit_constant_outputs(
         self, y: npt.NDArray[Any], weight: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.float64]:
         """`log_class_frequencies`."""
@@ -183,12 +183,12 @@ class Categorical(ClassLikelihood):
         columns = root.diag_embed() - p.unsqueeze(-1) * root.unsqueeze(-2)
         return columns.movedim(-1, 0)
 
-    def sites(self, n_outputs: int, *, seed: int, learn: bool = True) -> SoftmaxSites:
+    def site_likelihood(self, n_outputs: int, *, seed: int, learn: bool = True) -> SoftmaxSites:
         return SoftmaxSites(sobol_normal(self.n_points, n_outputs - 1, seed=seed))
 
-    def given(self, y: Tensor, weight: Tensor, n_outputs: int) -> "CategoricalTerm":
+    def data_term(self, y: Tensor, weight: Tensor, n_outputs: int) -> "CategoricalTerm":
         one_hot = torch.nn.functional.one_hot(y, n_outputs).T
-        return CategoricalTerm((one_hot * weight).contiguous(), collapsed_weight(weight))
+        return CategoricalTerm((one_hot * weight).contiguous(), collapse_equal_weights(weight))
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,7 +219,7 @@ class Bernoulli(ClassLikelihood):
             raise ValueError(f"Bernoulli() has two classes, y has {n_targets}. Use Categorical().")
         return 1
 
-    def constant_outputs(
+    def fit_constant_outputs(
         self, y: npt.NDArray[Any], weight: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.float64]:
         """Log odds of the classes' shares."""
@@ -245,5 +245,5 @@ class Bernoulli(ClassLikelihood):
             value = torch.log1p(-torch.minimum(wrong, 1.0 - wrong)) + agreeing.clamp_max(0.0)
             return value, sign * wrong
 
-        nodes = logistic_nodes(variance)
-        return by_quadrature(value_and_slope, mean, variance, n_nodes=nodes)
+        nodes = choose_n_nodes(variance)
+        return expect_by_quadrature(value_and_slope, mean, variance, n_nodes=nodes)

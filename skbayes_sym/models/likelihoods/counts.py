@@ -14,10 +14,10 @@ from skbayes_sym.models.likelihoods.likelihood import (
     ExpectedLogProb,
     Kind,
     TargetLikelihood,
-    by_quadrature,
-    kept,
-    leaf,
-    logistic_nodes,
+    as_leaf,
+    choose_n_nodes,
+    clone_if_inference,
+    expect_by_quadrature,
 )
 from skbayes_sym.numerics.arguments import check_flag, check_vector
 
@@ -44,7 +44,7 @@ class Poisson(TargetLikelihood):
         value = (y * mean - rate - torch.lgamma(y + 1.0)).sum(-1)
         return ExpectedLogProb(value, y - rate, -0.5 * rate, mean.new_zeros(len(mean), 0))
 
-    def constant_outputs(self, y: Floats, weight: Floats) -> Floats:
+    def fit_constant_outputs(self, y: Floats, weight: Floats) -> Floats:
         """Log of the mean count; half a count where there was none."""
         return log_mean_count(y, weight)
 
@@ -141,7 +141,9 @@ class NegativeBinomial(TargetLikelihood):
         mean = torch.log1p((outputs + log_alpha).exp())
         return (factors + y * outputs - (y + size) * mean).sum(-1)
 
-    def bound(self, mean: Tensor, variance: Tensor, y: Tensor) -> ExpectedLogProb:
+    def approximate_expected_log_prob(
+        self, mean: Tensor, variance: Tensor, y: Tensor
+    ) -> ExpectedLogProb:
         r"""The expectation of one output, with closed-form slopes at the nodes.
 
         With :math:`a = f + \log\alpha`, only :math:`-(y + r) \log(1 + e^a)` isn't linear in f. The
@@ -149,7 +151,7 @@ class NegativeBinomial(TargetLikelihood):
         """
         log_alpha = self.log_dispersion.detach().to(mean)
         if mean.shape[1] != 1 or log_alpha.shape != (1,):
-            return super().bound(mean, variance, y)
+            return super().approximate_expected_log_prob(mean, variance, y)
         size = (-log_alpha).exp()
 
         at_nodes = list[tuple[Tensor, Tensor]]()  # log(1 + e^a) and its slope
@@ -166,13 +168,13 @@ class NegativeBinomial(TargetLikelihood):
             log_one_plus, chance = at_nodes[-1]
             return size * log_one_plus - (y + size) * chance
 
-        terms = by_quadrature(
+        terms = expect_by_quadrature(
             value_and_slope, mean, variance, dispersion_slope if self.learn else None,
-            n_nodes=logistic_nodes(variance),
+            n_nodes=choose_n_nodes(variance),
         )  # fmt: skip
         with torch.inference_mode(False), torch.enable_grad():
-            rows = leaf(log_alpha.expand_as(y).clone())
-            rising = _log_rising(kept(y), (-rows).exp())
+            rows = as_leaf(log_alpha.expand_as(y).clone())
+            rising = _log_rising(clone_if_inference(y), (-rows).exp())
             (rising_slope,) = torch.autograd.grad(rising.sum(), rows)
         value = terms.value + (rising.detach() - torch.lgamma(y + 1.0))[:, 0]
         d_params = terms.d_params + rising_slope if self.learn else terms.d_params
@@ -185,7 +187,7 @@ class NegativeBinomial(TargetLikelihood):
         mean = outputs.exp()
         return mean + self.dispersion.to(outputs) * mean.square()
 
-    def constant_outputs(self, y: Floats, weight: Floats) -> Floats:
+    def fit_constant_outputs(self, y: Floats, weight: Floats) -> Floats:
         """Log of the mean count; half a count where there was none."""
         return log_mean_count(y, weight)
 

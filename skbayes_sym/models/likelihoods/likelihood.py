@@ -45,7 +45,7 @@ class DataTerm(Protocol):
         """The value (C,) and its derivative (C, n_params); that by the outputs goes to ``out``."""
 
 
-def collapsed_weight(weight: Tensor) -> Tensor:
+def collapse_equal_weights(weight: Tensor) -> Tensor:
     """Equal weights as one: they then multiply a number a chain instead of a row.
 
     On a GPU that isn't worth the wait for the answer.
@@ -55,14 +55,14 @@ def collapsed_weight(weight: Tensor) -> Tensor:
     return weight[:1] if bool((weight == weight[:1]).all()) else weight
 
 
-def kept(tensor: Tensor) -> Tensor:
+def clone_if_inference(tensor: Tensor) -> Tensor:
     """Copy a tensor out of inference mode, so that a backward pass may keep it."""
     return tensor.clone() if tensor.is_inference() else tensor
 
 
-def leaf(tensor: Tensor) -> Tensor:
+def as_leaf(tensor: Tensor) -> Tensor:
     """Tensor at which a derivative can start: itself if it has a graph already."""
-    return tensor if tensor.requires_grad else kept(tensor).detach().requires_grad_()
+    return tensor if tensor.requires_grad else clone_if_inference(tensor).detach().requires_grad_()
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,9 +79,9 @@ class AutogradTerm:
 
     def gradient(self, outputs: Tensor, params: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
         with torch.inference_mode(False), torch.enable_grad():
-            leaves = [leaf(outputs.detach())]
+            leaves = [as_leaf(outputs.detach())]
             if self.likelihood.n_params:
-                leaves.append(leaf(params.detach()))
+                leaves.append(as_leaf(params.detach()))
             value = self.value(leaves[0], leaves[-1] if len(leaves) > 1 else params)
             slopes = torch.autograd.grad(value.sum(), leaves)
         out.copy_(slopes[0])
@@ -100,7 +100,7 @@ _LOGISTIC = {0.1: 8, 0.3: 12, 0.5: 20, 0.7: 32, 1.0: 48}
 _LEAST_VARIANCE = 1e-16
 
 
-def by_quadrature(
+def expect_by_quadrature(
     value_and_slope: Callable[[Tensor], tuple[Tensor, Tensor]], mean: Tensor, variance: Tensor,
     param_slope: Callable[[Tensor], Tensor] | None = None, *, n_nodes: int = N_NODES,
 ) -> ExpectedLogProb:  # fmt: skip
@@ -120,7 +120,7 @@ def by_quadrature(
     return ExpectedLogProb(value @ weights, d_mean, d_sd / (2.0 * sd), d_params)
 
 
-def logistic_nodes(variance: Tensor) -> int:
+def choose_n_nodes(variance: Tensor) -> int:
     """How many nodes the widest of these outputs asks for; most where asking would have to wait."""
     if variance.device.type != "cpu" or not variance.numel():
         return N_NODES
@@ -128,7 +128,7 @@ def logistic_nodes(variance: Tensor) -> int:
     return next((n for limit, n in _LOGISTIC.items() if widest <= limit), N_NODES)
 
 
-def by_autograd(
+def expect_by_autograd(
     likelihood: "Likelihood", mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor
 ) -> ExpectedLogProb:
     """The expectation of any likelihood with its derivatives.
@@ -142,18 +142,18 @@ def by_autograd(
         t.requires_grad for t in (mean, variance, likelihood.params)
     )
     with torch.inference_mode(False), torch.enable_grad():
-        mean = leaf(mean)
-        variance = leaf(variance)
-        y = kept(y)
-        noise = kept(noise)
+        mean = as_leaf(mean)
+        variance = as_leaf(variance)
+        y = clone_if_inference(y)
+        noise = clone_if_inference(noise)
         leaves = [mean, variance]
         if likelihood.n_params:
             rows = likelihood.params.expand(len(mean), -1)  # a copy of their own per row
-            leaves.append(leaf(rows))
+            leaves.append(as_leaf(rows))
             likelihood = likelihood.at(leaves[-1])
         if integrates:
             # Kept between calls, of which the first may have been in inference mode.
-            nodes, weights = (kept(t).to(mean) for t in gauss_hermite(N_NODES))
+            nodes, weights = (clone_if_inference(t).to(mean) for t in gauss_hermite(N_NODES))
             sd = variance.clamp_min(_LEAST_VARIANCE).sqrt()
             outputs = mean + sd * nodes[:, None, None]
             value = weights @ likelihood.log_prob(outputs, y)
@@ -166,7 +166,7 @@ def by_autograd(
 
 
 # Numbers of a block of outputs at the points: 1 MB, a core's L2 cache.
-CACHE_NUMBERS = 1 << 17
+CACHE_ELEMENTS = 1 << 17
 
 
 class SiteTerms(NamedTuple):
@@ -259,7 +259,7 @@ class ScalarSites(SiteLikelihood):
         """Expectations in rows that fit the cache with all nodes of a quadrature."""
         likelihood = self.likelihood.to(mean)
         variance = covariance[..., 0]
-        n_rows = CACHE_NUMBERS // N_NODES
+        n_rows = CACHE_ELEMENTS // N_NODES
         for start in range(0, len(mean), n_rows):
             rows = slice(start, start + n_rows)
             no_noise = mean.new_empty(len(mean[rows]), 0)
@@ -272,8 +272,8 @@ Kind = Literal[
 
 # Members that are made of the density, and those that are made of the ``torch.distributions`` law.
 _OF_DENSITY = (
-    "kind", "predictive", "n_noise", "expected_log_prob", "bound", "hessian_root",
-    "constant_outputs", "sites", "given",
+    "kind", "predictive", "n_noise", "expected_log_prob", "approximate_expected_log_prob",
+    "hessian_root", "fit_constant_outputs", "site_likelihood", "data_term",
 )  # fmt: skip
 _OF_LAW = (*_OF_DENSITY, "log_prob", "mean", "variance", "cdf", "sample")
 
@@ -386,9 +386,11 @@ class Likelihood:
         ``noise`` (N, n_noise(O)) makes the draw ``f = mean + sqrt(variance) noise``; likelihoods
         that integrate don't look at it.
         """
-        return by_autograd(self, mean, variance, y, noise)
+        return expect_by_autograd(self, mean, variance, y, noise)
 
-    def bound(self, mean: Tensor, variance: Tensor, y: Tensor) -> ExpectedLogProb:
+    def approximate_expected_log_prob(
+        self, mean: Tensor, variance: Tensor, y: Tensor
+    ) -> ExpectedLogProb:
         """`expected_log_prob` of one output, or something cheaper in its place.
 
         A lower bound, or a rule of few nodes; ``d_variance`` is what a Gaussian site needs.
@@ -409,8 +411,8 @@ class Likelihood:
         wanted = outputs.requires_grad or self.params.requires_grad
         graph = bool(torch.is_grad_enabled() and wanted)  # somebody differentiates what is made
         with torch.inference_mode(False), torch.enable_grad():
-            outputs = leaf(outputs)
-            y = kept(y)
+            outputs = as_leaf(outputs)
+            y = clone_if_inference(y)
             total = self.log_prob(outputs, y).sum()
             slope = torch.autograd.grad(total, outputs, create_graph=True)[0]
             rows = [torch.zeros_like(outputs)] * outputs.shape[1]
@@ -431,20 +433,22 @@ class Likelihood:
             root = root + 0.5 * (hessian - hessian.detach()) @ inverse
         return root.movedim(-1, 0)
 
-    def constant_outputs(
+    def fit_constant_outputs(
         self, y: npt.NDArray[Any], weight: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.float64] | None:
         """Outputs (O,) that fit the targets best without features; None where unknown."""
         return None
 
-    def sites(self, n_outputs: int, *, seed: int, learn: bool = True) -> SiteLikelihood | None:
+    def site_likelihood(
+        self, n_outputs: int, *, seed: int, learn: bool = True
+    ) -> SiteLikelihood | None:
         """Rule of expectations over a row's correlated outputs; None where there is none.
 
         ``learn``: whether scales of the likelihood are free; ``seed``: of the points of a rule.
         """
         return ScalarSites(self, learn) if n_outputs == 1 else None
 
-    def given(self, y: Tensor, weight: Tensor, n_outputs: int) -> DataTerm:
+    def data_term(self, y: Tensor, weight: Tensor, n_outputs: int) -> DataTerm:
         """The log likelihood of targets that stay, as samplers evaluate it."""
         return AutogradTerm(self, y, weight)
 

@@ -16,8 +16,8 @@ from skbayes_sym.models.likelihoods.likelihood import (
     ExpectedLogProb,
     Kind,
     TargetLikelihood,
-    by_quadrature,
-    collapsed_weight,
+    collapse_equal_weights,
+    expect_by_quadrature,
 )
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.numerics.arguments import (
@@ -26,7 +26,7 @@ from skbayes_sym.numerics.arguments import (
     check_positive,
     check_vector,
     is_number,
-    shown,
+    short_repr,
 )
 from skbayes_sym.numerics.gaussian import gauss_hermite
 
@@ -100,10 +100,10 @@ class Gaussian(TargetLikelihood):
         root = (-self.log_noise).exp().expand(outputs.shape[-1]).diag()
         return root.unsqueeze(1).expand(-1, outputs.shape[0], -1)
 
-    def given(self, y: Tensor, weight: Tensor, n_outputs: int) -> "GaussianTerm":
+    def data_term(self, y: Tensor, weight: Tensor, n_outputs: int) -> "GaussianTerm":
         fixed = None if self.learn else self.log_noise
         return GaussianTerm(
-            y.T.contiguous(), collapsed_weight(weight), weight.sum().double(), fixed
+            y.T.contiguous(), collapse_equal_weights(weight), weight.sum().double(), fixed
         )
 
 
@@ -268,9 +268,9 @@ class Heteroscedastic(TargetLikelihood):
         diagonal = torch.cat([(-log_std).exp(), 2**0.5 * self._slope(log_std)], -1)
         return diagonal.diag_embed().movedim(-1, 0)
 
-    def given(self, y: Tensor, weight: Tensor, n_outputs: int) -> "HeteroscedasticTerm":
+    def data_term(self, y: Tensor, weight: Tensor, n_outputs: int) -> "HeteroscedasticTerm":
         return HeteroscedasticTerm(
-            y.T.contiguous(), collapsed_weight(weight), weight.sum().double(), self.log_std,
+            y.T.contiguous(), collapse_equal_weights(weight), weight.sum().double(), self.log_std,
             self.spread, self.least,
         )  # fmt: skip
 
@@ -435,7 +435,7 @@ class StudentT(TargetLikelihood):
         check_flag("learn", self.learn)
         is_learned = isinstance(self.df, str) and self.df == "learn"
         if not is_learned and not (is_number(self.df) and float(self.df) > 0.0):
-            raise ValueError(f"df must be positive or 'learn', got {shown(self.df)}.")
+            raise ValueError(f"df must be positive or 'learn', got {short_repr(self.df)}.")
 
     @property
     def _learns_df(self) -> bool:
@@ -501,12 +501,14 @@ class StudentT(TargetLikelihood):
         def weight(f: Tensor) -> Tensor:  # of the row in a weighted least-squares fit
             return (df + 1) * precision / (df + (y - f) ** 2 * precision)
 
-        return by_quadrature(
+        return expect_by_quadrature(
             lambda f: (self._log_prob(y - f), weight(f) * (y - f)), mean, variance,
             (lambda f: weight(f) * (y - f) ** 2 - 1.0) if self.learn else None,
         )  # fmt: skip
 
-    def bound(self, mean: Tensor, variance: Tensor, y: Tensor) -> ExpectedLogProb:
+    def approximate_expected_log_prob(
+        self, mean: Tensor, variance: Tensor, y: Tensor
+    ) -> ExpectedLogProb:
         """Density at ``sqrt((y - m)^2 + v)``: t is a mixture of normals over precisions."""
         df = torch.as_tensor(self._df).to(mean)
         precision = (-2.0 * self.log_noise).exp()

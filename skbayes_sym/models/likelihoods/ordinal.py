@@ -13,7 +13,7 @@ from skbayes_sym.models.likelihoods.likelihood import (
     ClassLikelihood,
     ExpectedLogProb,
     Kind,
-    by_quadrature,
+    expect_by_quadrature,
 )
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture
 from skbayes_sym.numerics.arguments import check_flag, check_positive, check_vector
@@ -112,7 +112,9 @@ class Ordinal(ClassLikelihood):
     ) -> ExpectedLogProb:
         return self._expected(mean, variance, y, N_NODES, _Interval.between)
 
-    def bound(self, mean: Tensor, variance: Tensor, y: Tensor) -> ExpectedLogProb:
+    def approximate_expected_log_prob(
+        self, mean: Tensor, variance: Tensor, y: Tensor
+    ) -> ExpectedLogProb:
         """Five nodes: exact to 1e-6 nats where outputs spread half as much as the noise."""
         return self._expected(mean, variance, y, 5, _Interval.near)
 
@@ -130,7 +132,7 @@ class Ordinal(ClassLikelihood):
             intervals.append(between(lower, upper))
             return intervals[-1].log_mass, (intervals[-1].lower - intervals[-1].upper) / s
 
-        terms = by_quadrature(value_and_slope, mean, variance, n_nodes=n)
+        terms = expect_by_quadrature(value_and_slope, mean, variance, n_nodes=n)
         if not self.learn:
             return terms
         d_edges = mean.new_zeros(len(mean), len(edges))

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from skbayes_sym.models.likelihoods.likelihood import DataTerm, Likelihood
-from skbayes_sym.models.networks.network import Dense, Recording, differentiable
+from skbayes_sym.models.networks.network import Dense, Recording, as_differentiable
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.random import float64_normal
 from skbayes_sym.symmetry.group import Product, SymmetryGroup, Trivial
@@ -223,7 +223,7 @@ class _Problem(NamedTuple):
         unit = _CHEAPER.get(network.activation.name, _Unit(network.activation))
         if not network.hidden_layer_sizes:
             unit = _Unit(network.activation)  # no factors
-        term = likelihood.to(x).given(y, weight, network.n_outputs)
+        term = likelihood.to(x).data_term(y, weight, network.n_outputs)
         x_ones = torch.cat([x.T, x.new_ones(1, len(x))]).contiguous()
         x_scaled = x_ones * unit.inner
         x_slope = x_ones * unit.slope
@@ -442,7 +442,7 @@ class MLP:
         layers = self.layers(theta)
         for i, (weight, bias) in enumerate(layers, start=1):
             inputs.append(h)
-            preactivations.append(differentiable(F.linear(h, weight, bias)))
+            preactivations.append(as_differentiable(F.linear(h, weight, bias)))
             h = preactivations[-1]
             if i < self.n_layers:
                 h = self.activation.function(h)

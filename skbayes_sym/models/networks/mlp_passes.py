@@ -34,7 +34,7 @@ from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.linalg import layer_outputs, weight_gradient
-from skbayes_sym.numerics.memory import rows_within
+from skbayes_sym.numerics.memory import n_rows_per_block
 
 Layers = Sequence[tuple[Tensor, Tensor]]
 
@@ -246,7 +246,7 @@ def _hidden_units(
     mean = _affine(x, *loc[0])
     sd = _affine(x * x, *variance[0]).sqrt_()
     # Hidden units of a block of draws: 1 to 2 MB, a core's L2 cache.
-    size = rows_within(1 << 18, len(x) * max(network.hidden_layer_sizes))
+    size = n_rows_per_block(1 << 18, len(x) * max(network.hidden_layer_sizes))
     for start in range(0, len(noise[0]), size):
         block = slice(start, start + size)
         h = network.activation.apply_(torch.addcmul(mean, sd, noise[0][block]))
@@ -303,10 +303,10 @@ def outputs_and_factors(
     return h.mT, FactoredJacobian(layers)
 
 
-def rows_per_block(network: MLP, n_restarts: int = 1) -> int:
+def jacobian_block_size(network: MLP, n_restarts: int = 1) -> int:
     """Rows whose products of pairs of units, or of inputs, stay within 16 MB; 8,192 at most."""
     most = max(16, *network.sizes[1:], 1 + max(network.sizes[:-1]))
-    return rows_within(_NUMBERS, n_restarts * most**2)
+    return n_rows_per_block(_NUMBERS, n_restarts * most**2)
 
 
 def pack(matrix: Tensor, sizes: tuple[int, ...]) -> Tensor:
@@ -417,7 +417,7 @@ def unpack(packed: Tensor, sizes: tuple[int, ...]) -> Tensor:
         block = block.unflatten(2, inputs.shape)
         rows = matrix[:, first.params, second.params]
         columns = matrix[:, second.params, first.params]
-        size = rows_within(_NUMBERS, len(packed) * units.shape[1] * inputs.numel())
+        size = n_rows_per_block(_NUMBERS, len(packed) * units.shape[1] * inputs.numel())
         for start in range(0, first.n_units, size):
             chunk = units[start : start + size]
             # (R, units, inputs, units, inputs) of some units of the first layer

@@ -15,7 +15,7 @@ from skbayes_sym.models.networks.network import (
     Convolution,
     Dense,
     Recording,
-    differentiable,
+    as_differentiable,
 )
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.random import float64_normal
@@ -231,7 +231,7 @@ def _hooks(
                 f"layer {name!r} is called more than once in forward: give every place in the "
                 "network its own layer."
             )
-        inputs[name], preactivations[name] = args[0], differentiable(output)
+        inputs[name], preactivations[name] = args[0], as_differentiable(output)
         return preactivations[name]
 
     handles = []

@@ -167,6 +167,6 @@ class RecordingNetwork(Network, Protocol):
     def record(self, theta: Tensor, x: Tensor) -> Recording: ...
 
 
-def differentiable(preactivation: Tensor) -> Tensor:
+def as_differentiable(preactivation: Tensor) -> Tensor:
     """Tensor, made a leaf of the graph if nothing before it asks for gradients."""
     return preactivation if preactivation.requires_grad else preactivation.requires_grad_()

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.numerics.memory import rows_within
+from skbayes_sym.numerics.memory import n_rows_per_block
 from skbayes_sym.numerics.permanent import balancing_scales
 from skbayes_sym.numerics.random import Estimate, float64_normal, mean_and_error
 from skbayes_sym.symmetry.fundamental_domain import can_enumerate
@@ -154,7 +154,7 @@ class MonteCarloGap:
         """Draws that are handled at once."""
         n_particles = self._limit or exp(self.group.log_order)
         widest = max(layer.n_units * (1 + layer.flips) for layer in self._layers)
-        return rows_within(1 << 22, int(n_particles) * max(self.n_params, widest))
+        return n_rows_per_block(1 << 22, int(n_particles) * max(self.n_params, widest))
 
 
 def evidence_over_copies(

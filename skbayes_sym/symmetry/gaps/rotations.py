@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.numerics.linalg import cholesky, matrix_blocks
-from skbayes_sym.numerics.optimise import by_autograd, lbfgs
+from skbayes_sym.numerics.optimise import lbfgs, with_gradient
 from skbayes_sym.numerics.random import Estimate, mean_and_error, normal_like
 from skbayes_sym.symmetry.gaps.gap import GapGradient, RowPosterior, Side
 from skbayes_sym.symmetry.gaps.haar_integral import (
@@ -168,7 +168,7 @@ def learn_mixing(inner: Tensor, gap_of: Callable[[Tensor], Tensor] = langevin_ga
         return -gap_of(torch.tensordot(weights, basis, 1) @ inner).mean()
 
     start = torch.tensordot(basis, identity, 2) / basis.square().sum((-2, -1))
-    weights = lbfgs(by_autograd(loss), start, max_iter=20)
+    weights = lbfgs(with_gradient(loss), start, max_iter=20)
     return torch.tensordot(weights, basis, 1)
 
 
@@ -323,7 +323,7 @@ def _parts(posterior: RowPosterior) -> Iterator[_Part]:
 def row_root(cov: Tensor) -> Tensor:
     """Cholesky factors of the rows' covariances, (n, k, k)."""
     return cholesky(
-        cov, what="The covariance of a row", remedy="Standardize the matrix, or give X as float64."
+        cov, name="The covariance of a row", remedy="Standardize the matrix, or give X as float64."
     )
 
 

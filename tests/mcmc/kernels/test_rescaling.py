@@ -15,7 +15,7 @@ from skbayes_sym.symmetry.relabelling import DiagonalReference
 NETWORK = MLP(2, (2,), 1, TANH)
 SCALES = LayerScales().bind(NETWORK.layout)
 ROWS = Data(torch.zeros(3, 2), torch.zeros(3, 1), torch.zeros(3))  # of no weight
-PRIOR = NetworkPosterior(NETWORK, Gaussian(), SCALES.collapsed(), Data(*(t.double() for t in ROWS)))
+PRIOR = NetworkPosterior(NETWORK, Gaussian(), SCALES.collapse(), Data(*(t.double() for t in ROWS)))
 
 
 def moved(position, n_moves, generator, domain=None):
@@ -27,7 +27,7 @@ def moved(position, n_moves, generator, domain=None):
 
 def check_norms(state):
     """|theta_g|^2 / (n_g s_g^2) is F(n_g, 2a)."""
-    ratio = SCALES.sums(state.position[:, :-1].square()) / (
+    ratio = SCALES.sum_by_group(state.position[:, :-1].square()) / (
         SCALES.sizes * SCALES.reference_variance
     )
     for g, size in enumerate(SCALES.sizes.tolist()):

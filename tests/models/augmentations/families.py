@@ -3,7 +3,7 @@
 import torch
 from cases import AUGMENTATIONS
 
-from skbayes_sym.models.augmentations.augmentation import Composed, stratified_noise
+from skbayes_sym.models.augmentations.augmentation import Composed, sample_stratified_noise
 from skbayes_sym.models.augmentations.images import (
     Affine,
     Blur,
@@ -40,5 +40,5 @@ def family(name, generator, n=4, s=3):
     x = torch.randn(n, *shape, generator=generator, dtype=torch.float64)
     half_width = augmentation.half_width
     eta = 0.3 * torch.randn(half_width.n_params, generator=generator, dtype=torch.float64)
-    noise = stratified_noise(n, s, half_width.n_noise, generator=generator, like=x)
+    noise = sample_stratified_noise(n, s, half_width.n_noise, generator=generator, like=x)
     return augmentation, x, eta, noise

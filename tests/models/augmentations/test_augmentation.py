@@ -12,17 +12,19 @@ from torch.testing import assert_close
 from skbayes_sym.models.augmentations.augmentation import (
     Composed,
     HalfWidth,
-    InRescaledUnits,
     ModuleAugmentation,
+    RescaledAugmentation,
     amplitude,
-    stratified_noise,
+    sample_stratified_noise,
 )
 from skbayes_sym.models.augmentations.images import Affine
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 
 
 def test_noise_is_uniform_and_stratified(generator):
-    noise = stratified_noise(3000, 7, 2, generator=generator, like=torch.zeros((), dtype=float))
+    noise = sample_stratified_noise(
+        3000, 7, 2, generator=generator, like=torch.zeros((), dtype=float)
+    )
     assert noise.shape == (3000, 7, 2)
     assert float(noise.abs().max()) <= 1.0
     strata = ((noise + 1.0) * 3.5).floor().sort(dim=1).values
@@ -128,10 +130,10 @@ def test_composition_applies_the_first_first(generator):
 
 
 def test_in_units_acts_on_the_inputs_as_given(generator):
-    part = InRescaledUnits(Rotation2D(), (1.0, 2.0), (3.0, 0.5))
+    part = RescaledAugmentation(Rotation2D(), (1.0, 2.0), (3.0, 0.5))
     mean, scale = torch.tensor(part.mean).double(), torch.tensor(part.scale).double()
     raw = torch.randn(4, 2, generator=generator, dtype=torch.float64)
-    noise = stratified_noise(4, 5, 1, generator=generator, like=raw)
+    noise = sample_stratified_noise(4, 5, 1, generator=generator, like=raw)
     eta = torch.tensor([0.8], dtype=torch.float64)
     inside = part.transform((raw - mean) / scale, eta, noise)
     assert_close(inside * scale + mean, Rotation2D().transform(raw, eta, noise))
@@ -151,7 +153,7 @@ class Wobble(nn.Module):
 def test_any_module_with_eta(generator):
     part = ModuleAugmentation(Wobble()).bind((1.0, 1.0))
     x = torch.randn(4, 2, generator=generator, dtype=torch.float64)
-    noise = stratified_noise(4, 3, 2, generator=generator, like=x)
+    noise = sample_stratified_noise(4, 3, 2, generator=generator, like=x)
     eta = torch.tensor([0.5, -0.7], dtype=torch.float64, requires_grad=True)
     out = part.transform(x, eta, noise)
     assert_close(out, x.unsqueeze(1) * (1.0 + noise * eta))

@@ -9,7 +9,11 @@ from cases import LIKELIHOODS, LaplaceNoise
 from torch.testing import assert_close
 
 from skbayes_sym.models.likelihoods.categorical import Categorical
-from skbayes_sym.models.likelihoods.likelihood import Likelihood, TargetLikelihood, collapsed_weight
+from skbayes_sym.models.likelihoods.likelihood import (
+    Likelihood,
+    TargetLikelihood,
+    collapse_equal_weights,
+)
 from skbayes_sym.models.likelihoods.noise import Gaussian
 
 every_likelihood = pytest.mark.parametrize("case", LIKELIHOODS.values(), ids=LIKELIHOODS)
@@ -122,8 +126,8 @@ def test_fixed_noise_has_no_parameters():
 
 
 def test_equal_weights_collapse():
-    assert collapsed_weight(torch.tensor([2.0, 2.0])).tolist() == [2.0]
-    assert collapsed_weight(torch.tensor([2.0, 1.0])).tolist() == [2.0, 1.0]
+    assert collapse_equal_weights(torch.tensor([2.0, 2.0])).tolist() == [2.0]
+    assert collapse_equal_weights(torch.tensor([2.0, 1.0])).tolist() == [2.0, 1.0]
 
 
 TARGETS = {k: c for k, c in LIKELIHOODS.items() if c.kind != "classes"}

@@ -12,9 +12,9 @@ from skbayes_sym.models.likelihoods.likelihood import (
     _LOGISTIC,
     N_NODES,
     Likelihood,
-    by_autograd,
-    by_quadrature,
-    logistic_nodes,
+    choose_n_nodes,
+    expect_by_autograd,
+    expect_by_quadrature,
 )
 from skbayes_sym.models.likelihoods.noise import StudentT
 
@@ -117,7 +117,7 @@ def test_an_output_without_variance_is_a_number(distribution):
     high, middle, low = (distribution.log_prob(mean + s * step, y) for s in (1, 0, -1))
     curvature = (high - 2.0 * middle + low) / step**2
     assert_close(found.d_variance[:, 0], 0.5 * curvature, atol=1e-5, rtol=0.0)
-    slopes = by_autograd(distribution, mean, zero, y, mean.new_empty(2, 0))
+    slopes = expect_by_autograd(distribution, mean, zero, y, mean.new_empty(2, 0))
     assert all(part.isfinite().all() for part in slopes)
 
 
@@ -147,12 +147,12 @@ def test_logistic_expectations_are_exact_to_rounding_whatever_their_width(sd):
 
 def test_wide_outputs_ask_for_the_most_nodes():
     """Of fewer the error of an output this wide would be seen: 7e-4 nats by 12."""
-    assert logistic_nodes(torch.tensor([[0.5**2], [3.0**2]])) == N_NODES
+    assert choose_n_nodes(torch.tensor([[0.5**2], [3.0**2]])) == N_NODES
     mean, wide = torch.zeros(1, 1, dtype=torch.float64), torch.full((1, 1), 9.0).double()
     y, no_noise = torch.ones(1, dtype=torch.int64), wide[:, :0]
     most = Bernoulli().expected_log_prob(mean, wide, y, no_noise).value
     exact = logistic_by_sums(mean[0], 3.0)[0]
-    few = by_quadrature(
+    few = expect_by_quadrature(
         lambda f: (torch.nn.functional.logsigmoid(f), torch.sigmoid(-f)), mean, wide, n_nodes=12
     ).value
     assert_close(most, exact, rtol=0.0, atol=1e-6)
@@ -168,8 +168,8 @@ def test_negative_binomial_slopes_in_closed_form(log_dispersion, learn):
     likelihood = NegativeBinomial(torch.tensor([log_dispersion]).double(), learn=learn)
     for sd in (0.05, 0.6, 2.0):
         variance = torch.full_like(mean, sd**2)
-        bound = likelihood.bound(mean, variance, y.double())
+        bound = likelihood.approximate_expected_log_prob(mean, variance, y.double())
         noise = mean.new_empty(60, 0)
-        expected = by_autograd(likelihood, mean, variance, y.double(), noise)
+        expected = expect_by_autograd(likelihood, mean, variance, y.double(), noise)
         for part, reference in zip(bound, expected, strict=True):
             assert_close(part, reference, rtol=1e-10, atol=1e-10)

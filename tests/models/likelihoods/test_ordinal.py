@@ -39,7 +39,7 @@ def test_expectations_are_integrals_and_their_slopes_are_derivatives(generator):
     f = mean.numpy() + variance.numpy() ** 0.5 * nodes
     exact = np.log(masses(f)[np.arange(9), :, y.numpy()] + 1e-300) @ weights / weights.sum()
     assert_close(got.value, torch.as_tensor(exact))
-    few = LIKELIHOOD.bound(mean, variance, y)
+    few = LIKELIHOOD.approximate_expected_log_prob(mean, variance, y)
     assert_close(few.value, got.value, rtol=1e-4, atol=1e-5)
     leaves = [t.clone().requires_grad_() for t in (mean, variance, STEPS)]
     again = Ordinal(leaves[2], 0.75**0.5).expected_log_prob(*leaves[:2], y, none)
@@ -52,7 +52,7 @@ def test_expectations_are_integrals_and_their_slopes_are_derivatives(generator):
 def test_far_tails_keep_their_logarithm():
     """Classes forty standard deviations off have a finite log probability."""
     y, mean = torch.tensor([0, 3, 1]), torch.tensor([[40.0], [-40.0], [40.0]]).double()
-    got = LIKELIHOOD.bound(mean, torch.zeros(3, 1).double(), y)
+    got = LIKELIHOOD.approximate_expected_log_prob(mean, torch.zeros(3, 1).double(), y)
     assert all(bool(part.isfinite().all()) for part in got)
     assert float(got.value[0]) == pytest.approx(stats.norm.logcdf(-41.0 / 0.75**0.5), rel=1e-6)
 
@@ -74,12 +74,12 @@ def test_a_student_t_is_bounded_by_its_density_at_the_root_mean_square(df, gener
     mean, y = torch.randn(2, 20, 1, generator=generator).double()
     for spread in (0.0, 0.5):
         variance = spread * torch.rand(20, 1, generator=generator).double()
-        bound = likelihood.bound(mean, variance, y)
+        bound = likelihood.approximate_expected_log_prob(mean, variance, y)
         exact = likelihood.expected_log_prob(mean, variance, y, none)
         assert bool((bound.value <= exact.value + 1e-9).all())
         assert spread or torch.allclose(bound.value, exact.value)
         leaves = [t.clone().requires_grad_() for t in (mean, variance, params)]
-        again = likelihood.at(leaves[2]).bound(*leaves[:2], y).value.sum()
+        again = likelihood.at(leaves[2]).approximate_expected_log_prob(*leaves[:2], y).value.sum()
         slopes = torch.autograd.grad(again, leaves)
         for by_hand, slope in zip((*bound[1:3], bound.d_params.sum(0)), slopes, strict=True):
             assert_close(by_hand, slope)

@@ -8,7 +8,7 @@ import torch
 from gap_oracle import correlated
 
 from skbayes_sym.linear.low_rank import LowRankGaussian
-from skbayes_sym.numerics.optimise import by_autograd, lbfgs
+from skbayes_sym.numerics.optimise import lbfgs, with_gradient
 from skbayes_sym.numerics.random import Estimate
 from skbayes_sym.symmetry.gaps.translations import TranslationGap
 from skbayes_sym.symmetry.translation import Translation
@@ -47,7 +47,7 @@ def best_mean_field_bound(x, y):
         return 0.5 * (ratio - 1.0 - (scale / PRIOR).log() * 2).sum() - log_lik
 
     start = torch.zeros(2 * k, dtype=torch.float64)
-    found = lbfgs(by_autograd(loss), start, max_iter=2000, ftol=1e-15, gtol=1e-9)
+    found = lbfgs(with_gradient(loss), start, max_iter=2000, ftol=1e-15, gtol=1e-9)
     return -float(loss(found))
 
 
