@@ -38,7 +38,9 @@ def branin(u):
 
 
 def by_batch(X, y, candidates, rng):
-    surrogate = PredictiveStackingRegressor([("process", "process")], random_state=0).fit(X, y)
+    surrogate = PredictiveStackingRegressor([("process", "gaussian_process")], random_state=0).fit(
+        X, y
+    )
     distribution = predictive(surrogate, candidates)
     return batch(distribution, 2, best=y.min(), maximize=False).rows
 
@@ -111,7 +113,9 @@ for name, curves in accuracy.items():
             elif name == "random":
                 chosen = rng.choice(len(rest), 10, replace=False)
             elif name == "process":
-                process = PredictiveStackingClassifier([("process", "process")], random_state=0)
+                process = PredictiveStackingClassifier(
+                    [("process", "gaussian_process")], random_state=0
+                )
                 proba = process.fit(X[labelled], y[labelled]).predict_proba(X[rest])
                 second, first = np.sort(proba, axis=1)[:, -2:].T
                 chosen = np.argsort(first - second)[:10]

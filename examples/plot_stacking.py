@@ -26,7 +26,7 @@ cars = pd.DataFrame(
 level = 30 * np.exp(-cars["age"] / 5) + 4 * (cars["fuel"] == "electric") - 3 * (cars["age"] > 8)
 price = level + (0.4 + 0.08 * level) * rng.standard_normal(n)
 
-members = [("linear", "linear"), ("forest", "forest"), ("process", "process")]
+members = [("linear", "linear"), ("trees", "trees"), ("process", "gaussian_process")]
 stack = PredictiveStackingRegressor(members, random_state=0).fit(cars[:300], price[:300])
 print(stack.summary_)
 

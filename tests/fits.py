@@ -209,20 +209,21 @@ FITS: dict[str, FitCase] = {
     ),
     "stack-numbers": FitCase(
         sk.PredictiveStackingRegressor(
-            [("line", "linear"), ("trees", "forest"), ("boosted", "boosting"),
-             ("smooth", "process"), ("points", sk.BayesianLinearRegressor())],
+            [("line", "linear"), ("trees", "trees"), ("boosted", "boosting"),
+             ("smooth", "gaussian_process"), ("points", sk.BayesianLinearRegressor())],
             random_state=0,
         ),
         X, NUMBERS,
     ),
     "stack-labels": FitCase(
         sk.PredictiveStackingClassifier(
-            [("line", "linear"), ("boosted", "boosting"), ("smooth", "process")], random_state=0
+            [("line", "linear"), ("boosted", "boosting"), ("smooth", "gaussian_process")],
+            random_state=0,
         ),
         X, THREE,
     ),
     "stack-table": FitCase(
-        sk.PredictiveStackingRegressor([("line", "linear"), ("trees", "forest")], random_state=0),
+        sk.PredictiveStackingRegressor([("line", "linear"), ("trees", "trees")], random_state=0),
         TABLE, NUMBERS,
     ),
     "linear-gaussian": FitCase(sk.BayesianLinearRegressor(**_AS_GIVEN), X, NUMBERS),

@@ -535,8 +535,8 @@ class NegativeProbabilities(ClassifierMixin, BaseEstimator):
 
 
 MEMBERS: dict[str, Callable[[], Any]] = {
-    "linear": lambda: "linear", "forest": lambda: "forest", "boosting": lambda: "boosting",
-    "process": lambda: "process", "Ridge": Ridge, "tree": DecisionTreeRegressor,
+    "linear": lambda: "linear", "trees": lambda: "trees", "boosting": lambda: "boosting",
+    "gaussian_process": lambda: "gaussian_process", "Ridge": Ridge, "tree": DecisionTreeRegressor,
     "LogisticRegression": LogisticRegression, "tree of classes": DecisionTreeClassifier,
     "TwoColumns": TwoColumns, "NegativeProbabilities": NegativeProbabilities,
     "linear model": sk.BayesianLinearRegressor, "linear classifier": sk.BayesianLinearClassifier,

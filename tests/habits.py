@@ -48,8 +48,8 @@ CHECKED = [
     sk.DeepEnsembleRegressor(**_MEMBERS), sk.DeepEnsembleClassifier(**_MEMBERS),
     sk.MCMCRegressor(**_FROM_THE_PRIOR), sk.MCMCClassifier(**_FROM_THE_PRIOR),
     sk.SymVIMatrixFactorization(1, max_iter=10, random_state=0),  # few copies of themselves
-    sk.PredictiveStackingRegressor([("a", "linear"), ("b", "process")], random_state=0),
-    sk.PredictiveStackingClassifier([("a", "linear"), ("b", "process")], random_state=0),
+    sk.PredictiveStackingRegressor([("a", "linear"), ("b", "gaussian_process")], random_state=0),
+    sk.PredictiveStackingClassifier([("a", "linear"), ("b", "gaussian_process")], random_state=0),
 ]  # fmt: skip
 # Other options of the same classes.
 VARIANTS = [

@@ -37,13 +37,17 @@ def planted(module: str, tests: str, *texts: tuple[str, str]) -> list[Mutant]:
 
 MUTANTS = [
     *planted(
-        "stacking/weights.py",
+        "stacking/scoring.py",
         "stacking/test_members.py",
         ("density.numpy() - fit.optimism", "density.numpy() + fit.optimism"),
+    ),
+    *planted(
+        "stacking/fit.py",
+        "stacking/test_members.py",
         ("stacking_weights(density, weight, prior", "stacking_weights(density, weight**0, prior"),
     ),
     Mutant(
-        "stacking/members.py",
+        "stacking/members/trees.py",
         "tree.impurity + value[:, 0] ** 2",
         "tree.impurity",
         "stacking/test_members.py",
@@ -109,7 +113,7 @@ MUTANTS = [
     *planted(
         "stacking/estimators.py",
         "stacking/test_estimators.py",
-        ("if name in counted or name not in known", "if name in counted"),
+        ("if name in weighted or name not in known", "if name in weighted"),
     ),
     *planted(
         "saving/checks.py",
@@ -181,7 +185,7 @@ MUTANTS = [
         ("dtype=torch.float64) + means", "dtype=torch.float64) - means"),
     ),
     *planted(
-        "stacking/members.py",
+        "stacking/members/networks.py",
         "stacking/test_estimators.py",
         ("collect_warnings(), fit_deadline(task.deadline),", "collect_warnings(),"),
     ),
@@ -755,9 +759,9 @@ MUTANTS = [
         ("self.weight * along.square().sum(1), of_offset", "0.0 * self.weight, of_offset"),
     ),
     *planted(
-        "stacking/gaussian_process.py",
+        "stacking/members/gaussian_process.py",
         "",
-        ("loc = y - variance * solved", "loc = y + variance * solved"),
+        ("loc = y - variance * alpha", "loc = y + variance * alpha"),
         ("+ shift * response", "- shift * response"),
         ("frequency = (normal((m, d)) *", "frequency = (torch.ones(m, d).double() *"),
     ),
@@ -767,14 +771,18 @@ MUTANTS = [
         ("column[node]) <= threshold", "column[node]) > threshold"),
     ),
     *planted(
-        "stacking/weights.py",
+        "stacking/scoring.py",
         "stacking/test_estimators.py",
         (
             "base.log_density(rows.rows.x, rows.targets)",
-            "part.distribution(rows.rows).log_prob(rows.y)",
+            "predictor.distribution(rows.rows).log_prob(rows.y)",
         ),
-        ("prior = ((score - score.max())", "prior = (0.0 * (score - score.max())"),
-        ("if gap > task.effort.race", "if gap < 0.0"),
+    ),
+    *planted(
+        "stacking/fit.py",
+        "stacking/test_estimators.py",
+        ("prior = (score - score.max())", "prior = 0.0 * (score - score.max())"),
+        ("if gap > task.defaults.max_probe_gap", "if gap < 0.0"),
     ),
     *planted(
         "distillation/student_training.py",

@@ -36,7 +36,7 @@ import skbayes_sym as sk
 MOST_NEW = 500
 SEEN = {"parkinsons"}  # a rule for the prior's scales was written for it
 LEAST = 1e-15  # probability that a log density is made of
-MEMBERS = ("linear", "forest", "boosting", "process")
+MEMBERS = ("linear", "trees", "boosting", "gaussian_process")
 NUMBERS = ("log density", "crps", "rmse", "coverage", "CPU s")
 LABELS = ("log density", "accuracy", "CPU s")
 

@@ -163,7 +163,7 @@ def _beside(names: dict[str, float], *others: str) -> tuple[Ratio, ...]:
 
 SOURCES = (
     Source("small", "Default pool on small tables, CPU s at 30 GFLOP/s",
-           _beside(SMALL, "unscaled", "process", "boosting"), of_small),
+           _beside(SMALL, "unscaled", "gaussian_process", "boosting"), of_small),
     Source("predictions", "Predictions of a pool of 10 x 20 units at 30 GFLOP/s",
            (*_beside({PER_ROWS: 250.0, ONE: 1.0}, "unscaled"), Ratio(PART, 0.1)), of_predictions),
     Source("labels", "Default pool of classes, CPU s at 30 GFLOP/s",

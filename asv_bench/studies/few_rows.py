@@ -33,7 +33,9 @@ from skbayes_sym import (
 
 MODELS: dict[str, Callable[[], Any]] = {
     "linear": BayesianLinearRegressor,
-    "process": lambda: PredictiveStackingRegressor([("process", "process")], random_state=0),
+    "process": lambda: PredictiveStackingRegressor(
+        [("process", "gaussian_process")], random_state=0
+    ),
     "laplace": lambda: LaplaceRegressor(random_state=0),
     "pool": lambda: BayesianMLPRegressor(random_state=0),
     "stack": lambda: PredictiveStackingRegressor(random_state=0),

@@ -73,9 +73,11 @@ def scikit_learn(n_inputs: int, has_noise: bool) -> GaussianProcessRegressor:
 MODELS: dict[str, Callable[[int], Any]] = {
     "gp": lambda d: scikit_learn(d, True),
     "gp-sure": lambda d: scikit_learn(d, False),
-    "process": lambda d: sk.PredictiveStackingRegressor([("process", "process")], random_state=0),
+    "process": lambda d: sk.PredictiveStackingRegressor(
+        [("process", "gaussian_process")], random_state=0
+    ),
     "both": lambda d: sk.PredictiveStackingRegressor(
-        [("process", "process"), ("networks", "networks")], random_state=0
+        [("gaussian_process", "gaussian_process"), ("networks", "networks")], random_state=0
     ),
     "stack": lambda d: sk.PredictiveStackingRegressor(random_state=0),
     "again": lambda d: sk.PredictiveStackingRegressor(random_state=0, warm_start=True),

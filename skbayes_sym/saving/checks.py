@@ -24,7 +24,7 @@ from skbayes_sym.base.rows import Array
 # (booleans or integers). "?" allows None or a number in place of the array, "|" separates shapes.
 ARRAYS: dict[str, dict[str, str]] = {
     "Columns": {"kept": "b n"},
-    "FeatureEncoder": {"scaling": "f h?", "directions": "f mr?", "centre": "f h?"},
+    "FeatureCode": {"scaling": "f h?", "directions": "f mr?", "centre": "f h?"},
     "Mode": {"members": "i m"},
     "TreesPredictor": {"offset": "f v?"},
     "Trees": {
@@ -32,8 +32,8 @@ ARRAYS: dict[str, dict[str, str]] = {
         "roots": "i t",
     },
     "GaussianProcess": {
-        "position": "f p", "x": "f nd", "solved": "f nt", "factor": "f nn", "weight": "f n",
-        "centre": "f t",
+        "log_scales": "f p", "x": "f nd", "alpha": "f nt", "cholesky": "f nn", "weight": "f n",
+        "target_mean": "f t",
     },
     "LayerSpectrum": {
         "input_basis": "f dd?", "input_values": "f d", "output_basis": "f gg?",
@@ -101,12 +101,12 @@ COUNTS: dict[tuple[str, str], tuple[int, int]] = {
 # Fields that are NaN where a figure has no meaning.
 MAY_BE_NAN = {
     ("Mode", "weight"), ("Mode", "log_evidence"), ("Mode", "std_error"),
-    ("Mode", "mean_log_posterior"), ("Column", "median"),
+    ("Mode", "mean_log_posterior"), ("Column", "middle"),
 }  # fmt: skip
 
 # Fields that must be above zero.
 POSITIVE = {
-    ("UserPredictor", "scale_of_y"), ("RescaledAugmentation", "scale"), ("HMC", "path_length"),
+    ("UserPredictor", "target_scale"), ("RescaledAugmentation", "scale"), ("HMC", "path_length"),
     ("HMC", "least_step"), ("HMC", "jitter"), ("Annealing", "energy_error"), ("ARD", "shape"),
     ("ARD", "output_variance"), ("LayerScales", "shape"), ("LayerScales", "output_variance"),
     ("Heteroscedastic", "spread"), ("StudentT", "df"), ("Ordinal", "noise_std"),
@@ -118,7 +118,7 @@ POSITIVE = {
 
 # Fields that must not be below zero.
 NOT_NEGATIVE = {
-    ("TreesPredictor", "spread"), ("TreesPredictor", "least"), ("ShapedPredictor", "floor"),
+    ("TreesPredictor", "variance"), ("TreesPredictor", "smoothing"), ("ShapedPredictor", "floor"),
     ("NoiseShape", "wide_weight"), ("NoiseShape", "mean_square"), ("Calibration", "share"),
     ("Calibration", "frequency"), ("KroneckerPrecision", "total_weight"),
     ("Heteroscedastic", "least"), ("ModeMixture", "weight"), ("Augerino", "reward"),

@@ -39,9 +39,9 @@ NOUNS = {
     "mcmc.mode_weights": "Mode",
     "stacking.predictors": (
         "CalibratedPredictor CountsPredictor EstimatorPredictor UserPredictor TreesPredictor "
-        "StackPart Trees"
+        "MemberPredictor Trees"
     ),
-    "stacking.gaussian_process": "GaussianProcess",
+    "stacking.members.gaussian_process": "GaussianProcess",
     "laplace.curvature": "LayerSpectrum KroneckerPrecision FullPrecision",
     "laplace.class_predictive": "RefittedMembers",
     "laplace.posterior": "LaplacePosterior ModeMixture",

@@ -1,8 +1,10 @@
 """Stacks of predictive distributions, the default for tables.
 
 * `estimators`: `PredictiveStackingRegressor` and `PredictiveStackingClassifier`
-* `members`: default members, and their leave-one-out predictions
-* `predictors`: predictions of members of any kind
-* `weights`: fit the members one after the other and optimise their weights
-* `gaussian_process`: Gaussian process with one length scale per column and a linear part
+* `members`: one file per model of the default stack, and their registry
+* `defaults`: constants behind the default stack
+* `task`: training data as members receive them, and what a fitted member returns
+* `predictors`: predictions of fitted members
+* `scoring`: leave-one-out scores, noise models and calibration of the members
+* `fit`: fit the members one after the other and optimise their weights
 """

@@ -1,14 +1,16 @@
 """Bayesian stacking of predictive distributions, as scikit-learn estimators."""
 
+import pickle
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
+import joblib
 import numpy as np
 import torch
-from sklearn.base import is_classifier
+from sklearn.base import clone, is_classifier
 from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.utils import indexable
 from torch import Tensor
@@ -33,28 +35,46 @@ from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.numerics.memory import MemoryAllocation, require_memory
 from skbayes_sym.numerics.runtime import filters_lock
 from skbayes_sym.numerics.tables import fill_masked
-from skbayes_sym.stacking.gaussian_process import GaussianProcessDefaults
-from skbayes_sym.stacking.members import (
-    KINDS,
-    Member,
-    Networks,
-    StackTask,
-    UserEstimator,
-    member_settings,
-)
-from skbayes_sym.stacking.predictors import RowBlock
-from skbayes_sym.stacking.weights import (
-    CountsFoundError,
-    StackFit,
-    fit_stack,
-    is_of_counts,
-    mean_score,
-)
+from skbayes_sym.stacking.defaults import StackDefaults
+from skbayes_sym.stacking.fit import StackFit, fit_stack
+from skbayes_sym.stacking.members import MEMBERS, Member, Networks, UserEstimator
+from skbayes_sym.stacking.members.gaussian_process import GaussianProcessDefaults
+from skbayes_sym.stacking.scoring import CountMemberError, are_counts, mean_score
+from skbayes_sym.stacking.task import RowBlock, StackTask
+
+
+def describe_members(members: Mapping[str, Member]) -> dict[str, str]:
+    """Describe each member by its class and parameters, so that two fits can be compared.
+
+    Parameters
+    ----------
+    members : mapping of str to Member
+        Members by name.
+
+    Returns
+    -------
+    dict of str to str
+        Two members have equal strings if `sklearn.base.clone` makes equal estimators of them.
+    """
+    descriptions = {}
+    for name, member in members.items():
+        if not isinstance(member, UserEstimator):
+            descriptions[name] = type(member).__name__
+            continue
+        estimator = clone(member.estimator)
+        try:
+            params = joblib.hash(estimator.get_params(deep=True))
+        except (pickle.PicklingError, AttributeError, TypeError):  # a lambda, for example
+            params = repr(estimator)
+        estimator_class = type(estimator)
+        class_name = f"{estimator_class.__module__}.{estimator_class.__qualname__}"
+        descriptions[name] = f"{class_name} {params}"
+    return descriptions
 
 
 @dataclass(eq=False, repr=False)
-class Stack(RowEstimator):
-    """A fitted stack: its parts by name, and what they count for."""
+class BaseStacking(RowEstimator):
+    """Base of the stacks: members by name, and their weights."""
 
     estimators: list[tuple[str, Any]] | None = None
     _: KW_ONLY
@@ -80,16 +100,16 @@ class Stack(RowEstimator):
 
     @fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Fit all members, and their weights by the rows that each of them leaves out.
+        """Fit all members, and their weights by leave-one-out or cross-validation.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Training inputs, or a data frame with words, booleans and missing values.
+            Training inputs, or a data frame with text, booleans and missing values.
         y : array-like of shape (n_samples,)
             Targets, or class labels.
         sample_weight : array-like of shape (n_samples,), optional
-            Non-negative multiplicities: a weight of 2 is the row given twice, exactly.
+            Non-negative multiplicities: a weight of 2 is equivalent to repeating the row.
 
         Returns
         -------
@@ -99,22 +119,26 @@ class Stack(RowEstimator):
         Raises
         ------
         ValueError
-            If no member could be fitted: what each of them said.
+            If no member could be fitted. The message contains the error of each member.
         """
         X = fill_masked(X)
         with self._fit_environment():
-            members = self._members()
+            # Distinct rows in both forms, and the folds that all members share.
+            members = self._make_members()
             data = Training.open(self, X, y, sample_weight)
-            task = self._task(data, X, y)
-            if task.n_searched:
-                members = self._counting(members)
-            n = min(data.n_rows, GaussianProcessDefaults().most_rows)
+            task = self._make_task(data, X, y)
+            if task.n_rows_full_fit:
+                members = self._select_for_warm_start(members)
+
+            # The covariance of the Gaussian process is the largest array.
+            n = min(data.n_rows, GaussianProcessDefaults().max_rows)
             process = MemoryAllocation(
                 f"a Gaussian process of {n:,} rows", 5 * n**2 * 8, "Use fewer of them."
             )
             require_memory([data.rows_allocation, process], data.device)
+
             progress = FitProgress(
-                data.callback_arguments, lambda stack: self._stacked(data, task, stack)
+                data.callback_arguments, lambda stack: self._fitted_attributes(data, task, stack)
             )
             with self._keep_on_interrupt(progress):
                 by_folds = self.cv is not None
@@ -122,37 +146,38 @@ class Stack(RowEstimator):
                     stack = fit_stack(
                         members, task, progress, by_folds=by_folds, n_jobs=self.n_jobs
                     )
-                except CountsFoundError:  # what only its fit has shown
-                    task = replace(task, is_counts=True)
+                except CountMemberError:
+                    # Only the fit of a member shows that it predicts counts. Then all members are
+                    # scored by probabilities of counts.
+                    task = replace(task, is_count=True)
                     stack = fit_stack(
                         members, task, progress, by_folds=by_folds, n_jobs=self.n_jobs
                     )
-                self._set_fit(self._stacked(data, task, stack))
+                self._set_fit(self._fitted_attributes(data, task, stack))
         return self
 
-    def _counting(self, members: dict[str, Member]) -> dict[str, Member]:
-        """Members that counted in the last fit, and those that it didn't have.
+    def _select_for_warm_start(self, members: dict[str, Member]) -> dict[str, Member]:
+        """Select members that had weight in the last fit, and members that are new.
 
-        A member that the last fit left out for lack of weight stays out. One that is new, was
-        changed, failed or got no time is fitted. Networks of a regressor go on from their modes.
+        A member whose weight was too small in the last fit stays out. One that is new, was changed,
+        failed or got no time is fitted. Networks of a regressor continue from their modes.
         """
-        least = StackTask.effort.least_again
-        settings = member_settings(members)
-        known = {name for name in members if self._member_settings_.get(name, "") == settings[name]}
-        counted = {name for name in known if self.weights_.get(name, 0.0) > least}
-        kept = {
-            name: member for name, member in members.items()
-            if name in counted or name not in known
-        }  # fmt: skip
-        for name, member in kept.items():
-            if name in counted and isinstance(member, Networks) and not is_classifier(self):
-                kept[name] = Networks(self.estimators_[name])
-        return kept or members
+        min_weight = StackDefaults().min_refit_weight
+        params = describe_members(members)
+        known = {name for name in members if self._member_params_.get(name, "") == params[name]}
+        weighted = {name for name in known if self.weights_.get(name, 0.0) > min_weight}
+        selected = {}
+        for name, member in members.items():
+            if name in weighted or name not in known:
+                selected[name] = member
+            if name in weighted and isinstance(member, Networks) and not is_classifier(self):
+                selected[name] = Networks(self.estimators_[name])
+        return selected or members
 
-    def _members(self) -> dict[str, Member]:
-        """Members by name; those that are names themselves are of the default list."""
+    def _make_members(self) -> dict[str, Member]:
+        """Unfitted members by name; strings are names of default members."""
         if self.estimators is None:
-            return {name: kind() for name, kind in KINDS.items()}
+            return {name: make_member() for name, make_member in MEMBERS.items()}
         if not self.estimators:
             raise ValueError("estimators must name at least one (name, estimator), got [].")
         members: dict[str, Member] = {}
@@ -162,82 +187,105 @@ class Stack(RowEstimator):
             name, estimator = pair
             if name in members:
                 raise ValueError(f"estimators must have names of their own, got {name!r} twice.")
-            if isinstance(estimator, str):
-                if estimator not in KINDS:
-                    known = ", ".join(map(repr, KINDS))
-                    raise ValueError(
-                        f"estimators: {name!r} is {estimator!r}, which is no member of the default "
-                        f"list: take one of {known}, or an estimator."
-                    )
-                members[name] = KINDS[estimator]()
-                continue
-            is_right = is_classifier if is_classifier(self) else is_regression_model
-            try:
-                is_known = not isinstance(estimator, type) and is_right(estimator)
-            except AttributeError:  # no estimator at all
-                is_known = False
-            if not is_known:
-                kind = "classifier" if is_classifier(self) else "regressor"
-                raise ValueError(f"estimators: {name!r} must be a {kind}, got {estimator!r}.")
-            members[name] = UserEstimator(estimator)
+            if not isinstance(estimator, str):
+                self._require_estimator(name, estimator)
+                members[name] = UserEstimator(estimator)
+            elif estimator in MEMBERS:
+                members[name] = MEMBERS[estimator]()
+            else:
+                known = ", ".join(map(repr, MEMBERS))
+                raise ValueError(
+                    f"estimators: {name!r} is {estimator!r}, which is no member of the default "
+                    f"list: take one of {known}, or an estimator."
+                )
         return members
 
-    def _task(self, data: Training, X: Any, y: Any) -> StackTask:
-        """Distinct rows, encoded and as they were given, and the folds."""
-        labels = data.labels
-        scaling = data.y_scaling
-        effort = StackTask.effort
+    def _require_estimator(self, name: str, estimator: Any) -> None:
+        """Raise an error unless a member is an estimator of the same type as the stack."""
+        has_type = is_classifier if is_classifier(self) else is_regression_model
+        try:
+            is_valid = not isinstance(estimator, type) and has_type(estimator)
+        except AttributeError:  # not an estimator at all
+            is_valid = False
+        if not is_valid:
+            expected = "classifier" if is_classifier(self) else "regressor"
+            raise ValueError(f"estimators: {name!r} must be a {expected}, got {estimator!r}.")
+
+    def _make_task(self, data: Training, X: Any, y: Any) -> StackTask:
+        """Collect the distinct rows in both forms, and the folds."""
+        # Index of the first original row that equals each distinct row.
         present = np.flatnonzero(data.inverse_index >= 0)
-        first = np.empty(data.n_rows, dtype=int)
-        first[data.inverse_index[present[::-1]]] = present[::-1]
+        first_index = np.empty(data.n_rows, dtype=int)
+        first_index[data.inverse_index[present[::-1]]] = present[::-1]
+
         rows, targets, weight = (
-            torch.as_tensor(np.ascontiguousarray(a)) for a in data._scaled(data.rows.X)
+            torch.as_tensor(np.ascontiguousarray(array)) for array in data._scaled(data.rows.X)
         )
-        if labels is None:  # the same trees whatever the units of y, and their rounding
+        classes = data.labels
+        if classes is None:
+            # Trees must not depend on the units of y, nor on their rounding errors.
             targets = targets.round(decimals=12)
-        values = data.rows.y[:, 0] if labels is None else labels[data.rows.y]
-        cv = self.cv
-        seed = data.seed
-        if cv is None or isinstance(cv, Integral):
-            n_folds = effort.folds if cv is None else int(cv)
-            folds = self._folds(values, n_folds, seed)
+            original_targets = data.rows.y[:, 0]
         else:
-            folds = self._original_row_folds(X, y, first)
+            original_targets = classes[data.rows.y]
+
+        defaults = StackDefaults()
+        if self.cv is None or isinstance(self.cv, Integral):
+            n_folds = defaults.n_folds if self.cv is None else int(self.cv)
+            folds = self._make_folds(original_targets, n_folds, data.seed)
+        else:
+            folds = self._split_original_rows(X, y, first_index)
+
         deadline = float("inf")
         if self.max_seconds is not None:
             deadline = time.monotonic() + self.max_seconds
-        n_searched = self._n_searched_ if self._continues_fit else 0
-        if len(weight) >= effort.growth * n_searched:
-            n_searched = 0
-        given = [pair[1] for pair in self.estimators or () if not isinstance(pair[1], str)]
-        is_counts = labels is None and any(map(predicts_counts, given)) and is_of_counts(values)
-        return StackTask(
-            RowBlock(rows.double(), safe_indexing(*indexable(X), first)),
-            targets, weight, values, folds, seed,
-            of_y=(0.0, 1.0) if scaling is None else (
-                float(scaling.mean[0]), float(scaling.scale[0])
-            ),
-            classes=labels, device=self.device, deadline=deadline, effort=effort,
-            n_jobs=self.n_jobs, n_searched=n_searched, is_counts=is_counts,
-        )  # fmt: skip
 
-    def _folds(self, targets: Array, n_folds: int, seed: int) -> list[tuple[Array, Array]]:
-        """Training and left-out rows of shuffled folds, stratified by class where that goes."""
+        # A warm start fits all members again once there are many more rows.
+        n_rows_full_fit = self._n_rows_full_fit_ if self._continues_fit else 0
+        if len(weight) >= defaults.full_refit_growth * n_rows_full_fit:
+            n_rows_full_fit = 0
+
+        target_scaling = (0.0, 1.0)
+        if data.y_scaling is not None:
+            target_scaling = (float(data.y_scaling.mean[0]), float(data.y_scaling.scale[0]))
+        user_estimators = [
+            pair[1] for pair in self.estimators or () if not isinstance(pair[1], str)
+        ]
+        has_count_member = classes is None and any(map(predicts_counts, user_estimators))
+        return StackTask(
+            RowBlock(rows.double(), safe_indexing(*indexable(X), first_index)),
+            targets,
+            weight,
+            original_targets,
+            folds,
+            data.seed,
+            target_scaling=target_scaling,
+            classes=classes,
+            device=self.device,
+            deadline=deadline,
+            defaults=defaults,
+            n_jobs=self.n_jobs,
+            n_rows_full_fit=n_rows_full_fit,
+            is_count=has_count_member and are_counts(original_targets),
+        )
+
+    def _make_folds(self, targets: Array, n_folds: int, seed: int) -> list[tuple[Array, Array]]:
+        """Training and test indices of shuffled folds, stratified if each class is large enough."""
         n = len(targets)
-        kind = KFold
         if n < 2:
             return [(np.arange(n), np.arange(n))]
         n_folds = min(n_folds, n)
+        splitter_class = KFold
         if is_classifier(self):
             _, counts = np.unique(targets, return_counts=True)
             if counts.min() >= n_folds:
-                kind = StratifiedKFold
-        splitter = kind(n_folds, shuffle=True, random_state=seed % 2**32)
+                splitter_class = StratifiedKFold
+        splitter = splitter_class(n_folds, shuffle=True, random_state=seed % 2**32)
         with filters_lock:
             return list(splitter.split(targets, targets))
 
-    def _original_row_folds(self, X: Any, y: Any, first: Array) -> list[tuple[Array, Array]]:
-        """Training and left-out distinct rows, where ``cv`` splits the rows as they were given."""
+    def _split_original_rows(self, X: Any, y: Any, first_index: Array) -> list[tuple[Array, Array]]:
+        """Training and test indices of distinct rows, if ``cv`` splits the original rows."""
         fold = np.full(num_samples(X), -1)
         n_tests = np.zeros(num_samples(X), dtype=int)
         try:
@@ -251,38 +299,36 @@ class Stack(RowEstimator):
                 f"cv={self.cv!r} splits no rows ({error}) Give an int, a splitter such as KFold, "
                 "or pairs of training and left-out rows, as split(X, y, groups) makes them."
             ) from error
-        wrong = first[n_tests[first] != 1]
-        if len(wrong):
-            row = wrong.min()
+        invalid = first_index[n_tests[first_index] != 1]
+        if len(invalid):
+            row = invalid.min()
             raise ValueError(
                 f"cv must leave out every row once, but row {row} is left out {n_tests[row]} "
                 "times: use KFold, for example."
             )
-        places = [fold[first] == k for k in range(len(splits))]
-        return [(np.flatnonzero(~here), np.flatnonzero(here)) for here in places if here.any()]
+        is_test = [fold[first_index] == k for k in range(len(splits))]
+        return [(np.flatnonzero(~test), np.flatnonzero(test)) for test in is_test if test.any()]
 
-    def _considered(self, task: StackTask, stack: StackFit) -> dict[str, str]:
-        """Settings of the members that a warm start needn't fit to find out about them."""
-        old = self._member_settings_ if task.n_searched else {}
-        settings = member_settings(self._members())
+    def _params_of_known_members(self, task: StackTask, stack: StackFit) -> dict[str, str]:
+        """Parameters of the members whose result for these rows is known."""
+        previous = self._member_params_ if task.n_rows_full_fit else {}
+        params = describe_members(self._make_members())
         return {
-            name: setting for name, setting in settings.items()
-            if name in stack.considered or old.get(name) == setting
-        }  # fmt: skip
+            name: description
+            for name, description in params.items()
+            if name in stack.known or previous.get(name) == description
+        }
 
-    def _stacked(self, data: Training, task: StackTask, stack: StackFit) -> dict[str, Any]:
-        """Fitted attributes."""
-        # Probabilities of counts have no unit.
-        unit = 0.0 if task.is_counts else float(np.log(task.of_y[1]))
+    def _fitted_attributes(
+        self, data: Training, task: StackTask, stack: StackFit
+    ) -> dict[str, Any]:
+        """Attributes of the fitted estimator."""
+        # Densities are converted to the units of y. Probabilities of counts have no units.
+        log_scale = 0.0 if task.is_count else float(np.log(task.target_scaling[1]))
         scores = {}
         for name, member in stack.members.items():
             mean, error = mean_score(member.log_density, task)
-            scores[name] = (mean - unit, error)
-        what = f"{data.n_rows:,} distinct rows of {self.n_features_in_} columns"
-        told = [
-            f"{name} {stack.weights[name]:.0%} ({scores[name][0]:.3g} nats per row left out)"
-            for name in sorted(stack.weights, key=lambda name: -stack.weights[name])
-        ]
+            scores[name] = (mean - log_scale, error)
         return {
             **data.attributes(),
             "device_": "cpu" if self.device == "auto" else str(data.device),
@@ -290,20 +336,31 @@ class Stack(RowEstimator):
             "n_iter_": stack.n_iter,
             "stop_reason_": stack.stop_reason,
             "weights_": dict(stack.weights),
-            "_n_searched_": task.n_searched or len(task),
-            "_member_settings_": self._considered(task, stack),
+            "_n_rows_full_fit_": task.n_rows_full_fit or len(task),
+            "_member_params_": self._params_of_known_members(task, stack),
             "leave_one_out_log_density_": scores,
-            "summary_": f"{what}: " + "; ".join([", ".join(told), *stack.reasons]),
-            "_parts_": {name: member.part for name, member in stack.members.items()},
+            "summary_": self._summarize(data, stack, scores),
+            "_predictors_": {name: member.predictor for name, member in stack.members.items()},
         }
+
+    def _summarize(
+        self, data: Training, stack: StackFit, scores: Mapping[str, tuple[float, float]]
+    ) -> str:
+        """Describe the table, the members by decreasing weight, and why others are missing."""
+        members = [
+            f"{name} {stack.weights[name]:.0%} ({scores[name][0]:.3g} nats per row left out)"
+            for name in sorted(stack.weights, key=lambda name: -stack.weights[name])
+        ]
+        table = f"{data.n_rows:,} distinct rows of {self.n_features_in_} columns"
+        return f"{table}: " + "; ".join([", ".join(members), *stack.reasons])
 
     @property
     def estimators_(self) -> dict[str, Any]:
-        """Fitted members by name: estimators, or what predicts where there is none."""
-        return {name: part.inner for name, part in self._parts_.items()}
+        """Fitted members by name: estimators, or predictors of members that aren't estimators."""
+        return {name: predictor.inner for name, predictor in self._predictors_.items()}
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "_parts_")
+        return hasattr(self, "_predictors_")
 
     @property
     def resolved_likelihood(self) -> Likelihood:
@@ -316,13 +373,13 @@ class Stack(RowEstimator):
         for start in range(0, len(X), PREDICT_ROWS):
             yield X.take(np.arange(start, min(start + PREDICT_ROWS, len(X))))
 
-    def predictor(self, like: Tensor) -> PooledPredictor:
-        """The parts as one predictor."""
-        return PooledPredictor(self._parts_, self.weights_)
+    def predictor(self, _like: Tensor) -> PooledPredictor:
+        """Mixture of the members, which predict on the CPU."""
+        return PooledPredictor(self._predictors_, self.weights_)
 
 
-class StackTables(TabularInputMixin):
-    """Rows of a question to a stack, encoded and as they were given."""
+class StackingInputMixin(TabularInputMixin):
+    """Inputs of predictions, encoded and in the form in which the user passes them."""
 
     standardize: bool | str = True
     x_mean_: Array
@@ -333,38 +390,42 @@ class StackTables(TabularInputMixin):
         return RowBlock(torch.as_tensor(scaled, dtype=torch.float64), *indexable(X))
 
 
-class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
+class PredictiveStackingRegressor(StackingInputMixin, BayesianRegressorMixin, BaseStacking):
     r"""Regression by a stack of predictive distributions, with nothing to tune.
 
-    A new target's distribution is the mixture of several models' with the weights that maximise the
-    log score of left-out rows under a Dirichlet prior (Yao, Vehtari, Simpson & Gelman 2018, eq. 8),
+    The predictive distribution is a mixture of the predictive distributions of several models. The
+    weights maximise the leave-one-out log score under a Dirichlet prior (Yao, Vehtari, Simpson &
+    Gelman 2018, eq. 8),
 
     .. math:: \max_{w \in \Delta} \sum_n \log \sum_k w_k\, p_k(y_n \mid x_n, y_{-n})
               + \sum_k e^{s_k - \max_j s_j} \log w_k ,
 
-    with a member's mean log score :math:`s_k`: one that is nats per row behind counts for nothing
-    beforehand.
+    with the mean log score :math:`s_k` of a member. The prior of a member that is several nats per
+    row behind the best one is negligible.
 
     By default the models are a Bayesian linear model, extremely randomised trees, gradient
-    boosting, a Gaussian process and `BayesianMLPRegressor`, on any table as it is read.
+    boosting, a Gaussian process and `BayesianMLPRegressor`. Tables are accepted as they are read,
+    with text and missing values.
 
     Parameters
     ----------
     estimators : list of (str, estimator or str), default=None
-        Members and their names: anything that `predictive` understands, and regressors of points,
-        whose left-out residuals give them noise. They are cloned and fitted to ``X`` as it is
-        given. "linear", "forest", "boosting", "process" and "networks" stand for the members of
-        the default list, which are all of these.
+        Members and their names: all estimators that `predictive` understands, and regressors that
+        predict points, whose noise is estimated from held-out residuals. They are cloned and fitted
+        to ``X`` in the form in which it is passed. The default members are "linear", "trees",
+        "boosting", "gaussian_process" and "networks", which can also be used in a list.
     cv : int, splitter or iterable, default=None
-        Folds of every member's left-out rows; those of groups as a list of pairs,
-        ``list(GroupKFold().split(X, y, groups))``. By default members leave rows out in closed
-        form, out of bag or by approximation where they can, by five folds else.
+        Folds by which all members are scored. Pass folds of groups as a list of pairs,
+        ``list(GroupKFold().split(X, y, groups))``. By default members are scored by leave-one-out
+        in closed form, out-of-bag predictions or approximate leave-one-out if they have these, and
+        by five-fold cross-validation otherwise.
     n_jobs : int or None, default=None
-        Number of joblib processes: members at once, then parts of networks, unless
-        ``max_seconds`` is given. The numbers don't depend on it.
+        Number of joblib processes. The result doesn't depend on it. Members are fitted in parallel,
+        then parts of networks, unless ``max_seconds`` is set.
     max_seconds : float, default=None
-        Time from which no other member is begun, and networks stop where they are. A warning and
-        ``summary_`` name the members that got no time. With it a fit can't be repeated to the bit.
+        Time after which no further member is started and networks stop training. A warning and
+        ``summary_`` name the members that are missing for this reason. Fits with a time limit
+        aren't reproducible to the last bit.
     warm_start : bool, default=False
         Whether `fit` starts from the result of the previous call.
     device : str, default="auto"
@@ -378,16 +439,16 @@ class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
     Attributes
     ----------
     weights_ : dict of str to float
-        Weights of the members, which add up to 1; below .001 they are 0.
+        Stacking weights of the members. Their sum is 1, and weights below 0.001 are set to 0.
     estimators_ : dict of str to object
         Fitted members.
     leave_one_out_log_density_ : dict of str to (float, float)
-        Mean log density of the rows that a member left out, nats per row, and its standard error;
-        in the units of ``y``.
+        Mean leave-one-out log density of each member and its standard error, in nats per row and in
+        the units of ``y``.
     n_iter_ : int
-        Members fitted.
+        Number of fitted members.
     stop_reason_ : {"tol", "max_seconds", "callback", "interrupted"}
-        Why no other was fitted; "tol": there was none.
+        Reason why fitting stopped; "tol" if every member was fitted or skipped as planned.
     x_mean_, x_scale_ : ndarray of shape (n_columns,)
         Mean and standard deviation by which the inputs were standardised, after encoding.
     summary_ : str
@@ -405,30 +466,31 @@ class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
 
     See Also
     --------
-    PredictiveStackingClassifier : The same for class labels.
-    BayesianMLPRegressor : The pool of networks alone.
+    PredictiveStackingClassifier : Stack for classification.
+    BayesianMLPRegressor : Mixture of networks, one of the members.
     compare_models : Several models on the same folds.
 
     Notes
     -----
-    The process costs O(min(n, 2000)^3) and its scales O(min(n, 500)^3) a step, trees
-    O(n log n); networks take most of the time and are fitted last. Where two modes of them stay .1
-    nat per row behind the best other member, they are left out: then they add nothing. Networks of
-    more weights than half the rows are judged by a refit without a fold.
+    The posterior of the Gaussian process takes O(min(n, 2000)^3) operations, and each step of its
+    hyperparameters O(min(n, 500)^3). Trees take O(n log n). Networks take most of the time and are
+    fitted last. They are dropped when two modes score more than 0.1 nats per row below the best
+    other member, since they then contribute nothing. Networks with more weights than half the
+    number of rows are scored by a refit without one fold.
 
-    Members of the default list get noise from left-out rows: two normals whose width changes with
-    the predicted level, of the forest over the spread of the targets in its leaves. No width is
-    below the rounding of ``y``.
+    The noise of the default members is fitted to leave-one-out residuals. It is a mixture of two
+    normals whose width changes with the predicted mean. The trees add the spread of the targets in
+    their leaves. No predicted standard deviation is below the rounding of ``y``.
 
     Categorical columns (text, and any categorical dtype) with up to 30 levels are one-hot encoded.
     With more, the 30 most frequent levels are, and the rank of the level is an additional column. A
     missing number is replaced by the median, with an indicator if 2 % are missing. Predictions for
     a level that `fit` hasn't seen are averaged over the known levels, with a warning.
 
-    With ``warm_start`` a fit leaves out members whose weight was less than 0.05, and networks of a
-    regressor begin at their modes. Members that are new, have other parameters than in the last fit
-    or failed then are fitted. With half as many rows again as the last full fit had, all members
-    are fitted anew.
+    With ``warm_start`` a fit omits members whose weight was less than 0.05, and networks of a
+    regressor continue from their modes. Members are fitted if they are new, have other parameters
+    than in the last fit, or failed then. All members are fitted again once the table has 1.5 times
+    the rows of the last full fit.
 
     References
     ----------
@@ -444,7 +506,7 @@ class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
     >>> from sklearn.datasets import load_diabetes
     >>> from skbayes_sym import PredictiveStackingRegressor
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> members = [("line", "linear"), ("trees", "forest")]
+    >>> members = [("line", "linear"), ("trees", "trees")]
     >>> reg = PredictiveStackingRegressor(members, random_state=0).fit(X, y)
     >>> mean, std = reg.predict(X[:3], return_std=True)
     >>> mean.shape, round(sum(reg.weights_.values()), 6), sorted(reg.weights_)
@@ -462,51 +524,68 @@ class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
 
     @property
     def has_normal_components(self) -> bool:
-        return all(part.is_normal for name, part in self._parts_.items() if self.weights_[name])
+        return all(
+            predictor.is_normal
+            for name, predictor in self._predictors_.items()
+            if self.weights_[name]
+        )
 
     @property
     def predicts_counts(self) -> bool:
-        return all(part.is_discrete for part in self._parts_.values())
+        return all(predictor.is_discrete for predictor in self._predictors_.values())
 
     def _full_input(self, rows: Any) -> Any:
         return rows
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
-        """Draw whole functions and add observation noise; counts where members predict counts.
+        """Sample functions and add observation noise. Samples are counts if members predict counts.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples_X, n_features)
+            Inputs.
+        n_samples : int, default=1
+            Number of samples.
+        random_state : int, RandomState instance or None, default=0
+            Seed or generator of the samples.
 
         Returns
         -------
         ndarray of shape (n_samples_X, n_samples)
+            Sampled targets, in the units of ``y``.
         """
         draws = super().sample_y(X, n_samples, random_state)
         # Counts in the stack's units are off by rounding.
         return np.rint(draws) if self.predicts_counts else draws
 
 
-class PredictiveStackingClassifier(StackTables, BayesianClassifierMixin, Stack):
+class PredictiveStackingClassifier(StackingInputMixin, BayesianClassifierMixin, BaseStacking):
     r"""Classification by a stack of predictive distributions, with nothing to tune.
 
-    A row's class probabilities are the mixture of several models' with the weights that maximise
-    the log probability of left-out rows under a Dirichlet prior (Yao, Vehtari, Simpson & Gelman
-    2018, eq. 8). By default the models are a Bayesian linear model, extremely randomised trees,
-    gradient boosting, a Gaussian process and `BayesianMLPClassifier`, on any table as it is read.
+    The class probabilities are a mixture of the probabilities of several models. The weights
+    maximise the leave-one-out log probability under a Dirichlet prior (Yao, Vehtari, Simpson &
+    Gelman 2018, eq. 8). By default the models are a Bayesian linear model, extremely randomised
+    trees, gradient boosting, a Gaussian process and `BayesianMLPClassifier`. Tables are accepted as
+    they are read, with text and missing values.
 
     Parameters
     ----------
     estimators : list of (str, estimator or str), default=None
         Members and their names: classifiers with ``predict_proba``. They are cloned and fitted to
-        ``X`` as it is given. "linear", "forest", "boosting", "process" and "networks" stand for the
-        members of the default list, which are all of these.
+        ``X`` in the form in which it is passed. The default members are "linear", "trees",
+        "boosting", "gaussian_process" and "networks", which can also be used in a list.
     cv : int, splitter or iterable, default=None
-        Folds of every member's left-out rows; those of groups as a list of pairs,
-        ``list(GroupKFold().split(X, y, groups))``. By default members leave rows out in closed
-        form, out of bag or by approximation where they can, by five folds else.
+        Folds by which all members are scored. Pass folds of groups as a list of pairs,
+        ``list(GroupKFold().split(X, y, groups))``. By default members are scored by leave-one-out
+        in closed form, out-of-bag predictions or approximate leave-one-out if they have these, and
+        by five-fold cross-validation otherwise.
     n_jobs : int or None, default=None
-        Number of joblib processes: members at once, then parts of networks, unless
-        ``max_seconds`` is given. The numbers don't depend on it.
+        Number of joblib processes. The result doesn't depend on it. Members are fitted in parallel,
+        then parts of networks, unless ``max_seconds`` is set.
     max_seconds : float, default=None
-        Time from which no other member is begun, and networks stop where they are. A warning and
-        ``summary_`` name the members that got no time. With it a fit can't be repeated to the bit.
+        Time after which no further member is started and networks stop training. A warning and
+        ``summary_`` name the members that are missing for this reason. Fits with a time limit
+        aren't reproducible to the last bit.
     warm_start : bool, default=False
         Whether `fit` starts from the result of the previous call.
     device : str, default="auto"
@@ -520,15 +599,15 @@ class PredictiveStackingClassifier(StackTables, BayesianClassifierMixin, Stack):
     Attributes
     ----------
     leave_one_out_log_density_ : dict of str to (float, float)
-        Mean log density of the rows that a member left out, nats per row, and its standard error.
+        Mean leave-one-out log probability of each member and its standard error, in nats per row.
     weights_ : dict of str to float
-        Weights of the members, which add up to 1; below .001 they are 0.
+        Stacking weights of the members. Their sum is 1, and weights below 0.001 are set to 0.
     estimators_ : dict of str to object
         Fitted members.
     n_iter_ : int
-        Members fitted.
+        Number of fitted members.
     stop_reason_ : {"tol", "max_seconds", "callback", "interrupted"}
-        Why no other was fitted; "tol": there was none.
+        Reason why fitting stopped; "tol" if every member was fitted or skipped as planned.
     x_mean_, x_scale_ : ndarray of shape (n_columns,)
         Mean and standard deviation by which the inputs were standardised, after encoding.
     summary_ : str
@@ -546,19 +625,20 @@ class PredictiveStackingClassifier(StackTables, BayesianClassifierMixin, Stack):
 
     See Also
     --------
-    PredictiveStackingRegressor : The same for numbers.
-    BayesianMLPClassifier : The pool of networks alone.
+    PredictiveStackingRegressor : Stack for regression.
+    BayesianMLPClassifier : Mixture of networks, one of the members.
 
     Notes
     -----
-    Networks of more weights than half the rows begin with a refit without a fold, and are left out
-    where it is .1 nat per row, and more than its error, behind the best other member.
+    Networks with more weights than half the number of rows are first refitted without one fold.
+    They are dropped when this refit scores 0.1 nats per row, and more than one standard error,
+    below the best other member.
 
-    Every member's scores are calibrated by left-out rows, the networks' aside: a temperature, and a
-    share of the class frequencies. The Gaussian process is a regression of one-hot labels with one
+    The scores of all members except the networks are calibrated on held-out rows by a temperature
+    and a share of the class frequencies. The Gaussian process regresses on one-hot labels with one
     kernel for all classes, whose length scales are kept close to each other.
 
-    Costs, words and missing values are as in `PredictiveStackingRegressor`.
+    Costs, text and missing values are as in `PredictiveStackingRegressor`.
 
     References
     ----------
@@ -574,7 +654,7 @@ class PredictiveStackingClassifier(StackTables, BayesianClassifierMixin, Stack):
     >>> from sklearn.datasets import load_iris
     >>> from skbayes_sym import PredictiveStackingClassifier
     >>> X, y = load_iris(return_X_y=True)
-    >>> members = [("trees", "forest"), ("smooth", "process")]
+    >>> members = [("trees", "trees"), ("smooth", "gaussian_process")]
     >>> clf = PredictiveStackingClassifier(members, random_state=0).fit(X, y)
     >>> clf.predict_proba(X[:2]).shape
     (2, 3)

@@ -1,6 +1,6 @@
-"""Parts of a stack: anyone's fitted model as a `Predictor` of rows, in the stack's units."""
+"""Predictors of fitted members, in the units of the stack."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from skbayes_sym.base.predictive import (
 )
 from skbayes_sym.base.predictor import BasePredictor, NetworkComponents, Predictor
 from skbayes_sym.base.rows import Array
-from skbayes_sym.base.scikit_learn import num_samples, safe_indexing
+from skbayes_sym.base.scikit_learn import num_samples
 from skbayes_sym.base.stacking_weights import Calibration, ShapedPredictor
 from skbayes_sym.models.predictive_mixtures import (
     CategoricalMixture,
@@ -28,14 +28,30 @@ from skbayes_sym.models.predictive_mixtures import (
     TargetPredictive,
 )
 
+# Smallest log probability of a class, in nats: of classes that no training row has.
+_MIN_LOG_PROBABILITY = -30.0
+
 
 @dataclass(frozen=True, eq=False)
 class Trees:
-    """Nodes of all trees, one after the other; the children of a leaf are the leaf itself.
+    """Nodes of all trees in one array. The children of a leaf are the leaf itself.
 
-    ``column``, ``threshold``, ``below``, ``above`` (n_nodes,): a row goes to ``below`` where its
-    column is at most the threshold; ``value`` (n_nodes, V): what leaves say; ``roots`` (n_trees,);
-    ``depth``: of the deepest tree; ``rounds``: whether rows are compared in float32.
+    Parameters
+    ----------
+    column : ndarray of shape (n_nodes,)
+        Column that the node compares with its threshold.
+    threshold : ndarray of shape (n_nodes,)
+        Rows go to ``below`` if their column is at most the threshold, otherwise to ``above``.
+    below, above : ndarray of shape (n_nodes,)
+        Children.
+    value : ndarray of shape (n_nodes, V)
+        Predictions of the leaves.
+    roots : ndarray of shape (n_trees,)
+        Root of each tree.
+    depth : int
+        Depth of the deepest tree.
+    rounds_to_float32 : bool
+        Whether inputs are rounded to float32 before they are compared.
     """
 
     column: npt.NDArray[np.int64]
@@ -45,15 +61,17 @@ class Trees:
     value: Array
     roots: npt.NDArray[np.int64]
     depth: int
-    rounds: bool
+    rounds_to_float32: bool
 
     def leaves(self, x: Tensor) -> Tensor:
-        """Leaf of every row in every tree, (N, n_trees)."""
+        """Leaf of each row in each tree, (N, n_trees)."""
         column, threshold, below, above, roots = (
-            torch.as_tensor(a).to(x.device)
-            for a in (self.column, self.threshold, self.below, self.above, self.roots)
+            torch.as_tensor(array).to(x.device)
+            for array in (self.column, self.threshold, self.below, self.above, self.roots)
         )
-        x = (x.float() if self.rounds else x).double()
+        if self.rounds_to_float32:
+            x = x.float()
+        x = x.double()
         node = roots.expand(len(x), -1)
         for _ in range(self.depth):
             is_below = x.gather(1, column[node]) <= threshold[node]
@@ -61,56 +79,91 @@ class Trees:
         return node
 
     def values(self, x: Tensor) -> Tensor:
-        """Values of the leaves of every row, (N, n_trees, V), float64."""
+        """Values of the leaves of each row in float64, (N, n_trees, V)."""
         return torch.as_tensor(self.value).to(x.device)[self.leaves(x)]
 
 
-@dataclass(frozen=True, eq=False)
-class RowBlock:
-    """Rows as a stack's parts take them: encoded and scaled, ``x`` (N, D), and as given."""
+def join_trees(
+    nodes: Sequence[tuple[Array, ...]],
+    values: Sequence[Array],
+    depth: int,
+    *,
+    rounds_to_float32: bool,
+) -> Trees:
+    """Join the nodes of several trees.
 
-    x: Tensor
-    as_given: Any
+    Parameters
+    ----------
+    nodes : sequence of tuple of ndarray
+        Column, threshold, lower child and upper child of the nodes of each tree. Children of leaves
+        are 0 or negative.
+    values : sequence of ndarray of shape (n_nodes, V)
+        Values of the nodes of each tree.
+    depth : int
+        Depth of the deepest tree.
+    rounds_to_float32 : bool
+        Whether inputs are rounded to float32 before they are compared.
 
-    def __len__(self) -> int:
-        return len(self.x)
-
-    @property
-    def device(self) -> torch.device:
-        """Device of predictions."""
-        return self.x.device
-
-    def take(self, rows: Array) -> "RowBlock":
-        """Some of the rows, by their places."""
-        return RowBlock(self.x[torch.as_tensor(rows)], safe_indexing(self.as_given, rows))
+    Returns
+    -------
+    Trees
+        All nodes, in which leaves are their own children.
+    """
+    columns = []
+    thresholds = []
+    below = []
+    above = []
+    first_nodes = np.cumsum([0, *(len(value) for value in values)])
+    for root, (column, threshold, lower, upper) in zip(first_nodes[:-1], nodes, strict=True):
+        own_index = np.arange(len(column))
+        is_leaf = np.asarray(lower) <= 0
+        columns.append(np.where(is_leaf, 0, column).astype(np.int64))
+        thresholds.append(np.asarray(threshold, dtype=np.float64))
+        below.append((root + np.where(is_leaf, own_index, lower)).astype(np.int64))
+        above.append((root + np.where(is_leaf, own_index, upper)).astype(np.int64))
+    return Trees(
+        np.concatenate(columns),
+        np.concatenate(thresholds),
+        np.concatenate(below),
+        np.concatenate(above),
+        np.concatenate(values),
+        first_nodes[:-1],
+        depth,
+        rounds_to_float32,
+    )
 
 
 def sample_components(
     distribution: NormalMixture, n: int, generator: torch.Generator
 ) -> NormalMixture:
-    """Draws that each take one component of a mixture for all rows; its variance is noise."""
-    which = torch.multinomial(
+    """Sample n functions, each the mean of one component for all rows; its variance is noise."""
+    index = torch.multinomial(
         distribution.weights.double().cpu(), n, replacement=True, generator=generator
     )
     total = (distribution.variance + distribution.noise_variance).expand_as(distribution.loc)
-    loc = distribution.loc[which]
-    return NormalMixture(loc, 0.0 * loc[:, :1], total[which])
-
-
-LEAST = -30.0  # log probability of a label that no training row has
+    loc = distribution.loc[index]
+    return NormalMixture(loc, 0.0 * loc[:, :1], total[index])
 
 
 @dataclass(frozen=True, eq=False)
 class EstimatorPredictor(BasePredictor):
-    """A model of this package that was fitted to encoded rows and scaled targets."""
+    """Predictions of an estimator of this package.
+
+    Parameters
+    ----------
+    estimator : RowEstimator
+        Estimator that was fitted to encoded rows and scaled targets.
+    """
 
     estimator: Any
 
     def _inner(self, x: Tensor) -> tuple[Tensor, Predictor]:
+        """Inputs in the scaling of the estimator, and its predictor."""
         scaled = torch.cat(list(self.estimator.input_blocks(x.numpy())))
         return scaled, self.estimator.predictor(scaled)
 
     def _in_units(self, distribution: Any) -> Any:
+        """Distribution in the units of the estimator's targets."""
         if is_classifier(self.estimator):
             return distribution
         units = self.estimator.y_mean_, self.estimator.y_scale_
@@ -129,27 +182,38 @@ class EstimatorPredictor(BasePredictor):
         return self._in_units(inner.sample_conditionals(x, n, generator=generator))
 
     def log_density(self, x: Tensor, targets: Array) -> Tensor:
-        """Log density (N,) of numbers in scaled units, or of labels; unseen ones are unlikely."""
+        """Log density of scaled targets, or log probability of labels, (N,).
+
+        Classes that the estimator hasn't seen have the log probability -30.
+        """
         density = self.estimator.log_predictive_density(x.numpy(), targets)
-        return torch.as_tensor(np.where(np.isneginf(density), LEAST, density))
+        return torch.as_tensor(np.where(np.isneginf(density), _MIN_LOG_PROBABILITY, density))
 
 
 @dataclass(frozen=True, eq=False)
 class UserPredictor(BasePredictor):
-    """Anyone's model, fitted to rows as they were given.
+    """Predictions of an estimator of the user, which reads rows as the user passed them.
 
-    ``mean_of_y``, ``scale_of_y``: of the stack's targets, in the model's; ``classes``: those of
-    labels. A model of points has noise of width 1, for a `NoiseShape` to replace.
+    Point predictions get unit noise, which the stack replaces by a `NoiseShape`.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Fitted estimator.
+    target_mean, target_scale : float
+        Mean and standard deviation by which the stack standardised the targets.
+    classes : ndarray of shape (n_classes,), optional
+        Class labels. None for regression.
     """
 
     estimator: Any
-    mean_of_y: float = 0.0
-    scale_of_y: float = 1.0
+    target_mean: float = 0.0
+    target_scale: float = 1.0
     classes: Array | None = None
 
     @property
     def is_point_prediction(self) -> bool:
-        """Whether it predicts numbers without a distribution."""
+        """Whether it is a regressor that predicts points instead of distributions."""
         return self.classes is None and not predicts_distribution(self.estimator)
 
     def distribution(self, rows: Any) -> Any:
@@ -160,19 +224,19 @@ class UserPredictor(BasePredictor):
                     f"it predicts an array of shape {predicted.shape} for {num_samples(rows)} rows "
                     "of one target."
                 )
-            scaled = (predicted - self.mean_of_y).reshape(1, -1, 1) / self.scale_of_y
+            scaled = (predicted - self.target_mean).reshape(1, -1, 1) / self.target_scale
             loc = torch.as_tensor(scaled)
             return NormalMixture(loc, loc.new_zeros(1, 1, 1), loc.new_ones(1, 1, 1))
-        unit = torch.tensor([self.scale_of_y], dtype=torch.float64).reciprocal()
+        unit = torch.tensor([self.target_scale], dtype=torch.float64).reciprocal()
         distribution = as_targets(predictive(self.estimator, rows))
-        return distribution.rescale(-self.mean_of_y * unit, unit)
+        return distribution.rescale(-self.target_mean * unit, unit)
 
     def mean(self, rows: Any) -> Tensor:
-        """Expected targets (N, 1), or logarithms of probabilities (N, K), as scores."""
+        """Expected targets (N, 1), or log probabilities (N, K) as scores."""
         if self.classes is None:
             return self.distribution(rows).mean()  # type: ignore[no-any-return]
         distribution = predictive(self.estimator, rows)
-        scores = np.full((num_samples(rows), len(self.classes)), LEAST)
+        scores = np.full((num_samples(rows), len(self.classes)), _MIN_LOG_PROBABILITY)
         probabilities = np.asarray(distribution.proba(), dtype=np.float64)
         # Rounding in single precision leaves sums up to 1e-5 away from one.
         sums_to_one = np.allclose(probabilities.sum(1), 1.0, atol=1e-5)
@@ -182,7 +246,7 @@ class UserPredictor(BasePredictor):
                 f"{probabilities.max():.3g} that aren't all positive with sum one."
             )
         with np.errstate(divide="ignore"):
-            log_probs = np.log(probabilities).clip(LEAST)
+            log_probs = np.log(probabilities).clip(_MIN_LOG_PROBABILITY)
         scores[:, np.searchsorted(self.classes, distribution.classes)] = log_probs
         return torch.as_tensor(scores)
 
@@ -190,75 +254,87 @@ class UserPredictor(BasePredictor):
         distribution = self.distribution(rows)
         if isinstance(distribution, NormalMixture):
             return sample_components(distribution, n, generator)
-        return SampledTargets(
-            distribution, n, int(torch.randint(2**31 - 1, (), generator=generator))
-        )
+        seed = int(torch.randint(2**31 - 1, (), generator=generator))
+        return SampledTargets(distribution, n, seed)
 
 
 class SampledTargets:
-    """Draws of a distribution that isn't made of normals, as a predictor's ``drawn`` returns them.
+    """Samples of a distribution that isn't a mixture of normals.
 
     Parameters
     ----------
-    law : TargetPredictive
+    distribution : TargetPredictive
+        Predictive distribution of N rows.
     n : int
-        Number of draws.
+        Number of samples.
     seed : int
-        Of functions.
+        Seed of the sampled functions.
     """
 
     def __init__(self, distribution: TargetPredictive, n: int, seed: int) -> None:
-        self._law = distribution
+        self._distribution = distribution
         self._n = n
         self._seed = seed
 
     @property
     def means(self) -> Tensor:
-        """Noise-free functions, (n, N, 1); the mean where the distribution has none."""
-        if isinstance(self._law, ForeignTargets):
-            return self._law.functions(self._n, self._seed)
-        return self._law.mean().expand(self._n, -1, -1)
+        """Noise-free functions (n, N, 1), or the mean if the distribution can't sample them."""
+        if isinstance(self._distribution, ForeignTargets):
+            return self._distribution.functions(self._n, self._seed)
+        return self._distribution.mean().expand(self._n, -1, -1)
 
     def sample_per_draw(self, rng: np.random.Generator) -> Tensor:
-        """Targets, (n, N, 1)."""
-        return self._law.sample(self._n, rng)
+        """Sample targets, (n, N, 1)."""
+        return self._distribution.sample(self._n, rng)
 
 
 @dataclass(frozen=True, eq=False)
 class TreesPredictor(BasePredictor):
-    """Trees of encoded rows.
+    """Predictions of trees that read encoded rows.
 
-    ``spread``: variance that is added to that of the leaves, where these hold means and mean
-    squares of targets; 0 of trees whose values add up, to numbers of noise 1 or to scores.
-    ``offset`` (V,): what values are added to; ``least``: probability that is added to averages of
-    frequencies, whose logarithms are scores; 0 of sums.
+    Three kinds of trees are told apart by their constants. With ``variance`` > 0, leaves hold the
+    mean and the mean square of their targets. With ``smoothing`` > 0, leaves hold class
+    frequencies. Otherwise the values of all leaves are added to ``offset``.
+
+    Parameters
+    ----------
+    trees : Trees
+        Nodes of all trees.
+    variance : float
+        Variance that is added to the variance of the targets in the leaves.
+    offset : ndarray of shape (V,)
+        Initial scores of boosting, or class frequencies.
+    smoothing : float
+        Weight of the class frequencies that are added to the average over the leaves.
     """
 
     trees: Trees
-    spread: float
+    variance: float
     offset: Array
-    least: float
+    smoothing: float
 
     def mean(self, x: Tensor) -> Tensor:
-        return self.from_values(self.trees.values(x))
+        return self.combine(self.trees.values(x))
 
-    def from_values(self, values: Tensor) -> Tensor:
-        """Means (N, 1) or scores (N, K) of what trees say, (N, n_trees, V)."""
+    def combine(self, values: Tensor) -> Tensor:
+        """Means (N, 1) or scores (N, K) from the values of the leaves, (N, n_trees, V)."""
         offset = torch.as_tensor(self.offset).to(values)
-        if self.least:
-            return (values.mean(1) + self.least * offset).log()
-        return values.mean(1)[:, :1] if self.spread else values.sum(1) + offset
+        if self.smoothing:
+            return (values.mean(1) + self.smoothing * offset).log()
+        if self.variance:
+            return values.mean(1)[:, :1]
+        return values.sum(1) + offset
 
     def distribution(self, x: Tensor) -> NormalMixture:
-        return self.from_averages(self.trees.values(x))
+        return self.combine_distributions(self.trees.values(x))
 
-    def from_averages(self, values: Tensor) -> NormalMixture:
-        """The distribution of a row by what trees say of it."""
-        loc = self.from_values(values).unsqueeze(0)
+    def combine_distributions(self, values: Tensor) -> NormalMixture:
+        """Normal distributions from the values of the leaves, (N, n_trees, V)."""
+        loc = self.combine(values).unsqueeze(0)
         noise = torch.ones_like(loc)
-        if self.spread:
-            square = values[..., 1].mean(1).reshape(1, -1, 1)
-            noise = (square - loc.square()).clamp_min(0.0) + self.spread
+        if self.variance:
+            mean_square = values[..., 1].mean(1).reshape(1, -1, 1)
+            noise = (mean_square - loc.square()).clamp_min(0.0) + self.variance
         return NormalMixture(loc, 0.0 * loc[:, :1], noise)
 
     def sample_conditionals(
@@ -269,7 +345,15 @@ class TreesPredictor(BasePredictor):
 
 @dataclass(frozen=True, eq=False)
 class CalibratedPredictor(BasePredictor):
-    """Probabilities of the scores that a base has for labels."""
+    """Calibrated class probabilities of a predictor of scores.
+
+    Parameters
+    ----------
+    base : Predictor
+        Predictor whose means are scores (N, K).
+    calibration : Calibration
+        Temperature and share of the class frequencies.
+    """
 
     base: Predictor
     calibration: Calibration
@@ -280,55 +364,65 @@ class CalibratedPredictor(BasePredictor):
     def sample_conditionals(
         self, x: Any, n: int, *, generator: torch.Generator
     ) -> CategoricalMixture:
-        """The same probabilities every time: a calibrated score knows of one function."""
+        """Return the same probabilities n times: a score belongs to a single function."""
         return CategoricalMixture(self.distribution(x).log_probs.expand(n, -1, -1))
 
 
 @dataclass(frozen=True, eq=False)
 class CountsPredictor(BasePredictor):
-    """Predictions of counts: those of a base that has densities, rounded to the nearest count.
+    """Predictions of counts: distributions with densities are rounded to the nearest count.
 
     Parameters
     ----------
     base : Predictor
-    mean_of_y, scale_of_y : float
-        Of the stack's targets, in counts.
+        Predictor in the units of the stack.
+    target_mean, target_scale : float
+        Mean and standard deviation by which the counts were standardised.
     """
 
     base: Any
-    mean_of_y: float
-    scale_of_y: float
+    target_mean: float
+    target_scale: float
 
     def distribution(self, x: Any) -> Any:
-        return self.counted(self.base.distribution(x))
+        return self.round_distribution(self.base.distribution(x))
 
-    def counted(self, distribution: TargetPredictive) -> TargetPredictive:
-        """A distribution of the base, rounded unless it is of counts."""
+    def round_distribution(self, distribution: TargetPredictive) -> TargetPredictive:
+        """Round a distribution of the base to counts, unless it is discrete already."""
         if distribution.is_discrete:
             return distribution
         if isinstance(distribution, LinearPool):
             return LinearPool(
-                [self.counted(part) for part in distribution.parts], distribution.shares
+                [self.round_distribution(part) for part in distribution.parts],
+                distribution.shares,
             )
-        mean, scale = torch.tensor([[self.mean_of_y], [self.scale_of_y]], dtype=torch.float64)
+        mean, scale = torch.tensor([[self.target_mean], [self.target_scale]], dtype=torch.float64)
         base = distribution.rescale(mean, scale)
-        return RoundedTargets(base, -self.mean_of_y / self.scale_of_y, 1.0 / self.scale_of_y)
+        return RoundedTargets(base, -self.target_mean / self.target_scale, 1.0 / self.target_scale)
 
     def networks(self, x: Any) -> Iterator[NetworkComponents]:
         return self.base.networks(x)  # type: ignore[no-any-return]
 
     def sample_conditionals(self, x: Any, n: int, *, generator: torch.Generator) -> Any:
         draws = self.base.sample_conditionals(x, n, generator=generator)
-        return RoundedDraws(draws, self.mean_of_y, self.scale_of_y)
+        return RoundedDraws(draws, self.target_mean, self.target_scale)
 
 
 class RoundedDraws:
-    """Draws of a `CountsPredictor`: functions of the base, and targets rounded to counts."""
+    """Functions sampled from a `CountsPredictor`, whose targets are rounded to counts.
 
-    def __init__(self, draws: Any, mean_of_y: float, scale_of_y: float) -> None:
+    Parameters
+    ----------
+    draws : object
+        Functions sampled from the predictor that isn't rounded.
+    target_mean, target_scale : float
+        Mean and standard deviation by which the counts were standardised.
+    """
+
+    def __init__(self, draws: Any, target_mean: float, target_scale: float) -> None:
         self._draws = draws
-        self._mean = mean_of_y
-        self._scale = scale_of_y
+        self._mean = target_mean
+        self._scale = target_scale
 
     @property
     def means(self) -> Tensor:
@@ -336,48 +430,56 @@ class RoundedDraws:
         return self._draws.means  # type: ignore[no-any-return]
 
     def sample_per_draw(self, rng: np.random.Generator) -> Tensor:
-        """Targets, (n, N, 1)."""
+        """Sample targets, (n, N, 1)."""
         counts = self._draws.sample_per_draw(rng) * self._scale + self._mean
         return (counts.round().clamp_min(0.0) - self._mean) / self._scale
 
 
 @dataclass(frozen=True, eq=False)
-class StackPart(BasePredictor):
-    """A member's predictor as the stack asks it.
+class MemberPredictor(BasePredictor):
+    """Predictions of a member for rows in both forms.
 
     Parameters
     ----------
     base : Predictor
-    reads_given : bool
-        Whether it reads rows as they were given, and not encoded.
-    is_normal, is_discrete : bool
-        Whether its distributions are mixtures of normals, and whether they are of counts.
+        Predictor of the member.
+    reads_original_rows : bool, default=False
+        Whether the predictor reads rows as the user passed them instead of encoded rows.
+    is_normal : bool, default=True
+        Whether its distributions are mixtures of normals.
+    is_discrete : bool, default=False
+        Whether its distributions are distributions of counts.
     """
 
     base: Any
-    reads_given: bool = False
+    reads_original_rows: bool = False
     is_normal: bool = True
     is_discrete: bool = False
 
-    def _read(self, rows: Any) -> Any:
-        return rows.as_given if self.reads_given else rows.x
+    def _select(self, rows: Any) -> Any:
+        """Rows in the form that the predictor reads."""
+        if self.reads_original_rows:
+            return rows.original
+        return rows.x
 
     def distribution(self, rows: Any) -> Any:
-        return self.base.distribution(self._read(rows))
+        return self.base.distribution(self._select(rows))
 
     def mean(self, rows: Any) -> Tensor:
-        return self.base.mean(self._read(rows))  # type: ignore[no-any-return]
+        return self.base.mean(self._select(rows))  # type: ignore[no-any-return]
 
     def networks(self, rows: Any) -> Iterator[NetworkComponents]:
-        return self.base.networks(self._read(rows))  # type: ignore[no-any-return]
+        return self.base.networks(self._select(rows))  # type: ignore[no-any-return]
 
     def sample_conditionals(self, rows: Any, n: int, *, generator: torch.Generator) -> Any:
-        return self.base.sample_conditionals(self._read(rows), n, generator=generator)
+        return self.base.sample_conditionals(self._select(rows), n, generator=generator)
 
     @property
     def inner(self) -> Any:
-        """The fitted estimator, or what predicts where there is none."""
+        """Fitted estimator, or the predictor of a member that isn't an estimator."""
         base: Any = self.base
         while isinstance(base, ShapedPredictor | CalibratedPredictor | CountsPredictor):
             base = base.base
-        return base.estimator if isinstance(base, EstimatorPredictor | UserPredictor) else base
+        if isinstance(base, EstimatorPredictor | UserPredictor):
+            return base.estimator
+        return base

@@ -185,7 +185,7 @@ def test_a_categorical_dtype_is_categorical():
 
 ESTIMATORS = {
     "linear": PredictiveStackingRegressor([("l", "linear")], random_state=0),
-    "trees": PredictiveStackingRegressor([("l", "linear"), ("f", "forest")], random_state=0),
+    "trees": PredictiveStackingRegressor([("l", "linear"), ("f", "trees")], random_state=0),
     "pool": BayesianMLPRegressor((2,), n_modes=1, n_members=1, random_state=0),
 }
 

@@ -195,8 +195,9 @@ ESTIMATORS = {
     "vi": sk.SymmetrizedVIRegressor((2,), **SHORT),
     "layerwise": sk.LayerwiseVIRegressor((2,), **SHORT),
     "stack": sk.PredictiveStackingRegressor(
-        [("line", "linear"), ("smooth", "process"), ("points", sk.BayesianLinearRegressor()),
-         ("trees", "forest"), ("boosted", "boosting")], random_state=0,
+        [("line", "linear"), ("smooth", "gaussian_process"),
+         ("points", sk.BayesianLinearRegressor()),
+         ("trees", "trees"), ("boosted", "boosting")], random_state=0,
     ),
     "mcmc": sk.MCMCRegressor(
         (2,), n_chains=2, n_draws=8, sampler=sk.Chains(init="prior", n_warmup=10),

@@ -94,13 +94,15 @@ def test_levels_make_up_a_mixture():
 
 MODELS = {
     "linear": BayesianLinearRegressor(),
-    "process": PredictiveStackingRegressor([("process", "process")], random_state=0),
+    "gaussian_process": PredictiveStackingRegressor(
+        [("process", "gaussian_process")], random_state=0
+    ),
     "laplace": LaplaceRegressor(random_state=0),
     "pool": BayesianMLPRegressor(random_state=0),
     "stack": PredictiveStackingRegressor(random_state=0),
     "ensemble": DeepEnsembleRegressor(random_state=0),
 }
-QUICK = ("linear", "process")
+QUICK = ("linear", "gaussian_process")
 DEFAULTS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in MODELS]
 
 

@@ -165,7 +165,7 @@ REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
     sk.PredictiveStackingRegressor: [
         ({"estimators": []}, "at least one"),
         ({"estimators": [("a", "tree")]}, "'a' is 'tree', which is no member of the default list"),
-        ({"estimators": [("a", "linear"), ("a", "forest")]}, "names of their own, got 'a' twice"),
+        ({"estimators": [("a", "linear"), ("a", "trees")]}, "names of their own, got 'a' twice"),
         ({"estimators": ["linear"]}, "must hold pairs"),
         ({"estimators": [("a", LogisticRegression())]}, "'a' must be a regressor"),
         ({"estimators": [("a", LinearRegression)]}, "'a' must be a regressor"),

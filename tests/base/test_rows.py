@@ -190,7 +190,7 @@ def test_objects_and_words_for_numbers_are_refused_by_name():
         encoded(FRAME, FRAME.assign(size=np.inf))
 
 
-STACK = PredictiveStackingRegressor([("a", "linear"), ("b", "forest")], random_state=0)
+STACK = PredictiveStackingRegressor([("a", "linear"), ("b", "trees")], random_state=0)
 POOL = BayesianMLPRegressor((2,), n_modes=1, n_members=1, random_state=0)
 
 

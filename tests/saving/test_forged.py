@@ -32,7 +32,7 @@ CHEAP = ["linear-gaussian", "laplace-full", "factors"]
 SPLIT = Trees(
     column=np.array([0, 0, 0, 1, 1, 1]), threshold=np.zeros(6), below=np.array([1, 1, 2, 4, 4, 5]),
     above=np.array([2, 1, 2, 5, 4, 5]), value=np.ones((6, 2)), roots=np.array([0, 3]), depth=1,
-    rounds=False,
+    rounds_to_float32=False,
 )  # fmt: skip
 OBJECTS = [
     SPLIT,

@@ -31,16 +31,23 @@ from skbayes_sym import (
     PredictiveStackingRegressor,
     predictive,
 )
-from skbayes_sym.stacking import members as kinds
-from skbayes_sym.stacking.members import KINDS, Networks, StackDefaults, StackTask
-from skbayes_sym.stacking.predictors import RowBlock
-from skbayes_sym.stacking.weights import ScoredMember, resolution, score_member, weighed
+from skbayes_sym.stacking.defaults import StackDefaults
+from skbayes_sym.stacking.fit import fit_weights
+from skbayes_sym.stacking.members import MEMBERS, Networks
+from skbayes_sym.stacking.members.boosting import Boosting
+from skbayes_sym.stacking.scoring import ScoredMember, rounding_std, score_member
+from skbayes_sym.stacking.task import RowBlock, StackTask
 
 X, Y = (a[:120] for a in load_diabetes(return_X_y=True))
 FLOWERS, SPECIES = (
     a[np.random.default_rng(0).permutation(150)[:90]] for a in load_iris(return_X_y=True)
 )
-CHEAP = [("line", "linear"), ("trees", "forest"), ("boosted", "boosting"), ("smooth", "process")]
+CHEAP = [
+    ("line", "linear"),
+    ("trees", "trees"),
+    ("boosted", "boosting"),
+    ("smooth", "gaussian_process"),
+]
 REG = PredictiveStackingRegressor(CHEAP, random_state=0)
 CLF = PredictiveStackingClassifier(CHEAP, random_state=0)
 
@@ -83,11 +90,11 @@ def test_the_law_is_the_mixture_of_the_members_by_their_weights(reg):
     assert "normal components" in repr(predictive(reg, X[:9]))
 
 
-@pytest.mark.parametrize("kind", ["linear", "process"])
+@pytest.mark.parametrize("kind", ["linear", "gaussian_process"])
 def test_closed_forms_are_near_refits(kind):
     """Their scales are those of all rows, so that they promise a little more."""
-    closed = score_member(KINDS[kind](), NUMBERS, by_folds=False).log_density
-    folds = score_member(KINDS[kind](), NUMBERS, by_folds=True).log_density
+    closed = score_member(MEMBERS[kind](), NUMBERS, by_folds=False).log_density
+    folds = score_member(MEMBERS[kind](), NUMBERS, by_folds=True).log_density
     assert abs(closed.mean() - folds.mean()) < 0.2
     assert np.corrcoef(closed, folds)[0, 1] > 0.7
 
@@ -100,13 +107,14 @@ def member_scores(kind, weight):
     weights = torch.full((40,), weight, dtype=torch.float64)
     task = replace(task_of(x, (y - y.mean()) / y.std()), weight=weights)
     return [
-        float(score_member(KINDS[kind](), task, by_folds=by_folds).log_density.mean())
+        float(score_member(MEMBERS[kind](), task, by_folds=by_folds).log_density.mean())
         for by_folds in (False, True)
     ]
 
 
 @pytest.mark.parametrize(
-    "kind", ["linear", "process", "forest", pytest.param("networks", marks=pytest.mark.long)]
+    "kind",
+    ["linear", "gaussian_process", "trees", pytest.param("networks", marks=pytest.mark.long)],
 )
 def test_no_member_sees_a_twin_of_the_row_that_it_leaves_out(kind):
     """Folds leave out all of ten repetitions; closed forms exceed them no more than for one."""
@@ -116,21 +124,21 @@ def test_no_member_sees_a_twin_of_the_row_that_it_leaves_out(kind):
 
 
 @pytest.mark.parametrize(("kind", "sklearn_kind"), [
-    ("forest", ExtraTreesRegressor), ("boosting", HistGradientBoostingRegressor),
+    ("trees", ExtraTreesRegressor), ("boosting", HistGradientBoostingRegressor),
 ])  # fmt: skip
 def test_trees_as_arrays_predict_numbers_as_scikit_learn_does(kind, sklearn_kind, monkeypatch):
     fits = []
     original = sklearn_kind.fit
     monkeypatch.setattr(sklearn_kind, "fit", lambda s, *a: fits.append(s) or original(s, *a))
-    fit = KINDS[kind]().fit(NUMBERS)
+    fit = MEMBERS[kind]().fit(NUMBERS)
     new = NUMBERS.rows.x[:20] + 0.3
     expected = fits[-1].predict(new.numpy())
-    np.testing.assert_allclose(fit.part.mean(new)[:, 0].numpy(), expected)
+    np.testing.assert_allclose(fit.predictor.mean(new)[:, 0].numpy(), expected)
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize(("kind", "sklearn_kind"), [
-    ("forest", ExtraTreesClassifier), ("boosting", HistGradientBoostingClassifier),
+    ("trees", ExtraTreesClassifier), ("boosting", HistGradientBoostingClassifier),
 ])  # fmt: skip
 def test_trees_as_arrays_predict_labels_as_scikit_learn_does(
     kind, sklearn_kind, n_classes, monkeypatch
@@ -139,36 +147,36 @@ def test_trees_as_arrays_predict_labels_as_scikit_learn_does(
     original = sklearn_kind.fit
     monkeypatch.setattr(sklearn_kind, "fit", lambda s, *a: fits.append(s) or original(s, *a))
     task = task_of(FLOWERS, np.minimum(SPECIES, n_classes - 1), np.arange(n_classes))
-    fit = KINDS[kind]().fit(task)
-    scores = fit.part.mean(task.rows.x + 0.2)
+    fit = MEMBERS[kind]().fit(task)
+    scores = fit.predictor.mean(task.rows.x + 0.2)
     expected = fits[-1].predict_proba(task.rows.x.numpy() + 0.2)
-    atol = 2.0 / StackDefaults().n_trees if kind == "forest" else 1e-12
+    atol = 2.0 / StackDefaults().n_trees if kind == "trees" else 1e-12
     np.testing.assert_allclose(scores.softmax(1).numpy(), expected, atol=atol)
 
 
 def test_many_columns_share_the_bins_of_boosting():
     for n_columns, bins in ((30, 255), (128, 64), (900, 32)):
         task = task_of(np.zeros((6, n_columns)), np.arange(6.0))
-        assert kinds.Boosting()._fitted(task, 3, slice(None)).max_bins == bins
+        assert Boosting()._fit_model(task, 3, slice(None)).max_bins == bins
 
 
 def test_leaves_hold_means_and_mean_squares():
     """Left-out rows of a forest are those of the trees that haven't seen them."""
-    fit = KINDS["forest"]().fit(NUMBERS)
-    distribution = fit.part.distribution(NUMBERS.rows.x)
-    assert float(distribution.noise_variance.min()) >= fit.part.spread * (1.0 - 1e-9)
+    fit = MEMBERS["trees"]().fit(NUMBERS)
+    distribution = fit.predictor.distribution(NUMBERS.rows.x)
+    assert float(distribution.noise_variance.min()) >= fit.predictor.variance * (1.0 - 1e-9)
     residual = (distribution.mean() - NUMBERS.y).square().mean()
     without = (fit.leave_one_out.mean() - NUMBERS.y).square().mean()
     assert float(without) > 2.0 * float(residual)
-    assert fit.part.spread == pytest.approx(0.1 * float(without), rel=1e-6)
+    assert fit.predictor.variance == pytest.approx(0.1 * float(without), rel=1e-6)
 
 
 def test_no_width_is_below_the_rounding_of_the_targets():
     y = np.round(3.0 * X[:, 2] * 10.0) / 10.0
-    found = clone(REG).set_params(estimators=[("smooth", "process")]).fit(X, y)
+    found = clone(REG).set_params(estimators=[("smooth", "gaussian_process")]).fit(X, y)
     _, std = found.predict(X, return_std=True)
     assert std.min() >= 0.1 / 12.0**0.5 * (1.0 - 1e-6)
-    assert resolution(task_of(X, np.arange(120.0))) == pytest.approx(1.0 / 12.0**0.5)
+    assert rounding_std(task_of(X, np.arange(120.0))) == pytest.approx(1.0 / 12.0**0.5)
 
 
 class Fails(RegressorMixin, BaseEstimator):
@@ -235,7 +243,7 @@ def test_two_processes_give_the_same_bits_inside_and_outside(reg):
     """Members at once, and a search over stacks."""
     two = clone(REG).set_params(n_jobs=2).fit(X, Y)
     np.testing.assert_array_equal(two.predict(X), reg.predict(X))
-    grid = {"estimators": [[("a", "linear")], [("a", "linear"), ("b", "process")]]}
+    grid = {"estimators": [[("a", "linear")], [("a", "linear"), ("b", "gaussian_process")]]}
     searches = [
         GridSearchCV(PredictiveStackingRegressor(random_state=0), grid, cv=2, n_jobs=n).fit(X, Y)
         for n in (None, 2)
@@ -269,15 +277,15 @@ class Slow(Networks):
     def __init__(self, score):
         self.score, self.is_fitted = score, False
 
-    def probe(self, task, enough):
+    def probe(self, task, required_score):
         return self.score
 
-    def begin(self, task):
+    def refit_before_fit(self, task):
         return (test := task.folds[0][1]), np.full(len(test), self.score)
 
     def fit(self, task):
         self.is_fitted = True
-        return KINDS["linear"]().fit(task)
+        return MEMBERS["linear"]().fit(task)
 
 
 @pytest.mark.parametrize("kind", [PredictiveStackingRegressor, BayesianMLPRegressor])
@@ -299,7 +307,7 @@ def test_a_member_far_behind_has_no_weight():
     """All rows agree, so that slopes say what beginning with less than a row costs a member."""
     behind = {"best": 0.0, "near": -1.0, "far": -7.0}
     members = {name: ScoredMember(None, gap + np.arange(8.0)) for name, gap in behind.items()}
-    p = weighed(members, task_of(X[:8], Y[:8])).weights
+    p = fit_weights(members, task_of(X[:8], Y[:8])).weights
     assert p["far"] == 0.0
     ratio, mixed = np.exp(-1.0), p["best"] + np.exp(-1.0) * p["near"]
     total = 8.0 + 1.0 + ratio + np.exp(-7.0)
@@ -310,11 +318,11 @@ def test_a_member_far_behind_has_no_weight():
 def test_a_process_of_numbers_is_worth_four_rows(task, share):
     """Members that predict alike divide what their rows beforehand say."""
     worth = (
-        score_member(KINDS["process"](), task, False).worth,
-        score_member(KINDS["linear"](), task, False).worth,
+        score_member(MEMBERS["gaussian_process"](), task, False).prior_rows,
+        score_member(MEMBERS["linear"](), task, False).prior_rows,
     )
     members = {k: ScoredMember(None, np.zeros(len(task)), w) for k, w in enumerate(worth)}
-    assert weighed(members, task).weights[0] == pytest.approx(share, abs=1e-6)
+    assert fit_weights(members, task).weights[0] == pytest.approx(share, abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", [PredictiveStackingRegressor, PredictiveStackingClassifier])
@@ -322,8 +330,8 @@ def test_a_process_of_numbers_is_worth_four_rows(task, share):
 def test_networks_that_begin_far_behind_are_not_finished(score, is_fitted, kind, monkeypatch):
     """By left-out rows of two modes, or of labels by a refit."""
     slow = Slow(score)
-    monkeypatch.setitem(kinds.KINDS, "networks", lambda: slow)
-    members = [("trees", "forest"), ("networks", "networks")]
+    monkeypatch.setitem(MEMBERS, "networks", lambda: slow)
+    members = [("trees", "trees"), ("networks", "networks")]
     rows = (X, Y) if kind is PredictiveStackingRegressor else (FLOWERS, SPECIES)
     stack = kind(members, random_state=0).fit(*rows)
     assert slow.is_fitted is is_fitted
@@ -339,24 +347,29 @@ def test_the_usual_width_is_asked_where_few_units_are_near(monkeypatch):
         asked.append(settings["hidden_layer_sizes"])
         return SimpleNamespace(leave_one_out_log_density=np.zeros(len(task)))
 
-    monkeypatch.setattr(Networks, "_fitted", fitted)
-    few, race = NUMBERS.take(np.arange(100)), StackDefaults().race
-    for task, enough, n in ((few, 0.0, 1), (few, race, 2), (few, 2 * race, 1), (NUMBERS, 9.0, 2)):
+    monkeypatch.setattr(Networks, "_fit_model", fitted)
+    few, race = NUMBERS.take(np.arange(100)), StackDefaults().max_probe_gap
+    for task, required_score, n in (
+        (few, 0.0, 1),
+        (few, race, 2),
+        (few, 2 * race, 1),
+        (NUMBERS, 9.0, 2),
+    ):
         asked.clear()
-        assert Networks().probe(task, enough) == 0.0
+        assert Networks().probe(task, required_score) == 0.0
         assert asked == [3, 20][:n]
 
 
 def test_boosting_that_divides_no_leaf_makes_one_round():
     """Nineteen rows, where a leaf has ten: the mean, as of all rounds."""
     task = task_of(SCALED[0][:19], SCALED[1][:19])
-    fit = KINDS["boosting"]().fit(task)
-    assert len(fit.part.trees.roots) == 1
+    fit = MEMBERS["boosting"]().fit(task)
+    assert len(fit.predictor.trees.roots) == 1
     mean = np.array([SCALED[1][:19][train].mean() for train, test in task.folds for _ in test])
     where = np.concatenate([test for _, test in task.folds])
     np.testing.assert_allclose(fit.leave_one_out.loc[0, where, 0], mean)
     light = replace(NUMBERS, weight=0.01 * NUMBERS.weight)  # 120 rows, however little they weigh
-    assert len(KINDS["boosting"]().fit(light).part.trees.roots) > 1
+    assert len(MEMBERS["boosting"]().fit(light).predictor.trees.roots) > 1
 
 
 def test_no_member_is_begun_when_time_is_up():
@@ -374,16 +387,16 @@ def test_a_warm_start_fits_members_that_are_new_or_changed():
     y = 3.0 * x[:, 0] + 0.1 * rng.normal(size=40)
 
     def fitted_names(reg):
-        known = {id(part) for part in vars(reg).get("_parts_", {}).values()}
+        known = {id(part) for part in vars(reg).get("_predictors_", {}).values()}
         reg.fit(x, y)
-        return {name for name, part in reg._parts_.items() if id(part) not in known}
+        return {name for name, part in reg._predictors_.items() if id(part) not in known}
 
     ridge = Ridge(alpha=1.0)
     line = ("line", ridge)
     far = ("far", Ridge(alpha=1e3))
     reg = PredictiveStackingRegressor([line, far], random_state=0, warm_start=True)
     assert fitted_names(reg) == {"line", "far"}
-    assert reg.weights_["far"] < StackDefaults().least_again
+    assert reg.weights_["far"] < StackDefaults().min_refit_weight
     assert fitted_names(reg) == {"line"}
     # A member that stays out, and one more.
     reg.set_params(estimators=[line, far, ("more", Ridge(alpha=2.0))])
@@ -403,18 +416,18 @@ def test_a_warm_start_fits_members_that_are_new_or_changed():
 def test_networks_end_with_the_block_in_which_the_deadline_passes():
     """Networks are fitted by another estimator, which stops on any version of scikit-learn."""
     late = replace(NUMBERS, deadline=0.0)
-    pool = Networks()._fitted(late, {"hidden_layer_sizes": (2,), "n_modes": 2})
+    pool = Networks()._fit_model(late, {"hidden_layer_sizes": (2,), "n_modes": 2})
     assert pool.stop_reason_ == "callback"
 
 
 @pytest.mark.long
 def test_a_warm_start_fits_again_what_counted_until_there_are_half_as_many_rows_again():
-    members = [("line", "linear"), ("trees", "forest"), ("smooth", "process")]
+    members = [("line", "linear"), ("trees", "trees"), ("smooth", "gaussian_process")]
     reg = PredictiveStackingRegressor(members, random_state=0, warm_start=True)
     x = np.random.default_rng(0).uniform(-3.0, 3.0, (46, 2))
     y = np.sin(2.0 * x[:, 0]) + x[:, 1] ** 2
     first = reg.fit(x[:30], y[:30]).weights_
-    counted = {name for name, weight in first.items() if weight > StackDefaults().least_again}
+    counted = {name for name, weight in first.items() if weight > StackDefaults().min_refit_weight}
     assert set(first) == {"line", "trees", "smooth"} > counted
     assert set(reg.fit(x[:31], y[:31]).weights_) == counted
     assert set(reg.fit(x[:44], y[:44]).weights_) == counted
@@ -449,17 +462,17 @@ def test_networks_of_more_weights_than_rows_are_judged_by_a_refit():
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((60, 12)), rng.standard_normal(60)
     task = task_of(x, y)
-    model = Networks()._fitted(task, {"hidden_layer_sizes": 8, "n_modes": 2, "n_members": 0})
+    model = Networks()._fit_model(task, {"hidden_layer_sizes": 8, "n_modes": 2, "n_members": 0})
     assert model.network_.layout.n_params > 60
-    test, refit = Networks()._refit(task, Networks()._found(task, model))
+    test, refit = Networks()._score_refit(task, Networks()._refit_params(task, model))
     assert len(test) == 12
     assert refit.shape == (12,)
-    members = Networks()._fitted(task, {"n_modes": 0, "n_members": 2})  # without modes
-    assert Networks()._refit(task, Networks()._found(task, members))[1].shape == (12,)
+    members = Networks()._fit_model(task, {"n_modes": 0, "n_members": 2})  # without modes
+    assert Networks()._score_refit(task, Networks()._refit_params(task, members))[1].shape == (12,)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["linear", "forest"])
+@pytest.mark.parametrize("kind", ["linear", "trees"])
 def test_the_shape_of_the_noise_leaves_rows_out_too(kind):
     """Within three standard errors of new rows; linear models promised .08 nats per row more."""
     excess = []

@@ -8,16 +8,16 @@ import torch
 from torch.testing import assert_close
 
 from skbayes_sym.models.model import Data
-from skbayes_sym.stacking import gaussian_process
-from skbayes_sym.stacking.gaussian_process import (
+from skbayes_sym.stacking.members import gaussian_process
+from skbayes_sym.stacking.members.gaussian_process import (
     GaussianProcessDefaults,
     TableKernel,
     condition,
-    fit_process,
+    fit_gaussian_process,
     log_evidence,
 )
 
-POSITION = torch.tensor([0.3, 0.5, -0.2, 0.1, 0.2, -0.5, -0.7], dtype=torch.float64)
+LOG_SCALES = torch.tensor([0.3, 0.5, -0.2, 0.1, 0.2, -0.5, -0.7], dtype=torch.float64)
 
 
 @pytest.fixture
@@ -27,14 +27,14 @@ def rows(generator):
 
 
 def test_evidence_is_the_dense_normals_and_its_gradient_is_right(rows):
-    kernel = TableKernel.at(POSITION)
+    kernel = TableKernel.from_log_scales(LOG_SCALES)
     covariance = kernel(rows.x, rows.x) + torch.diag(kernel.noise.square() / rows.weight)
     normal = torch.distributions.MultivariateNormal(torch.zeros(30).double(), covariance)
-    value, gradient = log_evidence(POSITION, rows)
+    value, gradient = log_evidence(LOG_SCALES, rows)
     assert_close(value, normal.log_prob(rows.y.T).sum())
     steps = 1e-6 * torch.eye(7, dtype=torch.float64)
     slopes = [
-        (log_evidence(POSITION + s, rows)[0] - log_evidence(POSITION - s, rows)[0]) / 2e-6
+        (log_evidence(LOG_SCALES + s, rows)[0] - log_evidence(LOG_SCALES - s, rows)[0]) / 2e-6
         for s in steps
     ]
     assert_close(gradient, torch.stack(slopes), rtol=1e-5, atol=1e-5)
@@ -53,10 +53,12 @@ def test_kernel_is_matern_and_linear():
 def test_left_out_rows_are_those_of_refits(rows):
     """At the same scales; the centre is the mean of the other rows."""
     rows = rows._replace(y=rows.y + 3.0)
-    distribution = condition(POSITION, rows).leave_one_out()
+    distribution = condition(LOG_SCALES, rows).leave_one_out()
     for n in (0, 7, 29):
         rest = torch.arange(30) != n
-        refit = condition(POSITION, Data(*(t[rest] for t in rows))).distribution(rows.x[n : n + 1])
+        refit = condition(LOG_SCALES, Data(*(t[rest] for t in rows))).distribution(
+            rows.x[n : n + 1]
+        )
         assert_close(distribution.loc[0, n], refit.loc[0, 0])
         assert_close(distribution.variance[0, n], refit.variance[0, 0])
 
@@ -67,7 +69,7 @@ def test_sampled_functions_have_the_exact_mean_and_variance(rows, monkeypatch):
     monkeypatch.setattr(gaussian_process, "GaussianProcessDefaults", few_features)
     n_functions = 1500
     x = torch.cat([rows.x[:6] + 0.4, 3.0 * rows.x[:4]])
-    process = condition(POSITION, rows)
+    process = condition(LOG_SCALES, rows)
     distribution = process.distribution(x)
     generator = torch.Generator().manual_seed(0)
     functions = process.sample_conditionals(x, n_functions, generator=generator).loc
@@ -81,7 +83,7 @@ def test_sampled_functions_have_the_exact_mean_and_variance(rows, monkeypatch):
 
 
 def test_sampled_functions_are_the_same_at_other_rows_and_for_other_counts(rows):
-    process, x = condition(POSITION, rows), rows.x[:6] + 0.4
+    process, x = condition(LOG_SCALES, rows), rows.x[:6] + 0.4
     sample = partial(process.sample_conditionals, n=20)
     functions = sample(x, generator=torch.Generator().manual_seed(0)).loc
     again = sample(x[2:], generator=torch.Generator().manual_seed(0)).loc
@@ -93,7 +95,7 @@ def test_sampled_functions_are_the_same_at_other_rows_and_for_other_counts(rows)
 def test_columns_that_say_nothing_are_switched_off(generator):
     x = torch.randn(200, 6, generator=generator, dtype=torch.float64)
     y = torch.sin(2.0 * x[:, :1]) + 0.05 * torch.randn(200, 1, generator=generator).double()
-    process, distribution = fit_process(Data(x, y, torch.ones(200).double()), 0, 1.5)
+    process, distribution = fit_gaussian_process(Data(x, y, torch.ones(200).double()), 0, 1.5)
     kernel, _ = process._tensors(x)
     assert float(kernel.length[1:].min()) > 5.0 * float(kernel.length[0])
     assert float(kernel.noise) == pytest.approx(0.05, rel=0.4)
@@ -103,8 +105,10 @@ def test_columns_that_say_nothing_are_switched_off(generator):
 def test_rows_beyond_the_most_are_predicted_by_the_others(generator):
     x = torch.randn(60, 2, generator=generator, dtype=torch.float64)
     y = x[:, :1] + 0.1 * torch.randn(60, 1, generator=generator).double()
-    effort = GaussianProcessDefaults(rows_of_scales=30, most_rows=40)
-    process, distribution = fit_process(Data(x, y, torch.ones(60).double()), 0, 1.5, effort)
+    effort = GaussianProcessDefaults(max_hyperparameter_rows=30, max_rows=40)
+    process, distribution = fit_gaussian_process(
+        Data(x, y, torch.ones(60).double()), 0, 1.5, effort
+    )
     assert process.x.shape == (40, 2)
     beyond = [n for n in range(60) if not (process.x == x[n].numpy()).all(axis=1).any()]
     assert len(beyond) == 20

@@ -10,9 +10,11 @@ from sklearn.datasets import load_iris
 from sklearn.model_selection import KFold
 
 from skbayes_sym.base.stacking_weights import fit_calibration
-from skbayes_sym.stacking.members import KINDS, StackDefaults, StackTask
-from skbayes_sym.stacking.predictors import RowBlock
-from skbayes_sym.stacking.weights import ScoredMember, score_member, weighed
+from skbayes_sym.stacking.defaults import StackDefaults
+from skbayes_sym.stacking.fit import fit_weights
+from skbayes_sym.stacking.members import MEMBERS, Member
+from skbayes_sym.stacking.scoring import ScoredMember, score_member
+from skbayes_sym.stacking.task import RowBlock, StackTask
 
 RNG = np.random.default_rng(0)
 FLOWERS, SPECIES = (a[RNG.permutation(150)[:60]] for a in load_iris(return_X_y=True))
@@ -33,7 +35,7 @@ def make_task(x, y, weight=None, classes=None):
 
 
 @dataclass
-class Optimistic:
+class Optimistic(Member):
     """A member whose leave-one-out scores are known to be too high by ``optimism``."""
 
     member: Any
@@ -45,7 +47,7 @@ class Optimistic:
 
 def test_optimism_is_subtracted_from_leave_one_out_scores():
     task = make_task(FLOWERS, SPECIES, classes=np.arange(3))
-    linear = KINDS["linear"]()
+    linear = MEMBERS["linear"]()
     plain = score_member(Optimistic(linear, 0.0), task, False).log_density
     corrected = score_member(Optimistic(linear, 0.1), task, False).log_density
     np.testing.assert_allclose(corrected, plain - 0.1, rtol=1e-12)
@@ -57,7 +59,7 @@ def test_stacking_weights_maximise_the_weighted_score():
     task = make_task(np.zeros((6, 1)), np.arange(6.0), weight)
     members = {"a": ScoredMember(None, density[0]), "b": ScoredMember(None, density[1])}
     score = density @ weight / weight.sum()
-    prior = np.exp((score - score.max()) / StackDefaults.forgiven)
+    prior = np.exp((score - score.max()) / StackDefaults.prior_score_scale)
 
     def loss(share):
         mixture = np.log(share * np.exp(density[0]) + (1.0 - share) * np.exp(density[1]))
@@ -65,13 +67,13 @@ def test_stacking_weights_maximise_the_weighted_score():
 
     best = minimize_scalar(loss, bounds=(1e-6, 1.0 - 1e-6), method="bounded")
     # The optimum is flat: both searches stop where the loss changes by less than 1e-7.
-    assert abs(weighed(members, task).weights["a"] - best.x) < 1e-3
+    assert abs(fit_weights(members, task).weights["a"] - best.x) < 1e-3
 
 
 def test_nodes_of_forests_hold_the_mean_square_of_their_targets():
     """Not the variance within the node: no mean square is below the square of the mean."""
     y = 3.0 + RNG.normal(size=60)
-    trees = KINDS["forest"]().fit(make_task(FLOWERS, y)).part.trees
+    trees = MEMBERS["trees"]().fit(make_task(FLOWERS, y)).predictor.trees
     mean, mean_square = np.asarray(trees.value).T
     assert (mean_square >= mean**2 - 1e-9).all()
     assert mean_square.min() > 0.0

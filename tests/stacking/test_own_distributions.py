@@ -35,11 +35,11 @@ class TestOwnDistributions:
         assert not inside.has_normal_components
 
     def test_a_count_member_shares_a_measure_with_densities(self):
-        members = [("forest", "forest"), ("poisson", BayesianLinearRegressor(likelihood="poisson"))]
+        members = [("trees", "trees"), ("poisson", BayesianLinearRegressor(likelihood="poisson"))]
         model = PredictiveStackingRegressor(members, random_state=0)
         model.fit(self.rows[:200], self.counts[:200])
         new, y = self.rows[200:], self.counts[200:]
-        assert model.weights_["forest"] > 0.8  # the line has no cosine
+        assert model.weights_["trees"] > 0.8  # the line has no cosine
         assert model.score(new, y) > 0.2  # 0 where the line takes all the weight
         leave_one_out = sum(
             w * model.leave_one_out_log_density_[k][0] for k, w in model.weights_.items()

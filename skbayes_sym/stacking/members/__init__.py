@@ -1,0 +1,32 @@
+"""Models that a stack can contain, one file per model, and their registry.
+
+* `base`: interface of a member
+* `linear`: Bayesian linear model
+* `trees`: extremely randomised trees
+* `boosting`: histogram gradient boosting
+* `gaussian_process`: Gaussian process with one length scale per column and a linear part
+* `networks`: `BayesianMLPRegressor` or `BayesianMLPClassifier`
+* `user_estimator`: estimator of the user
+"""
+
+from collections.abc import Callable
+
+from skbayes_sym.stacking.members.base import Member
+from skbayes_sym.stacking.members.boosting import Boosting
+from skbayes_sym.stacking.members.gaussian_process import GaussianProcessMember
+from skbayes_sym.stacking.members.linear import Linear
+from skbayes_sym.stacking.members.networks import Networks
+from skbayes_sym.stacking.members.trees import ExtraTrees
+from skbayes_sym.stacking.members.user_estimator import UserEstimator
+
+__all__ = ["MEMBERS", "Member", "Networks", "UserEstimator"]
+
+# Default members by name. Cheap members come first, since networks are only fitted if they are
+# competitive with the others.
+MEMBERS: dict[str, Callable[[], Member]] = {
+    "linear": Linear,
+    "trees": ExtraTrees,
+    "boosting": Boosting,
+    "gaussian_process": GaussianProcessMember,
+    "networks": Networks,
+}

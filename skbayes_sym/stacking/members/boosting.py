@@ -1,0 +1,145 @@
+"""Histogram gradient boosting as a member of a stack."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from skbayes_sym.base.rows import Array
+from skbayes_sym.models.predictive_mixtures import NormalMixture
+from skbayes_sym.numerics.runtime import filters_lock
+from skbayes_sym.stacking.members.base import Member
+from skbayes_sym.stacking.predictors import Trees, TreesPredictor, join_trees
+from skbayes_sym.stacking.task import MemberFit, StackTask
+
+# Probability of classes that a fold's training rows lack.
+_MIN_PROBABILITY = 1e-9
+
+
+class Boosting(Member):
+    """Histogram gradient boosting whose number of rounds is chosen by cross-validation."""
+
+    def fit(self, task: StackTask) -> MemberFit:
+        _, y, weight = task.arrays
+        n_classes = task.n_classes
+        max_rounds = self._max_rounds(task)
+
+        # Choose the number of rounds with the lowest held-out loss.
+        held_out = self._predict_folds(task, max_rounds)
+        if n_classes:
+            loss = -np.log(held_out[:, np.arange(len(y)), y]) @ weight
+            held_out = np.log(held_out)
+        else:
+            loss = (held_out[..., 0] - y) ** 2 @ weight
+        best = int(loss.argmin())
+        leave_one_out = torch.as_tensor(held_out[best])
+
+        model = self._fit_model(task, best + 1, slice(None))
+        offset = np.asarray(model._baseline_prediction, dtype=np.float64).reshape(-1)
+        if n_classes == 2:
+            offset = np.array([0.0, *offset])
+        predictor = TreesPredictor(convert_boosting(model, n_classes), 0.0, offset, 0.0)
+        if n_classes:
+            return MemberFit(predictor, leave_one_out, used_folds=True)
+        unit = leave_one_out.new_ones(1, 1, 1)
+        distribution = NormalMixture(leave_one_out.unsqueeze(0), 0.0 * unit, unit)
+        return MemberFit(predictor, distribution, is_point_prediction=True, used_folds=True)
+
+    def _max_rounds(self, task: StackTask) -> int:
+        """Largest number of rounds that cross-validation considers."""
+        defaults = task.defaults
+        # Without two leaves of the smallest size every tree is constant. scikit-learn counts the
+        # rows of a leaf, not their weight.
+        if max(len(task), float(task.weight.sum())) < 2 * defaults.min_leaf_rows:
+            return 1
+        if not task.n_classes:
+            return defaults.max_rounds
+        trees_per_round = task.n_classes if task.n_classes > 2 else 1
+        affordable = defaults.max_classification_trees // trees_per_round
+        max_rounds = min(defaults.max_classification_rounds, affordable)
+        return max(defaults.min_classification_rounds, max_rounds)
+
+    def _predict_folds(self, task: StackTask, max_rounds: int) -> Array:
+        """Predict the held-out rows of all folds after each round.
+
+        Returns means (max_rounds, N, 1), or class probabilities (max_rounds, N, K).
+        """
+        x, y, _ = task.arrays
+        n_classes = task.n_classes
+        held_out = np.zeros((max_rounds, len(y), max(n_classes, 1)))
+        for train, test in task.folds:
+            model = self._fit_model(task, max_rounds, train)
+            predict_stages = model.staged_predict_proba if n_classes else model.staged_predict
+            with filters_lock:
+                stages = list(predict_stages(x[test]))
+            for n_round, stage in enumerate(stages):
+                if not n_classes:
+                    held_out[n_round, test] = stage[:, None]
+                    continue
+                probabilities = np.full((len(stage), n_classes), _MIN_PROBABILITY)
+                class_codes = model.classes_.astype(int)
+                if len(class_codes) == 1:
+                    # scikit-learn returns a second column even then.
+                    probabilities[:, class_codes] = 1.0
+                else:
+                    probabilities[:, class_codes] = stage.clip(_MIN_PROBABILITY)
+                held_out[n_round, test] = probabilities
+        return held_out
+
+    def _fit_model(self, task: StackTask, n_rounds: int, index: Any) -> Any:
+        """Fit scikit-learn's histogram gradient boosting to a subset of the rows."""
+        from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+        defaults = task.defaults
+        model_class = (
+            HistGradientBoostingClassifier if task.n_classes else HistGradientBoostingRegressor
+        )
+        n_bins = min(255, defaults.max_total_bins // task.rows.x.shape[1])
+        model = model_class(
+            max_iter=n_rounds,
+            learning_rate=defaults.learning_rate,
+            max_leaf_nodes=defaults.max_leaf_nodes,
+            min_samples_leaf=defaults.min_leaf_rows,
+            max_bins=max(defaults.min_bins, n_bins),
+            early_stopping=False,
+            random_state=task.seed % 2**32,
+        )
+        x, y, weight = (array[index] for array in task.arrays)
+        if (weight == weight.round()).all() and weight.sum() <= 2 * len(weight):
+            # Quantiles of weighted rows take longer than the trees. Repeat the rows instead.
+            repeated = np.repeat(np.arange(len(weight)), weight.astype(int))
+            x = x[repeated]
+            y = y[repeated]
+            weight = None
+        with filters_lock:
+            return model.fit(x, y, weight)
+
+
+def convert_boosting(model: Any, n_classes: int) -> Trees:
+    """Convert the trees of all rounds to arrays.
+
+    Parameters
+    ----------
+    model : HistGradientBoostingRegressor or HistGradientBoostingClassifier
+        Fitted model.
+    n_classes : int
+        Number of classes; 0 for regression.
+
+    Returns
+    -------
+    Trees
+        Nodes whose values are added to the mean, or to the scores of the classes. With two classes
+        they are added to the score of the second.
+    """
+    nodes = []
+    values = []
+    depth = 1
+    for round_trees in model._predictors:
+        for k, tree in enumerate(round_trees):
+            node = tree.nodes
+            nodes.append((node["feature_idx"], node["num_threshold"], node["left"], node["right"]))
+            value = np.zeros((len(node), max(n_classes, 1)))
+            value[:, 1 if n_classes == 2 else k] = node["value"]
+            values.append(value)
+            depth = max(depth, int(node["depth"].max()))
+    return join_trees(nodes, values, depth, rounds_to_float32=False)

@@ -1,0 +1,54 @@
+"""Bayesian linear model as a member of a stack."""
+
+from dataclasses import replace
+
+import torch
+from sklearn import config_context
+
+from skbayes_sym.base.stacking_weights import leave_one_out
+from skbayes_sym.bayesian_mlp.estimators import BayesianMLPClassifier
+from skbayes_sym.linear.estimators import BayesianLinearRegressor
+from skbayes_sym.stacking.members.base import Member
+from skbayes_sym.stacking.predictors import EstimatorPredictor
+from skbayes_sym.stacking.task import MemberFit, StackTask
+
+
+class Linear(Member):
+    """Bayesian linear model.
+
+    Leave-one-out predictions have a closed form in regression and are approximate in
+    classification.
+    """
+
+    def fit(self, task: StackTask) -> MemberFit:
+        if task.n_classes:
+            return self._fit_classifier(task)
+        return self._fit_regressor(task)
+
+    def _fit_classifier(self, task: StackTask) -> MemberFit:
+        x, _, weight = task.arrays
+        seed = task.seed % 2**32
+        classifier = BayesianMLPClassifier((), n_modes=1, device="cpu", random_state=seed)
+        with config_context(skip_parameter_validation=True):
+            # A mixture with a linear network and no ensemble members is a linear model.
+            classifier.set_params(n_members=0)
+            classifier.fit(x, task.targets, weight)
+            classifier.set_params(n_members=1)
+        density = classifier.leave_one_out_log_density
+        if density is not None:
+            density = torch.as_tensor(density)
+        return MemberFit(EstimatorPredictor(classifier), density, is_calibrated=True)
+
+    def _fit_regressor(self, task: StackTask) -> MemberFit:
+        x, y, weight = task.arrays
+        seed = task.seed % 2**32
+        regressor = BayesianLinearRegressor(device="cpu", random_state=seed).fit(x, y, weight)
+        # The stack determines the noise level from leave-one-out predictions instead.
+        regressor._noise_levels_ = None
+        predictor = EstimatorPredictor(regressor)
+        distribution = predictor.distribution(task.rows.x)
+        # The posterior contains only the coefficients. Add the variance of the intercept, which
+        # was estimated from the same rows.
+        intercept_variance = distribution.noise_variance / weight.sum()
+        distribution = replace(distribution, variance=distribution.variance + intercept_variance)
+        return MemberFit(predictor, leave_one_out(distribution, task.y, task.weight))

@@ -1,0 +1,102 @@
+"""Extremely randomised trees as a member of a stack."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skbayes_sym.base.rows import Array
+from skbayes_sym.numerics.runtime import filters_lock
+from skbayes_sym.stacking.members.base import Member
+from skbayes_sym.stacking.predictors import Trees, TreesPredictor, join_trees
+from skbayes_sym.stacking.task import MemberFit, StackTask
+
+# Smallest variance of the noise before its level is fitted, in scaled units.
+_MIN_VARIANCE = 1e-12
+
+_ROWS_PER_BLOCK = 1000
+
+
+class ExtraTrees(Member):
+    """Extremely randomised trees (Geurts et al. 2006) with out-of-bag predictions."""
+
+    def fit(self, task: StackTask) -> MemberFit:
+        _, y, weight = task.arrays
+        forest = self._fit_forest(task)
+        trees = convert_forest(forest, task.n_classes)
+
+        # Average the predictions for each row over the trees whose bootstrap sample lacks it.
+        n_draws = [np.bincount(sample, minlength=len(y)) for sample in forest.estimators_samples_]
+        is_out_of_bag = torch.as_tensor(np.stack(n_draws, 1) == 0)
+        averages = []
+        for block in torch.arange(len(y)).split(_ROWS_PER_BLOCK):
+            values = trees.values(task.rows.x[block])
+            averages.append(average_out_of_bag(values, is_out_of_bag[block]))
+        out_of_bag = torch.cat(averages).unsqueeze(1)
+
+        if task.n_classes:
+            counts = np.bincount(y, weight, task.n_classes) + 0.5
+            smoothing = 0.5 / task.defaults.n_trees
+            predictor = TreesPredictor(trees, 0.0, counts / counts.sum(), smoothing)
+            return MemberFit(predictor, predictor.combine(out_of_bag))
+
+        # The spread of the targets within a leaf understates the noise.
+        squared_error = (task.y - out_of_bag[:, 0, :1]).square()[:, 0]
+        mean_squared_error = float(task.weight @ squared_error / task.weight.sum())
+        variance = max(task.defaults.leaf_variance_fraction * mean_squared_error, _MIN_VARIANCE)
+        predictor = TreesPredictor(trees, variance, np.zeros(1), 0.0)
+        return MemberFit(predictor, predictor.combine_distributions(out_of_bag))
+
+    def _fit_forest(self, task: StackTask) -> Any:
+        from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
+
+        x, y, weight = task.arrays
+        forest_class = ExtraTreesClassifier if task.n_classes else ExtraTreesRegressor
+        seed = task.seed % 2**32
+        forest = forest_class(task.defaults.n_trees, bootstrap=True, random_state=seed)
+        with filters_lock:
+            return forest.fit(x, y, weight)
+
+
+def convert_forest(forest: Any, n_classes: int) -> Trees:
+    """Convert a fitted forest of scikit-learn to arrays.
+
+    Parameters
+    ----------
+    forest : ExtraTreesRegressor or ExtraTreesClassifier
+        Fitted forest.
+    n_classes : int
+        Number of classes; 0 for regression.
+
+    Returns
+    -------
+    Trees
+        Nodes with class frequencies, or with the mean and the mean square of their targets.
+    """
+    nodes = []
+    values = []
+    for estimator in forest.estimators_:
+        tree = estimator.tree_
+        value = tree.value[:, 0]
+        nodes.append((tree.feature, tree.threshold, tree.children_left, tree.children_right))
+        if n_classes:
+            # A bootstrap sample can lack classes.
+            frequencies = np.zeros((len(value), n_classes))
+            class_codes = estimator.classes_.astype(int)
+            frequencies[:, class_codes] = value / value.sum(axis=1, keepdims=True)
+            values.append(frequencies)
+        else:
+            values.append(np.column_stack([value[:, 0], tree.impurity + value[:, 0] ** 2]))
+    depth = max(estimator.tree_.max_depth for estimator in forest.estimators_)
+    return join_trees(nodes, values, depth, rounds_to_float32=True)
+
+
+def average_out_of_bag(values: Tensor, is_out_of_bag: Array) -> Tensor:
+    """Average over the trees that haven't seen a row, or over all trees if all have seen it.
+
+    ``values`` (N, n_trees, V) and ``is_out_of_bag`` (N, n_trees) give averages (N, V).
+    """
+    has_any = is_out_of_bag.any(1, keepdim=True)
+    weight = torch.where(has_any, is_out_of_bag, True).to(values)
+    return torch.einsum("nt,ntv->nv", weight / weight.sum(1, keepdim=True), values)

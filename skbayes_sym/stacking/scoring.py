@@ -1,0 +1,240 @@
+"""Leave-one-out scores of members, with the noise models and calibrations that they need."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+from math import exp
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skbayes_sym.base.device import one_thread
+from skbayes_sym.base.rows import Array
+from skbayes_sym.base.stacking_weights import (
+    ShapedPredictor,
+    fit_calibration,
+    judge_noise_shape,
+)
+from skbayes_sym.base.warnings import collect_warnings
+from skbayes_sym.models.predictive_mixtures import NormalMixture
+from skbayes_sym.stacking.members import Member, UserEstimator
+from skbayes_sym.stacking.predictors import (
+    CalibratedPredictor,
+    CountsPredictor,
+    MemberPredictor,
+)
+from skbayes_sym.stacking.task import MemberFit, StackTask
+
+# Smallest mean squared residual of point predictions, in scaled units.
+_MIN_SQUARE = 1e-12
+
+
+class CountMemberError(Exception):
+    """A member predicts counts, so that all members have to be scored as counts."""
+
+
+class ScoredMember(NamedTuple):
+    """Fitted member with its leave-one-out scores."""
+
+    predictor: Any
+    log_density: Array  # of the training rows, (N,), nats
+    prior_rows: float = 1.0  # in the prior of the stacking weights, if it is the best member
+
+
+def mean_score(density: Array, task: StackTask) -> tuple[float, float]:
+    """Mean log density of known rows and its standard error, in nats per row and scaled units."""
+    is_known = np.isfinite(density)
+    weight = task.weight.numpy()[is_known]
+    share = weight / weight.sum()
+    mean = float(share @ density[is_known])
+    variance = float(share @ (density[is_known] - mean) ** 2)
+    return mean, (variance / max(1.0, weight.sum() - 1.0)) ** 0.5
+
+
+def try_score_member(member: Member, task: StackTask, by_folds: bool) -> ScoredMember | str:
+    """Fit and score a member, or return the error message if that fails."""
+    try:
+        # Users can only change their own estimators, so that warnings of others are dropped.
+        is_user = isinstance(member, UserEstimator)
+        warnings_context = nullcontext() if is_user else collect_warnings()
+        with one_thread(), torch.enable_grad(), warnings_context:
+            return score_member(member, task, by_folds)
+    except CountMemberError:
+        raise
+    except Exception as error:  # a user's estimator can raise anything
+        return f"{type(error).__name__}: {error}"
+
+
+def score_member(member: Member, task: StackTask, by_folds: bool) -> ScoredMember:
+    """Fit a member, and fit its noise model or calibration to its held-out predictions.
+
+    Parameters
+    ----------
+    member : Member
+        Unfitted member.
+    task : StackTask
+        Training data.
+    by_folds : bool
+        Whether held-out predictions are those of refits without each fold, even if the member has
+        leave-one-out predictions of its own.
+
+    Returns
+    -------
+    ScoredMember
+        Predictor and leave-one-out log densities.
+
+    Raises
+    ------
+    CountMemberError
+        If the member predicts counts while others are scored by densities.
+    ValueError
+        If the log densities of the held-out rows aren't finite.
+    """
+    fit = member.fit(task)
+    reads_original_rows = member.reads_original_rows
+    if reads_original_rows and not task.n_classes and not task.is_count:
+        _require_density(fit, task)
+
+    held_out = fit.leave_one_out
+    if held_out is None or (by_folds and not fit.used_folds):
+        held_out = _predict_folds(member, task, fit)
+
+    if task.n_classes and not fit.is_calibrated:
+        assert isinstance(held_out, Tensor)
+        calibration = fit_calibration(held_out, task.y, task.weight)
+        density = calibration.log_probs(held_out)[torch.arange(len(task)), task.y]
+        base: Any = CalibratedPredictor(fit.predictor, calibration)
+    elif isinstance(held_out, NormalMixture):
+        base, density = _fit_noise(fit, held_out, task)
+    else:
+        base = fit.predictor
+        density = held_out
+        if not task.n_classes:
+            base = ShapedPredictor(fit.predictor, None, rounding_std(task))
+    if bool(density.isposinf().any() | density.isnan().all()):
+        raise ValueError("the log densities of its held-out rows aren't finite.")
+
+    predictor = MemberPredictor(_as_counts(base, task), reads_original_rows)
+    if reads_original_rows and not task.n_classes:
+        distribution = predictor.distribution(task.rows.take(np.arange(1)))
+        predictor = replace(predictor, is_normal=isinstance(distribution, NormalMixture))
+    if task.is_count:
+        predictor = replace(predictor, is_normal=False, is_discrete=True)
+    return ScoredMember(predictor, density.numpy() - fit.optimism, fit.prior_rows)
+
+
+def _as_counts(base: Any, task: StackTask) -> Any:
+    """Round the distributions of a predictor to counts if the task is one of counts."""
+    if task.is_count:
+        return CountsPredictor(base, *task.target_scaling)
+    return base
+
+
+def _require_density(fit: MemberFit, task: StackTask) -> None:
+    """Raise an error if a member predicts probabilities where other members predict densities."""
+    distribution = fit.predictor.distribution(task.rows.take(np.arange(1)).original)
+    if not distribution.is_discrete:
+        return
+    if are_counts(task.targets):
+        raise CountMemberError
+    raise ValueError(
+        "it predicts whole numbers, whose probabilities can't share a score with the densities of "
+        "the other members, and not all targets are counts."
+    )
+
+
+def are_counts(targets: Array) -> bool:
+    """Whether all targets are whole numbers from 0 on."""
+    return bool(((targets >= 0) & (targets == np.floor(targets))).all())
+
+
+def _fit_noise(
+    fit: MemberFit, distribution: NormalMixture, task: StackTask
+) -> tuple[ShapedPredictor, Tensor]:
+    """Fit a noise model to leave-one-out residuals.
+
+    Returns the predictor with this noise, and its leave-one-out log densities (N,).
+    """
+    # Point predictions get the level of their residuals first.
+    base = distribution
+    log_unit = 0.0
+    if fit.is_point_prediction:
+        residual = task.y - distribution.mean()
+        mean_square = task.weight @ residual.square() / task.weight.sum()
+        mean_square = mean_square.clamp_min(_MIN_SQUARE)
+        log_unit = 0.5 * float(mean_square.log())
+        base = replace(distribution, noise_variance=distribution.noise_variance * mean_square)
+
+    floor = rounding_std(task)
+    n_fitted = fit.optimism * len(task)
+    shape, log_density = judge_noise_shape(
+        base, task.y, task.weight, is_free=True, floor=floor, n_fitted=n_fitted
+    )
+    assert shape is not None
+    shape = replace(
+        shape, offset=shape.offset + log_unit, mean_square=shape.mean_square * exp(2.0 * log_unit)
+    )
+    predictor = ShapedPredictor(fit.predictor, shape, floor)
+    if not task.is_count:
+        return predictor, log_density
+
+    # The noise model has seen the rows. Its leave-one-out density is lower by the same amount.
+    shaped = predictor.shaped(distribution)
+    counts = CountsPredictor(predictor, *task.target_scaling)
+    log_probability = counts.round_distribution(shaped).log_prob(task.y)
+    return predictor, log_probability + log_density - shaped.log_prob(task.y)
+
+
+def _predict_folds(member: Member, task: StackTask, fit: MemberFit) -> NormalMixture | Tensor:
+    """Refit a member without each fold and predict the held-out rows.
+
+    Returns distributions (S, N, 1) or scores (N, K), or log densities (N,) of a calibrated member.
+    """
+    test_index = []
+    predictions: list[Any] = []
+    for train, test in task.folds:
+        rows = task.take(test)
+        base = member.fit(task.take(train)).predictor
+        if fit.is_calibrated and not task.n_classes:
+            base = _as_counts(base, task)
+        predictor = MemberPredictor(base, member.reads_original_rows)
+        test_index.append(torch.as_tensor(test))
+        if fit.is_calibrated and task.n_classes:
+            # Class codes differ in a fold that lacks a class, so that labels are scored.
+            predictions.append(base.log_density(rows.rows.x, rows.targets))
+        elif fit.is_calibrated:
+            predictions.append(predictor.distribution(rows.rows).log_prob(rows.y))
+        elif task.n_classes:
+            predictions.append(predictor.mean(rows.rows))
+        else:
+            predictions.append(predictor.distribution(rows.rows))
+    order = torch.cat(test_index).argsort()
+    if fit.is_calibrated or task.n_classes:
+        return torch.cat(predictions)[order]
+    fields = [
+        (
+            distribution.loc,
+            distribution.variance.expand_as(distribution.loc),
+            distribution.noise_variance.expand_as(distribution.loc),
+        )
+        for distribution in predictions
+    ]
+    return NormalMixture(*(torch.cat(folds, 1)[:, order] for folds in zip(*fields, strict=True)))
+
+
+def rounding_std(task: StackTask) -> float:
+    r"""Standard deviation of rounding to the grid of the targets, in scaled units; 0 for classes.
+
+    Notes
+    -----
+    A log score rewards ever narrower spikes at values that targets take repeatedly. Therefore no
+    predicted standard deviation is below :math:`\delta / \sqrt{12}`, where :math:`\delta` is the
+    smallest difference between two targets.
+    """
+    y = task.y.unique()
+    gaps = y.diff()
+    gaps = gaps[gaps > 1e-9 * (y[-1] - y[0])]  # smaller gaps are rounding errors
+    if task.n_classes or not len(gaps):
+        return 0.0
+    return float(gaps.min()) / 12.0**0.5
