@@ -24,7 +24,7 @@ from skbayes_sym.base.rows import Array
 # (booleans or integers). "?" allows None or a number in place of the array, "|" separates shapes.
 ARRAYS: dict[str, dict[str, str]] = {
     "Columns": {"kept": "b n"},
-    "FeatureCode": {"scaling": "f h?", "directions": "f mr?", "centre": "f h?"},
+    "FeatureEncoder": {"scaling": "f h?", "directions": "f mr?", "centre": "f h?"},
     "Mode": {"members": "i m"},
     "TreesPredictor": {"offset": "f v?"},
     "Trees": {
@@ -101,7 +101,7 @@ COUNTS: dict[tuple[str, str], tuple[int, int]] = {
 # Fields that are NaN where a figure has no meaning.
 MAY_BE_NAN = {
     ("Mode", "weight"), ("Mode", "log_evidence"), ("Mode", "std_error"),
-    ("Mode", "mean_log_posterior"), ("Column", "middle"),
+    ("Mode", "mean_log_posterior"), ("Column", "median"),
 }  # fmt: skip
 
 # Fields that must be above zero.

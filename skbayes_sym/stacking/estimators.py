@@ -138,7 +138,7 @@ class BaseStacking(RowEstimator):
             require_memory([data.rows_allocation, process], data.device)
 
             progress = FitProgress(
-                data.callback_arguments, lambda stack: self._fitted_attributes(data, task, stack)
+                data.callback_arguments, lambda stack: self._stack_attributes(data, task, stack)
             )
             with self._keep_on_interrupt(progress):
                 by_folds = self.cv is not None
@@ -153,7 +153,7 @@ class BaseStacking(RowEstimator):
                     stack = fit_stack(
                         members, task, progress, by_folds=by_folds, n_jobs=self.n_jobs
                     )
-                self._set_fit(self._fitted_attributes(data, task, stack))
+                self._set_fit(self._stack_attributes(data, task, stack))
         return self
 
     def _select_for_warm_start(self, members: dict[str, Member]) -> dict[str, Member]:
@@ -200,16 +200,16 @@ class BaseStacking(RowEstimator):
                 )
         return members
 
-    def _require_estimator(self, name: str, estimator: Any) -> None:
+    def _require_estimator(self, name: str, candidate: Any) -> None:
         """Raise an error unless a member is an estimator of the same type as the stack."""
         has_type = is_classifier if is_classifier(self) else is_regression_model
         try:
-            is_valid = not isinstance(estimator, type) and has_type(estimator)
+            is_valid = not isinstance(candidate, type) and has_type(candidate)
         except AttributeError:  # not an estimator at all
             is_valid = False
         if not is_valid:
             expected = "classifier" if is_classifier(self) else "regressor"
-            raise ValueError(f"estimators: {name!r} must be a {expected}, got {estimator!r}.")
+            raise ValueError(f"estimators: {name!r} must be a {expected}, got {candidate!r}.")
 
     def _make_task(self, data: Training, X: Any, y: Any) -> StackTask:
         """Collect the distinct rows in both forms, and the folds."""
@@ -319,9 +319,7 @@ class BaseStacking(RowEstimator):
             if name in stack.known or previous.get(name) == description
         }
 
-    def _fitted_attributes(
-        self, data: Training, task: StackTask, stack: StackFit
-    ) -> dict[str, Any]:
+    def _stack_attributes(self, data: Training, task: StackTask, stack: StackFit) -> dict[str, Any]:
         """Attributes of the fitted estimator."""
         # Densities are converted to the units of y. Probabilities of counts have no units.
         log_scale = 0.0 if task.is_count else float(np.log(task.target_scaling[1]))
@@ -443,8 +441,8 @@ class PredictiveStackingRegressor(StackingInputMixin, BayesianRegressorMixin, Ba
     estimators_ : dict of str to object
         Fitted members.
     leave_one_out_log_density_ : dict of str to (float, float)
-        Mean leave-one-out log density of each member and its standard error, in nats per row and in
-        the units of ``y``.
+        Mean leave-one-out log density of each member and its standard error. Both are in nats per
+        row, and in the units of ``y``.
     n_iter_ : int
         Number of fitted members.
     stop_reason_ : {"tol", "max_seconds", "callback", "interrupted"}
@@ -599,7 +597,8 @@ class PredictiveStackingClassifier(StackingInputMixin, BayesianClassifierMixin, 
     Attributes
     ----------
     leave_one_out_log_density_ : dict of str to (float, float)
-        Mean leave-one-out log probability of each member and its standard error, in nats per row.
+        Mean leave-one-out log density of each member and its standard error. Both are in nats per
+        row.
     weights_ : dict of str to float
         Stacking weights of the members. Their sum is 1, and weights below 0.001 are set to 0.
     estimators_ : dict of str to object

@@ -1,20 +1,27 @@
 """Members of stacks: leave-one-out scores, their corrections, weights and trees by hand."""
 
+import pickle
+import re
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
+import pytest
 import torch
 from scipy.optimize import minimize_scalar
 from sklearn.datasets import load_iris
 from sklearn.model_selection import KFold
+from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 
+from skbayes_sym import PredictiveStackingClassifier, PredictiveStackingRegressor
 from skbayes_sym.base.stacking_weights import fit_calibration
 from skbayes_sym.stacking.defaults import StackDefaults
 from skbayes_sym.stacking.fit import fit_weights
 from skbayes_sym.stacking.members import MEMBERS, Member
+from skbayes_sym.stacking.predictors import UserPredictor
 from skbayes_sym.stacking.scoring import ScoredMember, score_member
-from skbayes_sym.stacking.task import RowBlock, StackTask
+from skbayes_sym.stacking.task import MemberFit, RowBlock, StackTask
 
 RNG = np.random.default_rng(0)
 FLOWERS, SPECIES = (a[RNG.permutation(150)[:60]] for a in load_iris(return_X_y=True))
@@ -88,3 +95,59 @@ def test_weights_of_rows_count_as_repetitions_in_a_calibration():
     by_rows = fit_calibration(scores[repeated], y[repeated], torch.ones(len(repeated)).double())
     np.testing.assert_allclose(by_weight.frequency, by_rows.frequency, rtol=1e-12)
     np.testing.assert_allclose(by_weight.log_slope, by_rows.log_slope, atol=1e-5)
+
+
+class NearestNeighbours(Member):
+    """Nearest-neighbour regression or classification of the encoded rows."""
+
+    reads_original_rows: ClassVar[bool] = True
+
+    def fit(self, task):
+        model_class = KNeighborsClassifier if task.n_classes else KNeighborsRegressor
+        model = model_class(min(5, len(task))).fit(task.rows.original, task.targets)
+        predictor = UserPredictor(model, *task.target_scaling, task.classes)
+        return MemberFit(predictor, is_point_prediction=not task.n_classes)
+
+
+@pytest.fixture
+def registered_neighbours(monkeypatch):
+    monkeypatch.setitem(MEMBERS, "neighbours", NearestNeighbours)
+
+
+FAST_MEMBERS = [*(name for name in MEMBERS if name != "networks"), "neighbours"]
+
+
+@pytest.mark.parametrize(
+    ("stack_class", "targets"),
+    [(PredictiveStackingRegressor, FLOWERS[:, 3]), (PredictiveStackingClassifier, SPECIES)],
+    ids=["regression", "classification"],
+)
+@pytest.mark.parametrize("name", FAST_MEMBERS)
+@pytest.mark.usefixtures("registered_neighbours")
+def test_registered_members_are_fitted_weighted_and_pickled(name, stack_class, targets):
+    """A member that is registered needs nothing else, as the last one shows."""
+    x = FLOWERS[:, :3]
+    stack = stack_class([("first", name), ("second", "linear")], random_state=0).fit(x, targets)
+    assert set(stack.weights_) == {"first", "second"}
+    assert np.isfinite(stack.leave_one_out_log_density_["first"]).all()
+    restored = pickle.loads(pickle.dumps(stack))
+    np.testing.assert_array_equal(restored.predict(x), stack.predict(x))
+
+
+@pytest.mark.usefixtures("registered_neighbours")
+def test_registered_members_belong_to_the_default_list():
+    with pytest.raises(ValueError, match="take one of .*'networks', 'neighbours'"):
+        PredictiveStackingRegressor([("a", "unknown")]).fit(FLOWERS, FLOWERS[:, 0])
+    assert list(PredictiveStackingRegressor()._make_members())[-1] == "neighbours"
+
+
+@pytest.mark.parametrize("stack_class", [PredictiveStackingRegressor, PredictiveStackingClassifier])
+def test_docstrings_list_the_default_members(stack_class):
+    sentence = re.search(r"The default members are (.*?), which", stack_class.__doc__, re.S)
+    assert re.findall(r'"(\w+)"', sentence[1]) == list(MEMBERS)
+
+
+def test_user_guide_lists_the_default_members():
+    page = Path(__file__).parents[2] / "docs/user_guide/stacking.rst"
+    rows = re.findall(r'^``"(\w+)"``  ', page.read_text(encoding="utf-8"), re.M)
+    assert rows == list(MEMBERS)

@@ -254,8 +254,8 @@ class GaussianProcess(BasePredictor):
         linear = kernel.slope / d**0.5 * points
         noise_std = kernel.noise / weight.sqrt().unsqueeze(1)
 
-        # Random numbers are sample_conditionals function by function, and none depends on the query points: a
-        # function is the same at any points, and for any number of functions.
+        # Random numbers are generated function by function, and none depends on the query points.
+        # A function is therefore the same at any points, and for any number of functions.
         normal = partial(float64_normal, generator=generator)
         prior = x.new_empty(n, len(x), n_targets)
         residual = x.new_empty(n_rows, n, n_targets)

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.base.rows import Array
 from skbayes_sym.numerics.runtime import filters_lock
 from skbayes_sym.stacking.members.base import Member
 from skbayes_sym.stacking.predictors import Trees, TreesPredictor, join_trees
@@ -92,7 +91,7 @@ def convert_forest(forest: Any, n_classes: int) -> Trees:
     return join_trees(nodes, values, depth, rounds_to_float32=True)
 
 
-def average_out_of_bag(values: Tensor, is_out_of_bag: Array) -> Tensor:
+def average_out_of_bag(values: Tensor, is_out_of_bag: Tensor) -> Tensor:
     """Average over the trees that haven't seen a row, or over all trees if all have seen it.
 
     ``values`` (N, n_trees, V) and ``is_out_of_bag`` (N, n_trees) give averages (N, V).
