@@ -424,7 +424,9 @@ class BayesianMLPClassifier(TabularInputMixin, BayesianClassifierMixin, NetworkM
     samples_ : ndarray of shape (n_members, P')
         Weights of the ensemble's members, as trained.
     refitted_members_ : RefittedMembers
-        Normal laws of the weights of the linearised members, if they were refitted.
+        Normal distributions of the weights of the linearised members, with expansion point
+        ``.theta`` and mean ``.loc``, (n_members, P), and covariance ``diag(scale)^2 - root root'``.
+        None if the members are as trained.
     member_variance_scale_ : float
         Factor on the variance of the refitted members' logits in predictions.
     network_ : MLP
@@ -442,8 +444,7 @@ class BayesianMLPClassifier(TabularInputMixin, BayesianClassifierMixin, NetworkM
     member_network_ : MLP
         The members' architecture.
     variance_scale_ : float
-        Factor by which predictions multiply the variance of the logits. Exists only after
-        optimisation by Gauss-Newton steps.
+        Factor on the variance of the logits in predictions. Exists only if modes were fitted.
     n_modes_ : int
         Number of distinct modes, where symmetric copies count as one. This attribute and the arrays
         over modes exist after optimisation by Gauss-Newton steps.

@@ -534,8 +534,8 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
     relevance_ : ndarray of shape (n_modes, n_features)
         Prior scale of the weights of each column of ``X``. Exists only with ``prior=ARD()``.
     variance_scale_ : float
-        Factor by which predictions multiply the variance of the logits. Exists only after
-        optimisation by Gauss-Newton steps.
+        Factor on the variance of the logits in predictions. Exists only after optimisation by
+        Gauss-Newton steps.
     log_evidence_curve_ : ndarray of shape (n_updates,)
         Log evidence of the mode with the largest evidence, after each update of the
         hyperparameters.

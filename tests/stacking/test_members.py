@@ -136,7 +136,7 @@ def test_registered_members_are_fitted_weighted_and_pickled(name, stack_class, t
 
 @pytest.mark.usefixtures("registered_neighbours")
 def test_registered_members_belong_to_the_default_list():
-    with pytest.raises(ValueError, match="take one of .*'networks', 'neighbours'"):
+    with pytest.raises(ValueError, match=r"take one of .*'networks', 'neighbours'"):
         PredictiveStackingRegressor([("a", "unknown")]).fit(FLOWERS, FLOWERS[:, 0])
     assert list(PredictiveStackingRegressor()._make_members())[-1] == "neighbours"
 
