@@ -239,8 +239,8 @@ MUTANTS = [
         ("log_scale - 0.5 * n_params", "log_scale"),
         ("_order - float(values.min())", "_order"),
         ("or step % self._hold == 0", "or False"),
-        ("sub_(held * share)", "sub_(held)"),
-        ("addcmul_(scaled_loc, self._share)", "add_(scaled_loc)"),
+        ("sub_(held * weight)", "sub_(held)"),
+        ("addcmul_(scaled_loc, self._penalty_weight)", "add_(scaled_loc)"),
         ("self._next_check = step + self._period", "self._next_check = step"),
     ),
     *planted(
@@ -564,12 +564,12 @@ MUTANTS = [
         "variational/layerwise_posterior.py",
         "variational/test_layerwise.py",
         ("(LOG_2PI + 2.0 * self.log_noise)", "(LOG_2PI - 2.0 * self.log_noise)"),
-        ("- likelihood).mean() - log_hyperprior", "- likelihood).mean() + log_hyperprior"),
+        ("- log_evidence).mean() - log_hyperprior", "- log_evidence).mean() + log_hyperprior"),
     ),
     *planted(
         "variational/hidden_layers.py",
         "variational/test_layerwise.py",
-        ("2.0 * per_input(prior_scale, loc).log()", "per_input(prior_scale, loc).log()"),
+        ("2.0 * as_column(prior_scale, loc).log()", "as_column(prior_scale, loc).log()"),
     ),
     *planted(
         "linear/sites.py",
@@ -837,12 +837,12 @@ MUTANTS = [
         "variational/fit.py",
         "variational/test_objects.py",
         ("hold=symmetry_gap.hold", "hold=1"),
-        ("round(share * max_iter)", "round(share)"),
+        ("round(fraction * max_iter)", "round(fraction)"),
     ),
     *planted(
         "variational/fit.py",
         "variational/test_estimators.py",
-        ("if share > 0.95:", "if share < 0.95:"),
+        ("if ratio > 0.95:", "if ratio < 0.95:"),
     ),
     *planted(
         "variational/fit.py",

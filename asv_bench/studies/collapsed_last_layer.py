@@ -56,9 +56,9 @@ def gap_of(n_hidden_weights: int, n_draws: int = 4) -> UnitGap:
 class SymmetrizedLayerwiseElbo(LayerwiseElbo):
     """The bound of `LayerwiseElbo` for one hidden layer, with the gap of its units."""
 
-    def __init__(self, posterior: Any, *args: Any, **kwargs: Any) -> None:
-        super().__init__(posterior, *args, **kwargs)
-        self._n = posterior.hidden.layout.n_params // 2
+    def __init__(self, family: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(family, *args, **kwargs)
+        self._n = family.hidden.layout.n_params // 2
         self._gap = GatedGap(gap_of(self._n), generator=generator_from(1), hold=5)
 
     def __call__(self, step: int) -> torch.Tensor:
@@ -68,18 +68,18 @@ class SymmetrizedLayerwiseElbo(LayerwiseElbo):
         return loss - self._gap.add_gradient(loc, log_variance, self.gradient, step, share)
 
 
-def climb(self: Any, result: OptimiseResult) -> layerwise_vi.Climb:
-    """The bound that a start has reached, with the gap."""
-    plain = original_climb(self, result)
-    n = self.posterior.hidden.layout.n_params // 2
+def evaluate(self: Any, result: OptimiseResult) -> layerwise_vi.LayerwiseAscent:
+    """Evaluate the bound of a start, with the gap."""
+    plain = original_evaluate(self, result)
+    n = self.family.hidden.layout.n_params // 2
     loc, log_variance = (t.numpy() for t in result.params[: 2 * n].split(n))
     posterior = MeanFieldGaussian(loc, np.exp(0.5 * log_variance))
     gap = gap_of(n).estimate(posterior, 512, generator=generator_from(2))
     elbo = Estimate(plain.elbo.value + gap.value, plain.elbo.standard_error)
-    return plain._replace(reached=plain.reached + gap.value, elbo=elbo)
+    return plain._replace(objective=plain.objective + gap.value, elbo=elbo)
 
 
-original_climb = layerwise_vi.Setting.climb
+original_evaluate = layerwise_vi.LayerwiseProblem.evaluate
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def symmetrised() -> Iterator[None]:
     """Train and choose by the bound with the gap."""
     with (
         patch.object(layerwise_vi, "LayerwiseElbo", SymmetrizedLayerwiseElbo),
-        patch.object(layerwise_vi.Setting, "climb", climb),
+        patch.object(layerwise_vi.LayerwiseProblem, "evaluate", evaluate),
     ):
         yield
 

@@ -1,7 +1,7 @@
 """Deep ensembles: modes of the posterior from random starting points.
 
 * `estimators`: `DeepEnsembleRegressor` and `DeepEnsembleClassifier`
-* `fit`: train all members in one batched loop
+* `fit`: training of all members in one batched loop, and corrections of their uncertainty
 
-Predictions from weighted members are in `skbayes_sym.base.weighted_draws`.
+Predictions of weighted members are in `skbayes_sym.base.weighted_draws`.
 """

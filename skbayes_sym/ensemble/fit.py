@@ -336,8 +336,8 @@ class DeepEnsemble:
             Training data.
         model : Model
             Network, likelihood and prior of a member.
-        run : Run
-            Run of the fit, which knows the number of jobs.
+        progress : FitProgress
+            Progress of the fit, which knows the number of jobs.
 
         Returns
         -------
@@ -351,8 +351,8 @@ class DeepEnsemble:
             return members
         scale = compute_prior_scales(members, model)
         result = refitter.refit_members(members.theta, scale, data, model, progress.n_jobs)
-        scale_text = "members refitted as linearised networks, variance scale %g"
-        log_info(scale_text, result.variance_scale)
+        variance_scale = result.variance_scale
+        log_info("members refitted as linearised networks, variance scale %g", variance_scale)
         return replace(members, refit=result)
 
     def _require_curvature_memory(self, data: Training, model: Model) -> None:

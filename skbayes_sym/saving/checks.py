@@ -44,7 +44,7 @@ ARRAYS: dict[str, dict[str, str]] = {
     "RefittedMembers": {"theta": "f mp", "loc": "f mp", "root": "f mpr", "scale": "f mp"},
     "LaplacePosterior": {"loc": "f p", "positions": "i q"},
     "ModeMixture": {"loc": "f rp", "factor": "f rpp", "weight": "f r?"},
-    "Layerwise": {"last_scale": "f s?"},
+    "LayerwiseFamily": {"last_scale": "f s?"},
     "LayerwisePosterior": {"params": "f q", "x": "f nd", "y": "f nt", "weight": "f n"},
     "LowRankGaussian": {
         "loc": "f ck", "scale": "f k", "basis": "f kr?", "covariance": "f ee",
@@ -391,10 +391,10 @@ def _check_low_rank(value: Any, content: FileContent) -> None:
 
 
 def _check_layerwise(value: Any, content: FileContent) -> None:
-    parts = value.parts
-    agrees = value.x.shape[1] == parts.network.n_inputs
+    family = value.family
+    agrees = value.x.shape[1] == family.network.n_inputs
     _require(agrees, "LayerwisePosterior.x with a wrong number of columns")
-    n_inducing = getattr(parts.hidden, "n_inducing", 0)
+    n_inducing = getattr(family.hidden, "n_inducing", 0)
     agrees = n_inducing <= len(value.params)
     _require(agrees, "InducingHidden.n_inducing beyond the number of parameters")
 

@@ -46,7 +46,7 @@ NOUNS = {
     "laplace.class_predictive": "RefittedMembers",
     "laplace.posterior": "LaplacePosterior ModeMixture",
     "variational.hidden_layers": "MeanFieldHidden InducingHidden",
-    "variational.layerwise_posterior": "Layerwise LayerwisePosterior",
+    "variational.layerwise_posterior": "LayerwiseFamily LayerwisePosterior",
     "linear.low_rank": "LowRankGaussian",
     "base.stacking_weights": "Calibration NoiseShape ShapedPredictor",
     "base.posteriors": "MeanFieldGaussian GaussianRows MatrixPosterior",

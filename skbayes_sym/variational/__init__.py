@@ -3,14 +3,14 @@
 Mean-field posteriors with the symmetrised bound (Gelberg et al. 2024)
 
 * `estimators`: `SymmetrizedVIRegressor` and `SymmetrizedVIClassifier`
-* `gaps`: the ``gap`` parameter: the symmetry gap in training and in reported bounds
-* `fit`: starting points, objective, steps and final bounds
+* `gaps`: `Symmetrized`, and the estimates of the symmetry gap in training and in reported bounds
+* `fit`: starting points, ascent and reported bounds
 * `elbo`: the symmetrised bound and its gradient
-* `mean_field`: terms of the bounds from fresh draws, and predictions
+* `mean_field`: expected log likelihood by fresh draws, and predictions
 
 Posteriors of layers conditional on earlier layers (Kurle et al. 2022)
 
-* `layerwise`: `LayerwiseVIRegressor`
-* `hidden_layers`: posteriors of hidden layers: independent normals or global inducing points
-* `layerwise_posterior`: the posterior of the last layer, the bound, and the fitted state
+* `layerwise`: `LayerwiseVIRegressor` and its training
+* `hidden_layers`: posteriors of hidden layers, by independent normals or global inducing points
+* `layerwise_posterior`: the posterior of the last layer, the bound and the fitted posterior
 """

@@ -1,4 +1,4 @@
-"""Symmetrised variational inference: Gelberg et al. 2024 as scikit-learn estimators."""
+"""Scikit-learn estimators of symmetrised variational inference (Gelberg et al. 2024)."""
 
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
@@ -30,8 +30,8 @@ from skbayes_sym.models.priors import Prior
 from skbayes_sym.symmetry.gaps.gap import Gap
 from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.variational.fit import MeanFieldVI
-from skbayes_sym.variational.gaps import Symmetrized, symmetrized
-from skbayes_sym.variational.mean_field import MeanFieldPredictor, posterior_draws
+from skbayes_sym.variational.gaps import GROUP_CONSTRAINTS, Symmetrized, as_symmetrized
+from skbayes_sym.variational.mean_field import MeanFieldPredictor, WeightDrawsPredictor
 
 CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
@@ -39,13 +39,13 @@ CONSTRAINTS: dict[str, list[Any]] = {
     **STEP_CONSTRAINTS,
     **OBJECT_CONSTRAINTS,
     "max_iter": [StrOptions({"auto"}), *STEP_CONSTRAINTS["max_iter"]],
-    "symmetry": [*Symmetrized._parameter_constraints["group"], Symmetrized],
+    "symmetry": [*GROUP_CONSTRAINTS, Symmetrized],
 }
 
 
 @dataclass(eq=False, repr=False)
 class _SymmetrizedVI(NetworkEstimator):
-    """Base of the two: the method, the group and the predictor."""
+    """Base of both estimators: training method, symmetry group and predictor."""
 
     hidden_layer_sizes: Any = (50,)
     activation: str = "relu"
@@ -73,13 +73,14 @@ class _SymmetrizedVI(NetworkEstimator):
     _predict_seed_: ClassVar[int]
 
     def _symmetry_group(self, network: Network, prior: Prior) -> SymmetryGroup:
-        """A gap with a group of its own says which, unless ``symmetry`` does."""
-        scheme = symmetrized(self.symmetry)
-        group = scheme.gap.group if isinstance(scheme.gap, Gap) else scheme.group
-        return resolve_symmetry(group, network, prior)
+        """Group given by ``symmetry``, or that of a gap with its own group."""
+        scheme = as_symmetrized(self.symmetry)
+        if isinstance(scheme.gap, Gap):
+            return resolve_symmetry(scheme.gap.group, network, prior)
+        return resolve_symmetry(scheme.group, network, prior)
 
-    def _n_parallel_networks(self, n_weights: int) -> float:
-        """Draws of a large step."""
+    def _n_parallel_networks(self, _n_weights: int) -> float:
+        """Number of draws per step of a large problem."""
         n_weight_samples = resolve_adam(self.optimizer, VariationalAdam).n_weight_samples
         if not isinstance(n_weight_samples, str):
             return float(n_weight_samples)
@@ -87,41 +88,49 @@ class _SymmetrizedVI(NetworkEstimator):
 
     @property
     def _continues_fit(self) -> bool:
+        """Whether a fit continues from the result of the previous one."""
         adam = resolve_adam(self.optimizer, VariationalAdam)
         return adam.warm_start and self.__sklearn_is_fitted__()
 
     def _make_method(self) -> MeanFieldVI:
+        """Constructor parameters as a training method."""
         adam = resolve_adam(self.optimizer, VariationalAdam)
         max_iter = 1000 if isinstance(self.max_iter, str) else self.max_iter
         steps = StepConfig.from_optimizer(adam, max_iter, self.tol)
         start = self.posterior_ if self._continues_fit else None
         return MeanFieldVI(
-            symmetrized(self.symmetry).gap, steps, adam.init, adam.n_starts, start,
+            as_symmetrized(self.symmetry).gap,
+            steps,
+            adam.init,
+            adam.n_starts,
+            start,
             shares_steps=isinstance(self.max_iter, str),
-        )  # fmt: skip
+        )
 
     def predictor(self, like: Tensor) -> Predictor:
+        """Predictor that averages over draws, of the hidden units of an MLP or of the weights."""
         n = self.n_predict_samples
 
-        def make() -> Predictor:
-            distributions = (self.posterior_, self.fitted_likelihood)
+        def make_predictor() -> Predictor:
             network = self.network_
+            options: dict[str, Any] = {"n_draws": n, "seed": self._predict_seed_, "like": like}
             if isinstance(network, MLP):
-                return MeanFieldPredictor.of(
-                    network, *distributions, n_draws=n, seed=self._predict_seed_, like=like
+                return MeanFieldPredictor.from_posterior(
+                    network, self.posterior_, self.fitted_likelihood, **options
                 )
-            return posterior_draws(
-                network, *distributions, n_draws=n, seed=self._predict_seed_, like=like
+            return WeightDrawsPredictor.from_posterior(
+                network, self.posterior_, self.fitted_likelihood, **options
             )
 
-        return self._cached(f"{n} draws on {like.device}", make)
+        return self._cached(f"{n} draws on {like.device}", make_predictor)
 
     @property
     def symmetry_(self) -> SymmetryGroup:
+        """Subgroup of the network's symmetry group that leaves the prior invariant."""
         prior = self._make_prior(self.network_)
-        if symmetrized(self.symmetry).group is None:
+        if as_symmetrized(self.symmetry).group is None:
             return resolve_symmetry("auto", self.network_, prior)
-        return self._symmetry_group(self.network_, prior)
+        return self._group(self.network_, prior)
 
 
 @dataclass(eq=False, repr=False)
@@ -133,9 +142,9 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
 
     .. math:: E_q[\log p(y \mid w)] - KL[q \,\|\, p] + I(g; w),
 
-    the bound of q averaged over all exchanges (and sign flips) of hidden units (eq. 5 of the
-    paper). The bound of mean-field inference falls with each unit that it keeps apart. The mutual
-    information I makes up for that, so fewer units are switched off.
+    which is the bound of q averaged over all exchanges (and sign flips) of hidden units (eq. 5 of
+    the paper). The mean-field bound falls with each unit that q distinguishes from the others. The
+    mutual information I compensates for that, so that fewer units are switched off.
 
     Parameters
     ----------
@@ -143,40 +152,41 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         Widths of the hidden layers; ``()`` is a linear model.
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="relu"
         Activation of the hidden layers.
-        With an odd one (tanh, identity) the signs of hidden units are symmetries too.
+        With an odd activation (tanh, identity) sign flips of hidden units are symmetries, too.
     network : "mlp", torch.nn.Module or Network, default="mlp"
         "mlp" is a multilayer perceptron with ``hidden_layer_sizes`` and ``activation``. A torch
         module of Linear and Conv2d layers and elementwise activations defines the architecture. The
-        module is copied and its weights are initialised again. Its likelihood is averaged over
-        draws of all weights, and its group is what `symmetry_of` finds.
+        module is copied and its weights are initialised again. Its expected log likelihood is
+        estimated by draws of all weights, and `symmetry_of` determines its symmetry group.
     symmetry : str, SymmetryGroup, Symmetrized or None, default="auto"
-        Group the posterior is averaged over: "permutation" of hidden units, "sign_flip" of odd
-        ones, "signed_permutation" for both. "auto" takes all that the activation allows; None is
-        plain mean-field inference. An own group of `Units` must leave prior and function as they
-        are, which `fit` checks.
+        Group over which the posterior is averaged: "permutation" of hidden units, "sign_flip" of
+        hidden units with an odd activation, or "signed_permutation" for both. "auto" takes all
+        symmetries that the activation allows. None is plain mean-field inference. A user-defined
+        group of `Units` must leave the prior and the function invariant, which `fit` checks.
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs. "auto" is normal noise with standard
         deviation ``noise_std``. "heteroscedastic" is normal noise that depends on the input,
         "student_t" has heavy tails, and "poisson" and "negative_binomial" are for counts. These
         names stand for the objects in `skbayes_sym.models` with their default parameters.
     prior : "learn", float, sequence of float or Prior, default=1.0
-        Prior of the weights and biases, in standardised units: the standard deviation of normals,
-        one number, one per layer or one per parameter; or an object made of independent
-        normals. It must not tell the units of a layer apart. "learn" is ``LayerScales()``, one
-        learned scale per layer's weights and per layer's biases; ``ARD()`` learns one per column
-        of ``X`` besides: `relevance_`.
+        Prior of the weights and biases, in standardised units. A number is the standard deviation
+        of independent normals. A sequence has one number per layer or per parameter. An object must
+        consist of independent normals. The prior must be the same for all units of a layer. "learn"
+        is ``LayerScales()``, which learns one scale for each layer's weights and one for each
+        layer's biases. ``ARD()`` also learns one per column of ``X``, see `relevance_`.
     max_iter : int or "auto", default="auto"
-        Maximum number of optimiser steps, for each start; "auto" is 1000, or those of all starts in
-        one where steps take some of the rows or a layer has more than 20 units.
+        Maximum number of optimiser steps for each start. "auto" is 1000 steps. With minibatches or
+        a layer of more than 20 units, "auto" has a single start, which takes the steps of all.
     standardize : bool or {"X", "y"}, default=True
         Whether to standardise the columns of ``X`` and ``y`` before the fit. "X" and "y"
         standardise only one of them. Predictions and densities are in the units of ``y`` in any
         case.
     optimizer : "adam" or Adam, default="adam"
-        `~skbayes_sym.base.optimizers.VariationalAdam` says the step size, rows and draws per
-        step, where training starts and how often.
+        Adam with the default settings, or an object, such as
+        `~skbayes_sym.base.optimizers.VariationalAdam`, which sets the step size, the number of rows
+        and draws per step, and the kind and number of starts.
     n_predict_samples : int, default=200
-        Draws of the hidden units that predictions average; the same ones for every row.
+        Number of draws of the hidden units that predictions average. All rows share the draws.
     tol : float or None, default=0.001
         Training stops, in the second half of the steps, when the training ELBO gains less than this
         many nats per row from one tenth of ``max_iter`` to the next. None never stops.
@@ -189,38 +199,38 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
     verbose : int, default=0
         0 logs nothing above level DEBUG, 1 logs a summary to stderr, 2 also logs progress.
     noise_std : "learn", float or sequence of float, default="learn"
-        Standard deviation of the observation noise in the units of ``y``: one number, or one per
+        Standard deviation of the observation noise in the units of ``y``, one number or one per
         target. "learn" estimates it.
 
     Attributes
     ----------
     elbo_ : float
-        Symmetrised evidence lower bound, nats: `elbo_mean_field_` + `symmetry_gap_`, on log p(y |
-        X) at the learned noise and prior scales.
+        Symmetrised evidence lower bound in nats, `elbo_mean_field_` + `symmetry_gap_`. It bounds
+        log p(y | X) at the learned noise and prior scales.
     elbo_mean_field_ : float
-        Lower bound of the mean-field posterior alone.
+        Evidence lower bound of the mean-field posterior, without the gap.
     elbo_upper_ : float
-        `elbo_mean_field_` plus an upper bound on the gap: the symmetrised ELBO lies between `elbo_`
-        and it. No bound on the evidence.
+        `elbo_mean_field_` plus an upper bound on the gap. The exact symmetrised ELBO lies between
+        `elbo_` and this value, which is not a bound on the evidence.
     elbo_std_error_ : float
         Monte Carlo standard error of `elbo_`.
     symmetry_gap_ : float
-        Mutual information I(g; weights) in nats, or a lower bound on it, between 0 and log |G|.
+        Mutual information I(g; w) in nats, or a lower bound on it, between 0 and log |G|.
     saturation_ : float
-        `symmetry_gap_` / log |G|. Above 0.999 the symmetric modes don't overlap, and symmetrisation
-        only adds the constant log |G|. NaN with ``symmetry=None``.
+        `symmetry_gap_` / log |G|. Above 0.999 the symmetric modes hardly overlap, and
+        symmetrisation only adds the constant log |G|. NaN with ``symmetry=None``.
     elbo_curve_ : ndarray
         Training ELBO, averaged over blocks of steps.
     relevance_ : ndarray of shape (n_features,)
-        Prior scale of the weights of each column of ``X``; only under ``ARD()``.
+        Prior scale of the weights of each column of ``X``. Exists only with ``ARD()``.
     posterior_ : MeanFieldGaussian
         Base distribution q over the network's P weights, acting on standardised data:
         ``posterior_.loc``, ``.scale``, ``.sample(n, generator=...)``, ``.log_prob(theta)``. The
         flat order is layer by layer, W (out x in, row-major), then b. The symmetrised posterior
         predicts the same.
     symmetry_ : SymmetryGroup
-        Subgroup of the network's symmetry group that leaves the prior invariant; all of it where
-        ``symmetry=None``.
+        Subgroup of the network's symmetry group over which the posterior is averaged. With
+        ``symmetry=None`` it is the largest subgroup that leaves the prior invariant.
     noise_std_ : float or ndarray of shape (n_targets,)
         Standard deviation of the noise in the units of ``y``, or the scale parameter of another
         likelihood, if it has one.
@@ -252,20 +262,21 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
 
     See Also
     --------
-    SymmetrizedVIClassifier : The same for class labels.
-    LayerwiseVIRegressor : For wide networks: layers that depend on each other.
-    invariance_gap : The gap of a fitted posterior under all of its network's symmetry.
+    SymmetrizedVIClassifier : Symmetrised variational inference for classification.
+    LayerwiseVIRegressor : Posteriors of wide networks, whose layers depend on each other.
+    invariance_gap : Gap of a fitted posterior under the full symmetry group of its network.
 
     Notes
     -----
-    A step costs about twice a deterministic network's, plus O(d^2 p + d 2^d) for the exact gap of a
-    layer of d units with p weights each, unless the gap is saturated.
+    A step costs about twice a step of a deterministic network, plus O(d^2 p + d 2^d) for the exact
+    gap of a layer of d units with p weights each, unless the gap is saturated.
 
-    The bounds are evaluated in float64 with fresh draws, the gap exactly up to 10 units a layer (20
-    where ``gap`` is exact there), by 64 permutations beyond.
+    The bounds are evaluated in float64 with fresh draws. The gap is exact for layers of up to 10
+    units (up to 20 if ``gap`` is exact there) and estimated by 64 permutations for wider layers.
 
-    Corrected against the paper: the signs in Theorem 4.3 and in the minibatch ELBO, permutations
-    drawn without replacement, sign flips of odd units.
+    The implementation differs from the paper in these points: the signs in Theorem 4.3 and in the
+    minibatch ELBO are corrected, permutations are drawn without replacement, and sign flips of odd
+    units are included.
 
     References
     ----------
@@ -294,6 +305,7 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
     }
 
     def _default_likelihood(self, data: Training) -> Likelihood:
+        """Normal noise, which starts at that of the previous fit if the fit continues."""
         previous = np.atleast_1d(self.noise_std_) if self._continues_fit else None
         return gaussian_noise(self.noise_std, data, previous)
 
@@ -311,37 +323,38 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
         Widths of the hidden layers; ``()`` is a linear model.
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="relu"
         Activation of the hidden layers.
-        With an odd one (tanh, identity) the signs of hidden units are symmetries too.
+        With an odd activation (tanh, identity) sign flips of hidden units are symmetries, too.
     network : "mlp", torch.nn.Module or Network, default="mlp"
         "mlp" is a multilayer perceptron with ``hidden_layer_sizes`` and ``activation``. A torch
         module of Linear and Conv2d layers and elementwise activations defines the architecture. The
-        module is copied and its weights are initialised again. Its likelihood is averaged over
-        draws of all weights, and its group is what `symmetry_of` finds.
+        module is copied and its weights are initialised again. Its expected log likelihood is
+        estimated by draws of all weights, and `symmetry_of` determines its symmetry group.
     symmetry : str, SymmetryGroup, Symmetrized or None, default="auto"
-        Group the posterior is averaged over: "permutation" of hidden units, "sign_flip" of odd
-        ones, "signed_permutation" for both. "auto" takes all that the activation allows; None is
-        plain mean-field inference. An own group of `Units` must leave prior and function as they
-        are, which `fit` checks.
+        Group over which the posterior is averaged: "permutation" of hidden units, "sign_flip" of
+        hidden units with an odd activation, or "signed_permutation" for both. "auto" takes all
+        symmetries that the activation allows. None is plain mean-field inference. A user-defined
+        group of `Units` must leave the prior and the function invariant, which `fit` checks.
     likelihood : str or Likelihood, default="auto"
         Distribution of a class given the network's outputs. "auto" is ``Categorical()``, the
         softmax of one output per class. "bernoulli" is the logistic function of a single output,
         for two classes.
     prior : "learn", float, sequence of float or Prior, default=1.0
-        Prior of the weights and biases, in standardised units: the standard deviation of normals,
-        one number, one per layer or one per parameter; or an object made of independent
-        normals. It must not tell the units of a layer apart. "learn" is ``LayerScales()``, one
-        learned scale per layer's weights and per layer's biases; ``ARD()`` learns one per column
-        of ``X`` besides: `relevance_`.
+        Prior of the weights and biases, in standardised units. A number is the standard deviation
+        of independent normals. A sequence has one number per layer or per parameter. An object must
+        consist of independent normals. The prior must be the same for all units of a layer. "learn"
+        is ``LayerScales()``, which learns one scale for each layer's weights and one for each
+        layer's biases. ``ARD()`` also learns one per column of ``X``, see `relevance_`.
     max_iter : int or "auto", default="auto"
-        Maximum number of optimiser steps, for each start; "auto" is 1000, or those of all starts in
-        one where steps take some of the rows or a layer has more than 20 units.
+        Maximum number of optimiser steps for each start. "auto" is 1000 steps. With minibatches or
+        a layer of more than 20 units, "auto" has a single start, which takes the steps of all.
     standardize : bool, default=True
         Whether to standardise the columns of ``X`` before the fit.
     optimizer : "adam" or Adam, default="adam"
-        `~skbayes_sym.base.optimizers.VariationalAdam` says the step size, rows and draws per
-        step, where training starts and how often.
+        Adam with the default settings, or an object, such as
+        `~skbayes_sym.base.optimizers.VariationalAdam`, which sets the step size, the number of rows
+        and draws per step, and the kind and number of starts.
     n_predict_samples : int, default=200
-        Draws of the hidden units that predictions average; the same ones for every row.
+        Number of draws of the hidden units that predictions average. All rows share the draws.
     tol : float or None, default=0.001
         Training stops, in the second half of the steps, when the training ELBO gains less than this
         many nats per row from one tenth of ``max_iter`` to the next. None never stops.
@@ -357,32 +370,32 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
     Attributes
     ----------
     elbo_ : float
-        Symmetrised evidence lower bound, nats: `elbo_mean_field_` + `symmetry_gap_`, on log p(y |
-        X) at the learned noise and prior scales.
+        Symmetrised evidence lower bound in nats, `elbo_mean_field_` + `symmetry_gap_`. It bounds
+        log p(y | X) at the learned noise and prior scales.
     elbo_mean_field_ : float
-        Lower bound of the mean-field posterior alone.
+        Evidence lower bound of the mean-field posterior, without the gap.
     elbo_upper_ : float
-        `elbo_mean_field_` plus an upper bound on the gap: the symmetrised ELBO lies between `elbo_`
-        and it. No bound on the evidence.
+        `elbo_mean_field_` plus an upper bound on the gap. The exact symmetrised ELBO lies between
+        `elbo_` and this value, which is not a bound on the evidence.
     elbo_std_error_ : float
         Monte Carlo standard error of `elbo_`.
     symmetry_gap_ : float
-        Mutual information I(g; weights) in nats, or a lower bound on it, between 0 and log |G|.
+        Mutual information I(g; w) in nats, or a lower bound on it, between 0 and log |G|.
     saturation_ : float
-        `symmetry_gap_` / log |G|. Above 0.999 the symmetric modes don't overlap, and symmetrisation
-        only adds the constant log |G|. NaN with ``symmetry=None``.
+        `symmetry_gap_` / log |G|. Above 0.999 the symmetric modes hardly overlap, and
+        symmetrisation only adds the constant log |G|. NaN with ``symmetry=None``.
     elbo_curve_ : ndarray
         Training ELBO, averaged over blocks of steps.
     relevance_ : ndarray of shape (n_features,)
-        Prior scale of the weights of each column of ``X``; only under ``ARD()``.
+        Prior scale of the weights of each column of ``X``. Exists only with ``ARD()``.
     posterior_ : MeanFieldGaussian
         Base distribution q over the network's P weights, acting on standardised data:
         ``posterior_.loc``, ``.scale``, ``.sample(n, generator=...)``, ``.log_prob(theta)``. The
         flat order is layer by layer, W (out x in, row-major), then b. The symmetrised posterior
         predicts the same.
     symmetry_ : SymmetryGroup
-        Subgroup of the network's symmetry group that leaves the prior invariant; all of it where
-        ``symmetry=None``.
+        Subgroup of the network's symmetry group over which the posterior is averaged. With
+        ``symmetry=None`` it is the largest subgroup that leaves the prior invariant.
     feature_importances_ : ndarray of shape (n_features,)
         Mean of `relevance_` over modes, scaled to a sum of 1.
     prior_scale_ : ndarray of shape (n_groups,)
@@ -408,13 +421,13 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
 
     See Also
     --------
-    SymmetrizedVIRegressor : The same for numbers.
-    invariance_gap : The gap of a fitted posterior under all of its network's symmetry.
+    SymmetrizedVIRegressor : Symmetrised variational inference for regression.
+    invariance_gap : Gap of a fitted posterior under the full symmetry group of its network.
 
     Notes
     -----
-    Costs, bounds, what is corrected against the paper and the paper itself are as in
-    `SymmetrizedVIRegressor`.
+    `SymmetrizedVIRegressor` describes the costs, the bounds and the differences from the paper, and
+    cites the paper.
 
     Examples
     --------
@@ -427,6 +440,7 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
     """
 
     def _make_likelihood(self, data: Training) -> Likelihood:
+        """Likelihood, which must not have free parameters."""
         likelihood = super()._make_likelihood(data)
         if likelihood.n_params:
             raise ValueError(

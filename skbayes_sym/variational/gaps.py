@@ -1,7 +1,7 @@
-"""The symmetry gap by name or as an object: what is trained on, and what is reported."""
+"""Estimates of the symmetry gap, in training and for the reported bounds."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 from sklearn.base import BaseEstimator
 
@@ -23,10 +23,10 @@ from skbayes_sym.symmetry.group import SymmetryGroup
 
 __all__ = ["Symmetrized"]
 
-EXACT_WIDTH = 10  # units of a layer that are summed exactly, O(d 2^d), unless more are asked for
-WIDE = 100  # units beyond which permanents cost more than the network's steps
+EXACT_WIDTH = 10  # widest layer whose permutations are summed exactly by default, O(d 2^d)
+WIDE = 100  # width above which permanents cost more than the steps of the network
 
-GivenGap = str | PermanentEstimate | Gap[MeanField]
+GapLike = str | PermanentEstimate | Gap[MeanField]
 
 GAPS: dict[str, PermanentEstimate] = {
     "auto": ExactUpTo(EXACT_WIDTH, Soules(tighten=False)),
@@ -36,154 +36,210 @@ GAPS: dict[str, PermanentEstimate] = {
     "soules": Soules(),
 }
 
+GROUP_CONSTRAINTS: list[Any] = [
+    StrOptions({"auto", "permutation", "signed_permutation", "sign_flip"}),
+    HasMethods(["act", "generators"]),
+    None,
+]
+
 
 @dataclass(eq=False, repr=False)
 class Symmetrized(BaseEstimator):
-    """The group that a posterior is averaged over, and how its gap is computed in training.
+    """Group over which a posterior is averaged, and the estimate of its gap in training.
 
     Parameters
     ----------
     group : str, SymmetryGroup or None, default="auto"
-        As ``symmetry`` of `SymmetrizedVIRegressor`.
+        Group, as for the parameter ``symmetry`` of `SymmetrizedVIRegressor`.
     gap : str, PermanentEstimate or Gap, default="auto"
-        "auto": a permanent in full, O(d 2^d), up to 10 units a layer, Soules' lower bound without
-        its tightening, O(d^2 log d), beyond; its gradient stands for 5 steps (from 4 draws) up to
-        10 units, for 3 beyond 20, for 10 beyond 100. All others are computed at every step:
-        "exact", "importance" (a lower bound from K = 16 permutations, O(K d^2)), "infonce" (the
-        paper's estimator), "soules" (tightened). Objects set more:
-        ``ExactUpTo(14, Importance(64))``, ``InfoNCE(20)``, one of yours, or a gap with a group of
-        its own.
+        Estimate of the gap.
+
+        * "auto": exact permanents, O(d 2^d), of layers of up to 10 units, and Soules' lower bound
+          without tightening, O(d^2 log d), of wider layers. Gradients are reused for 5 steps up to
+          10 units (from 4 times as many draws), for 3 steps above 20 units, and for 10 steps above
+          100 units. All other estimates are computed at every step.
+        * "exact": exact permanents of layers of up to 20 units.
+        * "importance": a lower bound from K = 16 permutations, O(K d^2).
+        * "infonce": the estimator of Gelberg et al. (2024).
+        * "soules": Soules' lower bound with tightening.
+        * An object with other settings, such as ``ExactUpTo(14, Importance(64))`` or
+          ``InfoNCE(20)``, a user-defined estimate of permanents, or a gap with its own group.
     """
 
     group: str | SymmetryGroup | None = "auto"
-    gap: GivenGap = "auto"
+    gap: GapLike = "auto"
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "group": [
-            StrOptions({"auto", "permutation", "signed_permutation", "sign_flip"}),
-            HasMethods(["act", "generators"]),
-            None,
-        ],
+        "group": GROUP_CONSTRAINTS,
         "gap": [StrOptions(set(GAPS)), callable, HasMethods(["estimate", "value_and_gradients"])],
     }
 
+    def check(self) -> Self:
+        """Validate the parameters.
 
-def symmetrized(symmetry: "str | SymmetryGroup | Symmetrized | None") -> Symmetrized:
-    """``symmetry`` as an object; a ValueError if its parameters don't go together."""
+        Returns
+        -------
+        Symmetrized
+            The object itself.
+
+        Raises
+        ------
+        ValueError
+            If a parameter is invalid or the two don't go together.
+        """
+        self._validate_params()
+        if isinstance(self.gap, Gap) and self.group != "auto":
+            raise ValueError(
+                f"symmetry={self.group!r}, but gap={type(self.gap).__name__} has a group of its "
+                "own: leave symmetry='auto'."
+            )
+        if self.group is None and self.gap != "auto":
+            raise ValueError(
+                f"gap={self.gap!r} does not apply: symmetry=None averages over nothing. Leave gap "
+                "at its default, or use symmetry='auto'."
+            )
+        return self
+
+
+def as_symmetrized(symmetry: "str | SymmetryGroup | Symmetrized | None") -> Symmetrized:
+    """Convert the parameter ``symmetry`` to a valid object."""
     scheme = symmetry if isinstance(symmetry, Symmetrized) else Symmetrized(symmetry)
-    scheme._validate_params()
-    if isinstance(scheme.gap, Gap) and scheme.group != "auto":
-        raise ValueError(
-            f"symmetry={scheme.group!r}, but gap={type(scheme.gap).__name__} has a group of its "
-            "own: leave symmetry='auto'."
-        )
-    if scheme.group is None and scheme.gap != "auto":
-        raise ValueError(
-            f"gap={scheme.gap!r} does not apply: symmetry=None averages over nothing. Leave gap at "
-            "its default, or use symmetry='auto'."
-        )
-    return scheme
+    return scheme.check()
 
 
 @dataclass(frozen=True)
 class SymmetryGap:
-    """How the gap under a group is estimated.
+    """Estimates of the symmetry gap under a group.
 
-    ``given``: a name among `GAPS`, an estimate of permanents, or a gap with a group of its own.
-    Raises ValueError if it bounds the gap from above, or ``"exact"`` was asked for and a layer is
-    too wide. Raises TypeError if the group isn't made of units and ``given`` is no gap of its own.
+    Parameters
+    ----------
+    gap : str, PermanentEstimate or Gap
+        A name in `GAPS`, an estimate of permanents, or a gap with its own group.
+    group : SymmetryGroup
+        Group over which the posterior is averaged.
+
+    Raises
+    ------
+    ValueError
+        If ``gap`` is an upper bound, or "exact" with a layer that is too wide.
+    TypeError
+        If the group doesn't act on units and ``gap`` doesn't have its own group.
     """
 
-    given: GivenGap
+    gap: GapLike
     group: SymmetryGroup
 
     def __post_init__(self) -> None:
-        if self._own is None:
+        if self._custom_gap is None:
             try:
                 unit_tables(self.group)
             except TypeError as error:
                 raise TypeError(
-                    f"symmetry={type(self.group).__name__} with gap={self.given!r}: {error} "
+                    f"symmetry={type(self.group).__name__} with gap={self.gap!r}: {error} "
                     "For another group give gap=, an object with a `group` of its own, and leave "
                     "symmetry='auto'."
                 ) from error
-        if isinstance(self.given, str):
-            if self.given == "exact" and self._widest > MAX_EXACT_WIDTH:
+        if isinstance(self.gap, str):
+            if self.gap == "exact" and self._max_width > MAX_EXACT_WIDTH:
                 raise ValueError(
-                    f"gap='exact' sums over 2^width subsets, too many for width {self._widest}: "
+                    f"gap='exact' sums over 2^width subsets, too many for width {self._max_width}: "
                     f"use at most {MAX_EXACT_WIDTH} units a layer or gap='auto'."
                 )
-        elif self.given.side == "upper":
-            raise ValueError(f"gap={self.given!r} bounds the gap from above: train on a lower one.")
+        elif self.gap.side == "upper":
+            raise ValueError(f"gap={self.gap!r} bounds the gap from above: train on a lower one.")
 
     @property
-    def _widest(self) -> int:
-        """Exchangeable units of the widest layer."""
+    def _max_width(self) -> int:
+        """Largest number of exchangeable units in a layer."""
         return max((table.widest for table in unit_tables(self.group)), default=0)
 
     @property
     def n_draws(self) -> int:
-        """Draws of the reported bounds: fewer of wide layers, whose draws scatter less."""
-        if self._own:
+        """Number of draws for the reported bounds; wide layers, which scatter less, need fewer."""
+        if self._custom_gap:
             return 128
         n_entries = max(table.n_scores for table in unit_tables(self.group))
-        most = 1024 if self._widest <= EXACT_WIDTH else 128
-        return max(4 if self._widest > WIDE else 16, min(most, (1 << 17) // n_entries))
+        n_draws = (1 << 17) // n_entries
+        if self._max_width <= EXACT_WIDTH:
+            return max(16, min(1024, n_draws))
+        if self._max_width <= WIDE:
+            return max(16, min(128, n_draws))
+        return max(4, min(128, n_draws))
 
     @property
     def hold(self) -> int:
-        """StepConfig that a gradient stands for, so that a step costs at most three plain ones.
+        """Number of steps that reuse a gradient, so that a step costs at most three plain ones.
 
-        At 11 to 20 units a held gradient of Soules' bound lost 7 nats, beyond none.
+        With 11 to 20 units a reused gradient of Soules' bound lost 7 nats. With more it lost none.
         """
-        if self.given != "auto" or EXACT_WIDTH < self._widest <= 20:
+        if self.gap != "auto" or EXACT_WIDTH < self._max_width <= 20:
             return 1
-        return 5 if self._widest <= EXACT_WIDTH else 3 if self._widest <= WIDE else 10
+        if self._max_width <= EXACT_WIDTH:
+            return 5
+        if self._max_width <= WIDE:
+            return 3
+        return 10
 
     @property
-    def takes_several(self) -> bool:
+    def is_batched(self) -> bool:
         """Whether `trained` takes several posteriors at once."""
-        return self._own is None
+        return self._custom_gap is None
 
     @property
-    def _own(self) -> Gap[MeanField] | None:
-        return self.given if isinstance(self.given, Gap) else None
+    def _custom_gap(self) -> Gap[MeanField] | None:
+        """The user's gap with its own group, or None."""
+        return self.gap if isinstance(self.gap, Gap) else None
 
     @property
     def _permanent(self) -> PermanentEstimate:
-        return cast(PermanentEstimate, GAPS.get(cast(str, self.given), self.given))
+        """Estimate of permanents by name or as an object."""
+        return cast(PermanentEstimate, GAPS.get(cast(str, self.gap), self.gap))
 
     def trained(self, n_draws: int) -> Gap[MeanField]:
-        """Gap that training adds to the ELBO, from ``n_draws`` draws a step.
+        """Gap that training adds to the ELBO, with ``n_draws`` draws per step.
 
-        Four times as many of a permanent that is held: its noise is kept for five steps, and at ten
-        units four draws cost a tenth more than one. They raised the bound by .8 nats.
+        An exact permanent that is reused for five steps gets four times as many draws, because its
+        noise is reused, too. With ten units four draws cost a tenth more than one. They raised the
+        bound by 0.8 nats.
         """
-        if self.hold > 1 and self._widest <= EXACT_WIDTH:
+        if self.hold > 1 and self._max_width <= EXACT_WIDTH:
             n_draws = 4 * n_draws
-        return self._own or UnitGap(self.group, self._permanent, n_draws=n_draws)
+        return self._custom_gap or UnitGap(self.group, self._permanent, n_draws=n_draws)
 
     @property
     def certificate(self) -> UnitGap | None:
-        """A gap never above the true one at any draw: says when there is nothing left to train."""
-        return None if self._own else UnitGap(self.group, Soules(tighten=False))
+        """Gap that is never above the true one at any draw, which certifies that it is saturated.
+
+        None for a gap with its own group.
+        """
+        return None if self._custom_gap else UnitGap(self.group, Soules(tighten=False))
 
     @property
     def reported(self) -> tuple[Gap[MeanField], Gap[MeanField] | None]:
-        """A lower and an upper bound, whatever was trained on; None where nobody knows one.
+        """Lower and upper bound to report, whatever training used; None if no bound is known.
 
-        Exact where training was, else up to `EXACT_WIDTH` units.
+        Both are exact if the training gap was, and for layers of at most `EXACT_WIDTH` units.
         """
-        if self._own:
-            return self._own, self._own if self._own.side == "exact" else None
+        if self._custom_gap:
+            is_exact = self._custom_gap.side == "exact"
+            return self._custom_gap, self._custom_gap if is_exact else None
         permanent = self._permanent
-        width = permanent.max_width if isinstance(permanent, ExactUpTo) else 0
-        width = max(EXACT_WIDTH, width)
-        # Of wide layers 64 permutations raise the bound by at most log 32 over 2, at 32 times the
-        # cost, and any number of rounds gives an upper bound: 5 gain 3 nats over 2 at 600 units.
-        is_wide = self._widest > WIDE
-        below: PermanentEstimate = ExactUpTo(width, Importance(2 if is_wide else 64))
-        above: PermanentEstimate = ExactUpTo(width, Bethe(2) if is_wide else Bethe())
-        if permanent.side == "exact" or self._widest <= width:
-            below = above = permanent if permanent.side == "exact" else Exact()
+        if permanent.side == "exact":
+            return UnitGap(self.group, permanent), UnitGap(self.group, permanent, bound="upper")
+
+        width = EXACT_WIDTH
+        if isinstance(permanent, ExactUpTo):
+            width = max(width, permanent.max_width)
+        if self._max_width <= width:
+            return UnitGap(self.group, Exact()), UnitGap(self.group, Exact(), bound="upper")
+        # In wide layers 64 permutations would raise the lower bound by at most log 32 over that of
+        # 2, at 32 times the cost. Any number of Bethe rounds gives an upper bound; at 600 units 5
+        # rounds gain 3 nats over 2.
+        importance = Importance(64)
+        bethe = Bethe()
+        if self._max_width > WIDE:
+            importance = Importance(2)
+            bethe = Bethe(2)
+        below = ExactUpTo(width, importance)
+        above = ExactUpTo(width, bethe)
         return UnitGap(self.group, below), UnitGap(self.group, above, bound="upper")

@@ -1,4 +1,4 @@
-"""Layerwise variational inference of wide networks as a scikit-learn estimator."""
+"""Layerwise variational inference of wide networks: training and scikit-learn estimator."""
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -52,36 +52,67 @@ from skbayes_sym.variational.hidden_layers import (
     MeanFieldHidden,
 )
 from skbayes_sym.variational.layerwise_posterior import (
-    Layerwise,
     LayerwiseElbo,
+    LayerwiseFamily,
     LayerwisePosterior,
     LayerwisePredictor,
     LayerwisePrior,
 )
 
 
-class Climb(NamedTuple):
-    """Result of one start."""
+class LayerwiseAscent(NamedTuple):
+    """Result of one start.
+
+    Attributes
+    ----------
+    result : OptimiseResult
+        Result of the optimiser.
+    objective : float
+        ELBO plus log hyperprior, by which starts are compared.
+    elbo : Estimate
+        ELBO in nats, with targets in scaled units.
+    """
 
     result: OptimiseResult
-    reached: float  # the ELBO and the hyperprior
-    elbo: Estimate  # scaled units
+    objective: float
+    elbo: Estimate
 
 
 @dataclass(frozen=True, eq=False)
 class LayerwiseFit:
-    """Result of layerwise training, final or so far, in scaled units."""
+    """Result of layerwise training, final or in the middle of training, in scaled units.
+
+    Attributes
+    ----------
+    posterior : LayerwisePosterior
+        Posterior of the weights.
+    noise_std : ndarray of shape (T,)
+        Standard deviations of the noise.
+    prior : GroupScalePrior
+        Prior at the learned scales.
+    predict_seed : int
+        Seed of the draws that predictions average.
+    elbo : Estimate, optional
+        ELBO in nats. None before training has ended.
+    loss_curve : list of float, optional
+        Mean loss per block of steps. None before training has ended.
+    n_iter : int
+        Number of steps.
+    stop_reason : str
+        Reason why training stopped.
+    """
 
     posterior: LayerwisePosterior
-    noise_std: Array  # (T,)
-    prior: GroupScalePrior  # at the scales found
+    noise_std: Array
+    prior: GroupScalePrior
     predict_seed: int
-    elbo: Estimate | None = None  # once training has ended
+    elbo: Estimate | None = None
     loss_curve: list[float] | None = None
     n_iter: int = 0
     stop_reason: StopReason = "max_iter"
 
-    def attributes(self, data: Training, model: Model) -> dict[str, Any]:
+    def attributes(self, data: Training, _model: Model) -> dict[str, Any]:
+        """Fitted attributes of the estimator by name."""
         assert data.y_scaling is not None
         noise = self.noise_std * data.y_scaling.scale
         attributes: dict[str, Any] = {
@@ -100,7 +131,7 @@ class LayerwiseFit:
 
 
 class LayerwiseSeeds(NamedTuple):
-    """Seeds, one for each purpose."""
+    """One seed for each purpose."""
 
     start: int
     training: int
@@ -108,174 +139,226 @@ class LayerwiseSeeds(NamedTuple):
     bound: int
 
 
-class Setting(NamedTuple):
-    """Constants of a fit: forms of posterior and prior, rows in float64, seeds."""
+class LayerwiseProblem(NamedTuple):
+    """Everything about a fit that training doesn't change.
 
-    posterior: Layerwise
+    Attributes
+    ----------
+    family : LayerwiseFamily
+        Variational family.
+    prior : LayerwisePrior
+        Prior scales, fixed or learned.
+    rows : Data
+        Training data in float64.
+    seeds : LayerwiseSeeds
+        Seeds by purpose.
+    """
+
+    family: LayerwiseFamily
     prior: LayerwisePrior
     rows: Data
     seeds: LayerwiseSeeds
 
     def start(self, likelihood: Likelihood, *, at_prior: bool) -> Tensor:
         """Starting point: concentrated, or as wide as the prior."""
-        posterior = self.posterior
         rows = self.rows
         generator = generator_from(self.seeds.start)
-        hidden = posterior.hidden.start(rows, at_prior=at_prior, generator=generator)
+        hidden = self.family.hidden.start(rows, at_prior=at_prior, generator=generator)
         log_noise = likelihood.noise_scale.log().to(rows.x)
         if likelihood.n_params:
-            spread = rows.y.std(0) if len(rows.y) > 1 else torch.ones_like(log_noise)
-            # Most fits end below a tenth.
+            spread = torch.ones_like(log_noise)
+            if len(rows.y) > 1:
+                spread = rows.y.std(0)
+            # Most fits end below a tenth of the targets' spread.
             log_noise = torch.where(spread > 0.0, 0.1 * spread, 1.0).log()
         return torch.cat([hidden, log_noise, self.prior.start.to(rows.x)]).clone()
 
-    def climb(self, result: OptimiseResult) -> Climb:
-        """Bound that a start has reached, by 128 fresh draws."""
+    def evaluate(self, result: OptimiseResult) -> LayerwiseAscent:
+        """Evaluate the bound of a start with 128 fresh draws."""
         generator = generator_from(self.seeds.bound, result.params.device)
         variational, hyper = self.prior.split(result.params)
-        posterior = self.posterior.under(self.prior.layer_scales(hyper))
-        widest = max(self.posterior.network.sizes)
-        size = n_rows_per_block(1 << 22, len(self.rows.x) * widest)  # draws of a block, by features
+        family = self.family.with_prior_scale(self.prior.layer_scales(hyper))
+        max_width = max(self.family.network.sizes)
+        size = n_rows_per_block(1 << 22, len(self.rows.x) * max_width)  # draws in a block
         values: list[Tensor] = []
         for start in range(0, 128, size):
             n_draws = min(size, 128 - start)
-            likelihood, kl = posterior.terms(variational, self.rows, n_draws, generator=generator)
-            values.append(likelihood - kl)
+            log_evidence, kl = family.elbo_terms(
+                variational, self.rows, n_draws, generator=generator
+            )
+            values.append(log_evidence - kl)
         elbo = mean_and_error(torch.cat(values))
-        return Climb(result, elbo.value + float(self.prior.scales.log_hyperprior(hyper)), elbo)
+        objective = elbo.value + float(self.prior.scales.log_hyperprior(hyper))
+        return LayerwiseAscent(result, objective, elbo)
 
-    def found(
-        self, params: Tensor, best: Climb | None = None, stopped: StopReason = "max_iter"
+    def read_fit(
+        self, params: Tensor, best: LayerwiseAscent | None = None, stopped: StopReason = "max_iter"
     ) -> LayerwiseFit:
-        """Result as arrays, in the middle of training (for callbacks) or at its end."""
+        """Read a vector, in the middle of training (for callbacks) or at its end.
+
+        Parameters
+        ----------
+        params : Tensor
+            Vector of the optimiser.
+        best : LayerwiseAscent, optional
+            Selected start. None in the middle of training.
+        stopped : str
+            Reason why training stopped.
+
+        Returns
+        -------
+        LayerwiseFit
+            Fit with arrays in place of tensors.
+        """
         variational, hyper = (t.cpu() for t in self.prior.split(params.detach()))
         scales = [scale.numpy() for scale in self.prior.layer_scales(hyper)]
         arrays = [t.cpu().numpy().copy() for t in (variational, *self.rows)]
-        kept = LayerwisePosterior(self.posterior.under(scales), *arrays)
-        noise_std = self.posterior.split(variational)[1].exp().numpy()
+        posterior = LayerwisePosterior(self.family.with_prior_scale(scales), *arrays)
+        noise_std = self.family.split(variational)[1].exp().numpy()
         prior = self.prior.scales
-        prior = replace(prior, hyper=hyper.clone()) if prior.is_learned else prior
-        fitted = LayerwiseFit(kept, noise_std, prior, self.seeds.predict)
+        if prior.is_learned:
+            prior = replace(prior, hyper=hyper.clone())
+        fit = LayerwiseFit(posterior, noise_std, prior, self.seeds.predict)
         if best is None:
-            return fitted
-        result = best.result
+            return fit
         return replace(
-            fitted, elbo=best.elbo, loss_curve=result.loss_curve, n_iter=result.n_iter,
+            fit,
+            elbo=best.elbo,
+            loss_curve=best.result.loss_curve,
+            n_iter=best.result.n_iter,
             stop_reason=stopped,
-        )  # fmt: skip
+        )
 
 
 RandomState = int | np.random.RandomState | None
 
-_ENDS_THE_FIT = {"callback", "interrupted"}  # the other start isn't tried then
+_EARLY_STOPS = {"callback", "interrupted"}  # reasons to skip the second start
 
 
 @dataclass(frozen=True, eq=False)
 class LayerwiseVI:
-    """Layers conditional on the ones sampled before (see `skbayes_sym.variational`).
+    """Variational inference with layers conditional on the layers sampled before them.
 
-    Training starts once concentrated and once at the prior, ``max_iter`` steps each, and keeps
-    the higher bound.
+    Training starts once concentrated and once at the prior, takes ``max_iter`` steps from each, and
+    keeps the result with the higher bound.
+
+    Parameters
+    ----------
+    hidden_posterior : "mean_field", "global_inducing" or int
+        Posteriors of the hidden layers. An int is the number of inducing points.
+    steps : StepConfig
+        Number of steps, step sizes, draws and tolerance.
     """
 
     requirements: ClassVar[Requirements] = Requirements(
         NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED_PRIOR
     )
 
-    hidden_posterior: str | int  # "mean_field", "global_inducing", or how many inducing points
+    hidden_posterior: str | int
     steps: StepConfig
 
     def fit(self, data: Training, model: Model, progress: FitProgress) -> LayerwiseFit:
-        asked = self.steps.batch_size
-        if not isinstance(asked, str) and asked < data.n_rows:
+        """Train both starts and return the one with the better bound."""
+        batch_size = self.steps.batch_size
+        if not isinstance(batch_size, str) and batch_size < data.n_rows:
             raise ValueError(
-                f"batch_size={asked}, but the last layer is integrated out given all "
+                f"batch_size={batch_size}, but the last layer is integrated out given all "
                 f"{data.n_rows} distinct rows at every step. Use batch_size='auto'."
             )
         prior = LayerwisePrior(require_mlp(model.network), group_scales(model.prior))
-        posterior = self._posterior(prior, data.n_rows)
+        family = self._family(prior, data.n_rows)
         seeds = LayerwiseSeeds(*spawn_seeds(data.seed, len(LayerwiseSeeds._fields)))
-        setting = Setting(posterior, prior, data.double_data, seeds)
-        climbs: list[Climb] = []
+        problem = LayerwiseProblem(family, prior, data.double_data, seeds)
         tol = self.steps.absolute_tol(data.total_weight)
+        # The step size falls as half a cosine.
+        schedule = Schedule(self.steps.max_iter, tol, lambda t: 0.5 * (1.0 + cos(pi * t)))
+        groups = self._param_groups(problem, model, data)
+
+        # Which start ends higher depends on the data, so both are tried.
+        ascents: list[LayerwiseAscent] = []
         with torch.no_grad():
-            starts = [setting.start(model.likelihood, at_prior=wide) for wide in (False, True)]
+            starts = [problem.start(model.likelihood, at_prior=wide) for wide in (False, True)]
             params = starts[0]  # optimised in place
-            progress.begin(2 * n_blocks(self.steps.max_iter), lambda: setting.found(params))
+            progress.begin(2 * n_blocks(self.steps.max_iter), lambda: problem.read_fit(params))
             for params in starts:
                 objective = LayerwiseElbo(
-                    posterior, prior, setting.rows, params, n_draws=self.steps.n_draws(2),
+                    family,
+                    prior,
+                    problem.rows,
+                    params,
+                    n_draws=self.steps.n_draws(2),
                     warm_up=int(0.2 * self.steps.max_iter),
                     generator=generator_from(seeds.training, data.device),
-                )  # fmt: skip
-                groups = self._groups(setting, model, data)
-                # The rate falls as half a cosine.
-                schedule = Schedule(self.steps.max_iter, tol, lambda t: 0.5 * (1.0 + cos(pi * t)))
+                )
                 result = progress.minimise(
-                    objective, groups, schedule,
+                    objective,
+                    groups,
+                    schedule,
                     report=lambda loss: ("training ELBO", data.log_jacobian - loss),
-                )  # fmt: skip
-                climbs.append(setting.climb(result))
-                if climbs[-1].result.stopped in _ENDS_THE_FIT:
+                )
+                ascents.append(problem.evaluate(result))
+                if result.stopped in _EARLY_STOPS:
                     break
-            best = max(climbs, key=lambda climb: climb.reached)
-            last = climbs[-1].result.stopped
-            stopped = last if last in _ENDS_THE_FIT else best.result.stopped
-            fitted = setting.found(best.result.params, best, stopped)
-        progress.end(fitted)
-        elbos = (data.log_jacobian + climb.elbo.value for climb in climbs)
-        by_start = ", ".join(f"{elbo:.6g}" for elbo in elbos)
-        log_info("ELBO by start: %s; stopped: %s", by_start, fitted.stop_reason)
+
+            best = max(ascents, key=lambda ascent: ascent.objective)
+            last_stop = ascents[-1].result.stopped
+            stopped = last_stop if last_stop in _EARLY_STOPS else best.result.stopped
+            fit = problem.read_fit(best.result.params, best, stopped)
+        progress.end(fit)
+
+        elbos = (data.log_jacobian + ascent.elbo.value for ascent in ascents)
+        elbo_text = ", ".join(f"{elbo:.6g}" for elbo in elbos)
+        log_info("ELBO by start: %s; stopped: %s", elbo_text, fit.stop_reason)
         warn_unless_converged(best.result, self.steps.tol, data.total_weight)
-        return fitted
+        return fit
 
-    def _posterior(self, prior: LayerwisePrior, n_rows: int) -> Layerwise:
-        """The posterior of a network's layers, with at most one inducing point per row.
-
-        Under the scales at which a prior that learns them starts.
-        """
+    def _family(self, prior: LayerwisePrior, n_rows: int) -> LayerwiseFamily:
+        """Variational family under the initial prior scales, with at most one point per row."""
         network = prior.network
         hidden_posterior = self.hidden_posterior
         *scales, last_scale = prior.layer_scales(prior.start)
         hidden: HiddenPosterior = MeanFieldHidden(network, tuple(scales))
         if hidden_posterior != "mean_field":
-            m = min(100 if isinstance(hidden_posterior, str) else hidden_posterior, n_rows)
-            hidden = InducingHidden(network, tuple(scales), m)
-        return Layerwise(network, hidden, last_scale)
+            n_inducing = 100 if isinstance(hidden_posterior, str) else hidden_posterior
+            hidden = InducingHidden(network, tuple(scales), min(n_inducing, n_rows))
+        return LayerwiseFamily(network, hidden, last_scale)
 
-    def _groups(self, setting: Setting, model: Model, data: Training) -> list[ParamGroup]:
-        """Groups, one a named parameter: variances have further to travel than the others."""
-        # A tenth of the rate loses some 100 nats on small data.
+    def _param_groups(
+        self, problem: LayerwiseProblem, model: Model, data: Training
+    ) -> list[ParamGroup]:
+        """Step sizes and ranges of all parameters; log variances take larger steps."""
+        # A tenth of this step size loses some 100 nats on small data.
         rate = self.steps.rate(3e-2)
-        posterior = setting.posterior
-        wide = (-40.0, 40.0)
+        family = problem.family
+        param_range = (-40.0, 40.0)
         groups = []
-        for name, where in posterior.hidden.layout.slices.items():
+        for name, index in family.hidden.layout.slices.items():
             is_variance = name.startswith("log_variance")
             factor = self.steps.log_variance_rate if is_variance else 1.0
-            groups.append(ParamGroup(where, rate * factor, *wide))
-        start = posterior.hidden.layout.n_params
-        after = start + posterior.network.n_outputs
+            groups.append(ParamGroup(index, rate * factor, *param_range))
+        n_hidden = family.hidden.layout.n_params
+        n_variational = n_hidden + family.network.n_outputs
         if model.likelihood.n_params:
-            groups.append(ParamGroup(slice(start, after), rate, *data.log_noise_range))
-        if len(setting.prior.start):
-            groups.append(ParamGroup(slice(after, None), rate, *wide))
+            noise_range = data.log_noise_range
+            groups.append(ParamGroup(slice(n_hidden, n_variational), rate, *noise_range))
+        if len(problem.prior.start):
+            groups.append(ParamGroup(slice(n_variational, None), rate, *param_range))
         return groups
 
 
 @dataclass(eq=False, repr=False)
 class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
-    r"""Regression by wide Bayesian neural networks whose layers depend on each other.
+    r"""Bayesian neural network regression with posteriors that are conditional layer by layer.
 
-    Mean-field posteriors of wide networks collapse to the prior. Here a layer's posterior is
-    conditional on the layers sampled below it,
+    Mean-field posteriors of wide networks collapse to the prior. Here the posterior of a layer is
+    conditional on the sampled layers below it,
 
     .. math:: q(W_1, \ldots, W_L) = q(W_1) \, q(W_2 \mid W_1) \cdots q(W_L \mid W_1, \ldots,
               W_{L-1}),
 
-    with the last layer integrated out exactly, given the sampled ones, so that it abides by the
-    translations that the data can't see (section 5 of Kurle et al., in the conditional form that is
-    a bound). Every step uses all rows.
+    and the last layer is integrated out exactly given the sampled ones. Its posterior is therefore
+    invariant to translations in the null space of the features (section 5 of Kurle et al., in the
+    conditional form, which is a bound). Every step uses all rows.
 
     Parameters
     ----------
@@ -284,30 +367,34 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="relu"
         Activation of the hidden layers.
     hidden_posterior : {"mean_field", "global_inducing"} or int, default="mean_field"
-        "global_inducing" makes the posterior of a layer's weights of 100 sites (an int is another
-        number) at the activations sampled below it, so that layers are correlated.
+        "mean_field" has independent normal weights in the hidden layers. "global_inducing" has a
+        site of the posterior at each of 100 inducing points, which are propagated through the
+        sampled layers below, so that layers are correlated. An int sets the number of points.
     prior : "learn", float, sequence of float or Prior, default="learn"
-        Prior of the weights and biases, in standardised units: the standard deviation of normals,
-        one number, one per layer or one per parameter, the same for all units of a layer; or an
-        object. "learn" is ``LayerScales()``, one learned scale per layer's weights and per layer's
-        biases; ``ARD()`` learns one per column of ``X`` besides: `relevance_`.
+        Prior of the weights and biases, in standardised units. A number is the standard deviation
+        of independent normals. A sequence has one number per layer or per parameter. The prior must
+        be the same for all units of a layer. "learn" is ``LayerScales()``, which learns one scale
+        for each layer's weights and one for each layer's biases. ``ARD()`` also learns one per
+        column of ``X``, see `relevance_`.
     likelihood : str or Likelihood, default="auto"
-        Distribution of a target given the network's outputs; "auto" is normal noise, as
-        ``noise_std`` says. The formulas of the last layer know no other.
+        Distribution of a target given the network's outputs. "auto" is normal noise with standard
+        deviation ``noise_std``. Other likelihoods aren't supported, because the last layer is
+        integrated out in closed form.
     noise_std : "learn", float or sequence of float, default="learn"
         Standard deviation of the observation noise in the units of ``y``: one number, or one per
         target. "learn" estimates it.
     max_iter : int, default=2000
-        Maximum number of optimiser steps, for each of two starts.
+        Maximum number of optimiser steps for each of the two starts.
     standardize : bool or {"X", "y"}, default=True
         Whether to standardise the columns of ``X`` and ``y`` before the fit. "X" and "y"
         standardise only one of them. Predictions and densities are in the units of ``y`` in any
         case.
     optimizer : "adam" or Adam, default="adam"
-        `~skbayes_sym.base.optimizers.VariationalAdam` says the step size, rows and draws per
-        step, and where training starts.
+        Adam with the default settings, or an object, such as
+        `~skbayes_sym.base.optimizers.VariationalAdam`, which sets the step size and the number of
+        draws per step.
     n_predict_samples : int, default=200
-        Draws of the hidden layers that predictions average; the same ones for every row.
+        Number of draws of the hidden layers that predictions average. All rows share the draws.
     tol : float or None, default=0.001
         Training stops when the training ELBO gains less than this many nats per row from one tenth
         of ``max_iter`` to the next. None never stops.
@@ -323,16 +410,16 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     Attributes
     ----------
     elbo_ : float
-        Evidence lower bound, nats, by fresh draws at the better of the two starts: on log p(y | X)
-        at the noise and the prior's scales found.
+        Evidence lower bound of the selected start in nats, by fresh draws. It bounds log p(y | X)
+        at the learned noise and prior scales.
     elbo_std_error_ : float
         Monte Carlo standard error of `elbo_`.
     elbo_curve_ : ndarray
         Training ELBO, averaged over blocks of steps.
     n_iter_ : int
-        Number of steps, for the selected start.
+        Number of steps of the selected start.
     relevance_ : ndarray of shape (n_features,)
-        Prior scale of the weights of each column of ``X``; only under ``ARD()``.
+        Prior scale of the weights of each column of ``X``. Exists only with ``ARD()``.
     posterior_ : LayerwisePosterior
         Posterior of the network's P weights, acting on standardised data:
         ``posterior_.sample(n, generator=...)``. The flat order is layer by layer, W (out x in,
@@ -365,17 +452,17 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
 
     See Also
     --------
-    SymmetrizedVIRegressor : Independent weights, averaged over exchanges of units.
-    BayesianLinearRegressor : The exact last layer without hidden ones.
+    SymmetrizedVIRegressor : Mean-field posterior, averaged over exchanges of hidden units.
+    BayesianLinearRegressor : The exact posterior of a linear model, which is the last layer alone.
 
     Notes
     -----
-    Training starts once concentrated and once at the prior, with a KL weight that rises over the
-    first fifth of the steps, and keeps the higher ELBO. The hyperprior of learned scales, a Gamma
-    law of precisions, takes part in training and in the choice of the start, not in `elbo_`. A step
-    costs O(S N r^2), r = min(N, H + 1) for H units below the last layer and S =
-    ``n_weight_samples``; training is in float64. Nothing is averaged over exchanges of units: the
-    sampled layers below tell them apart.
+    Training starts once concentrated and once at the prior. The weight of the KL rises over the
+    first fifth of the steps. The start with the higher ELBO is kept. The hyperprior of learned
+    scales, a Gamma distribution of precisions, contributes to training and to the choice of the
+    start but not to `elbo_`. A step costs O(S N r^2), where S is ``n_weight_samples`` and r =
+    min(N, H + 1) for H units below the last layer. Training is in float64. The posterior isn't
+    averaged over exchanges of units, because the sampled layers below distinguish them.
 
     References
     ----------
@@ -427,12 +514,13 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         "standardize": STANDARDIZE,
     }
 
-    def _n_parallel_networks(self, n_weights: int) -> float:
-        """Draws of a step."""
+    def _n_parallel_networks(self, _n_weights: int) -> float:
+        """Number of draws per step."""
         n_weight_samples = resolve_adam(self.optimizer, VariationalAdam).n_weight_samples
         return 2.0 if isinstance(n_weight_samples, str) else float(n_weight_samples)
 
     def _make_method(self) -> LayerwiseVI:
+        """Constructor parameters as a training method."""
         adam = resolve_adam(self.optimizer, VariationalAdam)
         refused = {"init": "auto", "n_starts": "auto", "warm_start": False}
         for name, default in refused.items():
@@ -442,13 +530,13 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         return LayerwiseVI(self.hidden_posterior, steps)
 
     def predictor(self, like: Tensor) -> LayerwisePredictor:
-        """Predictor made of draws of the hidden layers and the last layer given them."""
+        """Predictor that averages over draws of the hidden layers."""
         n = self.n_predict_samples
 
-        def make() -> LayerwisePredictor:
-            # Drawn on the CPU whatever the device, so that predictions agree across them.
+        def make_predictor() -> LayerwisePredictor:
+            # Weights are drawn on the CPU, so that predictions agree across devices.
             generator = generator_from(self._predict_seed_)
             likelihood = self.fitted_likelihood.to(like)
             return self.posterior_.predictor(n, likelihood, generator=generator)
 
-        return self._cached(f"{n} draws on {like.device}", make)
+        return self._cached(f"{n} draws on {like.device}", make_predictor)

@@ -1,4 +1,4 @@
-"""Independent normals over the weights: the terms of their bounds by fresh draws, predictions."""
+"""Expected log likelihood and predictions of mean-field posteriors."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -21,21 +21,45 @@ _CHUNK = 1 << 21  # numbers held at once: 16 MB in float64
 
 
 def expected_log_likelihood(
-    network: MLP, likelihood: Likelihood, posterior: MeanFieldGaussian, data: Data, *, n_draws: int,
+    network: MLP,
+    likelihood: Likelihood,
+    posterior: MeanFieldGaussian,
+    data: Data,
+    *,
+    n_draws: int,
     generator: torch.Generator,
-) -> Estimate:  # fmt: skip
-    """``E_q[sum_n weight_n log p(y_n | f_n)]`` of an MLP by local reparametrisation, nats.
+) -> Estimate:
+    """Estimate the expected log likelihood of an MLP by local reparametrisation.
 
-    Unbiased, in float64; rows are taken in chunks of bounded memory.
+    Parameters
+    ----------
+    network : MLP
+        Network.
+    likelihood : Likelihood
+        Likelihood at its fitted parameters.
+    posterior : MeanFieldGaussian
+        Posterior of the weights.
+    data : Data
+        Inputs, targets and weights of N rows.
+    n_draws : int
+        Number of draws of the hidden units.
+    generator : torch.Generator
+        Source of randomness.
+
+    Returns
+    -------
+    Estimate
+        ``E_q[sum_n weight_n log p(y_n | f_n)]`` in nats, unbiased and in float64. Rows are handled
+        in chunks of bounded memory.
     """
     like = torch.zeros(0, dtype=torch.float64, device=data.x.device)
     likelihood = likelihood.to(like)
     loc, variance = posterior_layers(network, posterior, like)
     widths = network.sizes[1:]
-    rows = n_rows_per_block(_CHUNK, n_draws * max(widths))
+    n_rows = n_rows_per_block(_CHUNK, n_draws * max(widths))
     totals = like.new_zeros(n_draws)
-    for start in range(0, len(data.x), rows):
-        x, y, weight = (t[start : start + rows] for t in data)
+    for start in range(0, len(data.x), n_rows):
+        x, y, weight = (t[start : start + n_rows] for t in data)
         x = x.double()
         weight = weight.double()
         y = y.double() if y.is_floating_point() else y
@@ -45,18 +69,43 @@ def expected_log_likelihood(
         ]
         mean, var = output_moments(network, loc, variance, x, noise[:-1])
         mean, var = (t.expand(n_draws, *t.shape[1:]).flatten(0, 1) for t in (mean, var))
-        expected = likelihood.expected_log_prob(
-            mean, var, y.repeat(n_draws, *(1,) * (y.ndim - 1)), noise[-1].flatten(0, 1)
-        )
+        repeated_y = y.repeat(n_draws, *(1,) * (y.ndim - 1))
+        expected = likelihood.expected_log_prob(mean, var, repeated_y, noise[-1].flatten(0, 1))
         totals += expected.value.unflatten(0, (n_draws, -1)) @ weight
     return mean_and_error(totals)
 
 
-def drawn_log_likelihood(
-    network: Network, likelihood: Likelihood, posterior: MeanFieldGaussian, data: Data, *,
-    n_draws: int, generator: torch.Generator,
-) -> Estimate:  # fmt: skip
-    """`expected_log_likelihood` of any network, by draws of its weights; unbiased, in float64."""
+def sampled_log_likelihood(
+    network: Network,
+    likelihood: Likelihood,
+    posterior: MeanFieldGaussian,
+    data: Data,
+    *,
+    n_draws: int,
+    generator: torch.Generator,
+) -> Estimate:
+    """Estimate the expected log likelihood of any network by draws of its weights.
+
+    Parameters
+    ----------
+    network : Network
+        Network.
+    likelihood : Likelihood
+        Likelihood at its fitted parameters.
+    posterior : MeanFieldGaussian
+        Posterior of the weights.
+    data : Data
+        Inputs, targets and weights of N rows.
+    n_draws : int
+        Number of draws of the weights.
+    generator : torch.Generator
+        Source of randomness.
+
+    Returns
+    -------
+    Estimate
+        ``E_q[sum_n weight_n log p(y_n | f_n)]`` in nats, unbiased and in float64.
+    """
     theta = posterior.sample(n_draws, generator=generator).double()
     x = data.x.double()
     y = data.y
@@ -73,7 +122,7 @@ def drawn_log_likelihood(
 def posterior_layers(
     network: MLP, posterior: MeanFieldGaussian, like: Tensor
 ) -> tuple[Layers, Layers]:
-    """Mean and variance of every layer as tensors like ``like``."""
+    """Mean and variance of every layer, on the device and in the precision of ``like``."""
     loc = torch.as_tensor(posterior.loc).to(like)
     variance = (torch.as_tensor(posterior.scale).double() ** 2).to(like)
     return network.layers(loc), network.layers(variance)
@@ -81,64 +130,142 @@ def posterior_layers(
 
 @dataclass(frozen=True, eq=False)
 class MeanFieldPredictor(BasePredictor):
-    """Averages over draws of the hidden units, the same for every row."""
+    """Predictions of an MLP averaged over draws of the hidden units, the same for every row.
+
+    Attributes
+    ----------
+    network : MLP
+        Network.
+    posterior : MeanFieldGaussian
+        Posterior of the weights.
+    likelihood : Likelihood
+        Likelihood at its fitted parameters.
+    loc, variance : Layers
+        Means and variances of the weights by layer.
+    noise : list of Tensor
+        Standard normal draws of every layer's units, (S, 1, width).
+    """
 
     network: MLP
     posterior: MeanFieldGaussian
     likelihood: Likelihood
     loc: Layers
     variance: Layers
-    noise: list[Tensor]  # (S, 1, width) a layer
+    noise: list[Tensor]
 
     @classmethod
-    def of(
-        cls, network: MLP, posterior: MeanFieldGaussian, likelihood: Likelihood,
-        *, n_draws: int, seed: int, like: Tensor,
-    ) -> Self:  # fmt: skip
-        """On the device of ``like``, with ``n_draws`` draws."""
+    def from_posterior(
+        cls,
+        network: MLP,
+        posterior: MeanFieldGaussian,
+        likelihood: Likelihood,
+        *,
+        n_draws: int,
+        seed: int,
+        like: Tensor,
+    ) -> Self:
+        """Draw the random numbers and make a predictor.
+
+        Parameters
+        ----------
+        network : MLP
+            Network.
+        posterior : MeanFieldGaussian
+            Posterior of the weights.
+        likelihood : Likelihood
+            Likelihood at its fitted parameters.
+        n_draws : int
+            Number of draws.
+        seed : int
+            Seed of the draws.
+        like : Tensor
+            Tensor whose device and dtype predictions have.
+
+        Returns
+        -------
+        MeanFieldPredictor
+            Predictor.
+        """
         generator = generator_from(seed)
-        # Drawn on the CPU in float32 whatever the device: predictions agree across them.
+        # Draws are made on the CPU in float32, so that predictions agree across devices.
         noise = [
             torch.randn(n_draws, 1, size, generator=generator, dtype=torch.float32)
             for size in network.sizes[1:]
         ]
-        layers = posterior_layers(network, posterior, like)
+        loc, variance = posterior_layers(network, posterior, like)
         noise = [e.to(like) for e in noise]
-        return cls(network, posterior, likelihood.to(like), *layers, noise)
+        return cls(network, posterior, likelihood.to(like), loc, variance, noise)
 
     def distribution(self, x: Tensor) -> Predictive:
+        """Predictive distribution at inputs (N, I)."""
         mean, variance = output_moments(self.network, self.loc, self.variance, x, self.noise[:-1])
         if self.likelihood.kind == "normal":
             return NormalMixture(mean, variance, self.likelihood.noise_scale.square())
-        # Without hidden units all draws share their moments: not in place.
+        # Not in place: without hidden units all draws share their moments.
         outputs = torch.addcmul(mean, variance.sqrt_(), self.noise[-1])
         return self.likelihood.predictive(outputs)
 
     def mean(self, x: Tensor) -> Tensor:
+        """Predictive mean at inputs (N, I)."""
         if self.likelihood.kind != "normal":
             return super().mean(x)
         return mean_output(self.network, self.loc, self.variance, x, self.noise[:-1])
 
     def sample_conditionals(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
+        """Predictive distributions of ``n`` new draws of the weights."""
         theta = self.posterior.sample(n, generator=generator).to(x)
         return self.likelihood.predictive(self.network.forward(theta, x))
 
 
-def posterior_draws(
-    network: Network, posterior: MeanFieldGaussian, likelihood: Likelihood,
-    *, n_draws: int, seed: int, like: Tensor,
-) -> "DrawnNormals":  # fmt: skip
-    """Predictor of any network, on the device of ``like``, with ``n_draws`` draws."""
-    theta = posterior.sample(n_draws, generator=generator_from(seed)).to(like)
-    return DrawnNormals(network, theta, likelihood.to(like), posterior=posterior)
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
-class DrawnNormals(DrawsPredictor):
-    """Averages over draws of the weights; functions are drawn afresh."""
+class WeightDrawsPredictor(DrawsPredictor):
+    """Predictions of any network averaged over draws of the weights; functions are drawn anew.
+
+    Attributes
+    ----------
+    posterior : MeanFieldGaussian
+        Posterior of the weights.
+    """
 
     posterior: MeanFieldGaussian
 
+    @classmethod
+    def from_posterior(
+        cls,
+        network: Network,
+        posterior: MeanFieldGaussian,
+        likelihood: Likelihood,
+        *,
+        n_draws: int,
+        seed: int,
+        like: Tensor,
+    ) -> Self:
+        """Draw the weights and make a predictor.
+
+        Parameters
+        ----------
+        network : Network
+            Network.
+        posterior : MeanFieldGaussian
+            Posterior of the weights.
+        likelihood : Likelihood
+            Likelihood at its fitted parameters.
+        n_draws : int
+            Number of draws.
+        seed : int
+            Seed of the draws.
+        like : Tensor
+            Tensor whose device and dtype predictions have.
+
+        Returns
+        -------
+        WeightDrawsPredictor
+            Predictor.
+        """
+        theta = posterior.sample(n_draws, generator=generator_from(seed)).to(like)
+        return cls(network, theta, likelihood.to(like), posterior=posterior)
+
     def sample_conditionals(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
+        """Predictive distributions of ``n`` new draws of the weights."""
         theta = self.posterior.sample(n, generator=generator).to(x)
         return self.likelihood.predictive(self.network.forward(theta, x))

@@ -252,13 +252,13 @@ class TestGate:
     def test_checks_back_off(self, block, at, loc, monkeypatch):
         """At the first beginning of a block that isn't sooner than the period says."""
         checked = []
-        original = GatedGap._look
+        original = GatedGap._check_saturation
 
         def spy(self, loc, log_variance, step):
             checked.append(step)
             original(self, loc, log_variance, step)
 
-        monkeypatch.setattr(GatedGap, "_look", spy)
+        monkeypatch.setattr(GatedGap, "_check_saturation", spy)
         self.run(loc, 1e-3, 400, block=block)
         assert checked == at
 

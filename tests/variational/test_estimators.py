@@ -19,7 +19,7 @@ from skbayes_sym.models import ARD, Normal
 from skbayes_sym.numerics.random import Estimate
 from skbayes_sym.symmetry.gaps.unit_gap import ExactUpTo, Importance, InfoNCE
 from skbayes_sym.variational import fit as method
-from skbayes_sym.variational.fit import noise_excess
+from skbayes_sym.variational.fit import compute_noise_ratio
 
 
 @pytest.fixture(scope="module")
@@ -227,10 +227,10 @@ def test_the_excess_is_noise_over_residuals_of_the_mean(monkeypatch):
     seen = {}
 
     def keep(*args):
-        seen["excess"] = noise_excess(*args)
+        seen["excess"] = compute_noise_ratio(*args)
         return seen["excess"]
 
-    monkeypatch.setattr("skbayes_sym.variational.fit.noise_excess", keep)
+    monkeypatch.setattr("skbayes_sym.variational.fit.compute_noise_ratio", keep)
     monkeypatch.setattr(method, "last_tenth_gain", lambda curve: Estimate(0.0, 0.0))  # settled
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -243,10 +243,10 @@ def test_the_excess_is_noise_over_residuals_of_the_mean(monkeypatch):
 
 def test_a_converged_fit_with_more_noise_than_residuals_says_so(monkeypatch):
     monkeypatch.setattr(
-        "skbayes_sym.variational.fit.noise_excess",
+        "skbayes_sym.variational.fit.compute_noise_ratio",
         lambda *args: torch.tensor([1.0, 1.8]),
     )
-    with pytest.warns(UserWarning, match=r"1\.80 times the spread.*take LayerwiseVIRegressor"):
+    with pytest.warns(UserWarning, match=r"1\.80 times the spread.*use LayerwiseVIRegressor"):
         SymmetrizedVIRegressor((2,), tol=1e9, max_iter=40, random_state=0).fit(X, Y)
     # Not converged: the noise may still fall.
     SymmetrizedVIRegressor((2,), tol=None, max_iter=40, random_state=0).fit(X, Y)

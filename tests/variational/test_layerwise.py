@@ -18,13 +18,13 @@ from skbayes_sym.numerics.optimise import ParamGroup, minimise
 from skbayes_sym.variational.hidden_layers import (
     InducingHidden,
     MeanFieldHidden,
+    append_ones,
     draw_layer,
-    with_ones,
 )
 from skbayes_sym.variational.layerwise_posterior import (
     LastLayer,
-    Layerwise,
     LayerwiseElbo,
+    LayerwiseFamily,
     LayerwisePosterior,
     LayerwisePrior,
 )
@@ -42,7 +42,7 @@ def make_data(n=8, d=3, n_targets=1):
 
 def some_features(data, width, generator, n=2):
     h = torch.randn(n, len(data.x), width, generator=generator, dtype=torch.float64)
-    return with_ones(h)
+    return append_ones(h)
 
 
 both_shapes = pytest.mark.parametrize("width", [3, 12], ids=["D<=N", "D>N"])
@@ -52,7 +52,7 @@ def parts_of(name, network, scale=1.0, m=6):
     scales = (scale,) * (network.n_layers - 1)
     inducing = InducingHidden(network, scales, m)
     hidden = MeanFieldHidden(network, scales) if name == "normal" else inducing
-    return Layerwise(network, hidden, scale)
+    return LayerwiseFamily(network, hidden, scale)
 
 
 def given_prior(network, scale=1.0):
@@ -95,7 +95,7 @@ def test_elbo_is_below_the_evidence_of_a_tiny_network(name, generator):
     for steps in (1, 250):  # a bound from the start, a close one in the end
         params = train(parts, data, log(0.2), steps)
         assert float(params[-1]) == log(0.2)
-        likelihood, kl = parts.terms(params, data, 4000, generator=generator)
+        likelihood, kl = parts.elbo_terms(params, data, 4000, generator=generator)
         elbo = likelihood - kl
         assert float(elbo.mean()) < evidence + 4 * float(elbo.std()) / 4000**0.5
     # What is left is log 2 of the unit's sign and a little, but for the heuristic's overfit.
@@ -162,8 +162,8 @@ def test_the_gradient_is_that_of_the_tempered_bound_and_the_hyperprior(name, gen
     def value(at):
         params, hyper = prior.split(at)
         draws = torch.Generator().manual_seed(3)
-        under = parts.under(prior.layer_scales(hyper))
-        likelihood, kl = under.terms(params, data, 2, generator=draws)
+        family = parts.with_prior_scale(prior.layer_scales(hyper))
+        likelihood, kl = family.elbo_terms(params, data, 2, generator=draws)
         return float((0.02 * kl - likelihood).mean() - prior.scales.log_hyperprior(hyper))
 
     objective = LayerwiseElbo(
@@ -336,7 +336,7 @@ def test_inducing_layer_equals_one_dense_gaussian_a_unit(d, is_one, generator):
 
 def one_per_input(parts):
     """The same posterior under a prior with a scale of its own for every input of every layer."""
-    return parts.under([SCALES.repeat(2)[: n + 1] for n in parts.network.sizes[:-1]])
+    return parts.with_prior_scale([SCALES.repeat(2)[: n + 1] for n in parts.network.sizes[:-1]])
 
 
 @pytest.mark.kept("(4, 3)-*")

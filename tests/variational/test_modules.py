@@ -27,8 +27,8 @@ from skbayes_sym.variational.elbo import (
     unpack,
 )
 from skbayes_sym.variational.mean_field import (
-    drawn_log_likelihood,
     expected_log_likelihood,
+    sampled_log_likelihood,
 )
 
 rng = np.random.default_rng(0)
@@ -70,7 +70,7 @@ def test_gap_and_likelihood_are_those_of_the_same_mlp(generator):
     assert len({estimate.value for estimate in same}) == 1
     given, settings = (NOISE, POSTERIOR, DATA), {"n_draws": 4000, "generator": generator}
     moments = expected_log_likelihood(ALIKE[0], *given, **settings)
-    drawn = drawn_log_likelihood(ALIKE[1], *given, **settings)
+    drawn = sampled_log_likelihood(ALIKE[1], *given, **settings)
     error = np.hypot(moments.standard_error, drawn.standard_error)
     assert abs(moments.value - drawn.value) < 4 * error < 0.02 * abs(drawn.value)
 

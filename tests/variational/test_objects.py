@@ -68,7 +68,7 @@ def test_flips_alone_are_a_subgroup():
 
 
 def units(first=(0, 1)):
-    """Two of the three hidden units of the network: positions of W1, b1, W2."""
+    """Two of the three hidden units of the network: index_tensor of W1, b1, W2."""
     index = [[3 * i, 3 * i + 1, 3 * i + 2, 9 + i, 12 + i] for i in first]
     return Units(torch.tensor(index))
 
@@ -206,25 +206,28 @@ def test_a_fit_from_a_mode_is_closer_at_a_lower_bound():
 
 
 def test_starts_warm_up_by_their_kind_and_ties_go_to_the_least_noise(monkeypatch):
-    made, ascents, climb = [], [], MeanFieldVI._climb
+    made, ascents, ascend = [], [], MeanFieldVI._ascend
 
     def objective(*args, gap, warm_up, **kwargs):
         made.append((warm_up, gap._hold))
         return SymmetrizedElbo(*args, gap=gap, warm_up=warm_up, **kwargs)
 
     monkeypatch.setattr(method, "SymmetrizedElbo", objective)
-    monkeypatch.setattr(MeanFieldVI, "_climb", lambda *a: ascents.append(climb(*a)) or ascents[0])
+    monkeypatch.setattr(MeanFieldVI, "_ascend", lambda *a: ascents.append(ascend(*a)) or ascents[0])
     regressor(max_iter=50, optimizer=VariationalAdam(n_starts=3)).fit(X, Y)
     assert made == [([1, 20, 1], 5)]
     annealed, laplace = ascents[0][1][1:]
     quiet = annealed._replace(fit=replace(annealed.fit, likelihood_params=np.array([-9.0])))
     assert annealed.bounds.elbo < laplace.bounds.elbo
-    assert MeanFieldVI._best([quiet, laplace], 0.0) is laplace
-    assert MeanFieldVI._best([quiet, laplace], 1e9) is quiet
-    auto, nine = (regressor(max_iter=n)._make_method()._starts for n in ("auto", 9))
-    assert (auto(quiet.model, is_long=True)[1], nine(quiet.model, is_long=True)[1]) == (3000, 9)
+    assert MeanFieldVI._select_best([quiet, laplace], 0.0) is laplace
+    assert MeanFieldVI._select_best([quiet, laplace], 1e9) is quiet
+    auto, nine = (regressor(max_iter=n)._make_method()._plan_starts for n in ("auto", 9))
+    assert (auto(quiet.model, is_minibatch=True)[1], nine(quiet.model, is_minibatch=True)[1]) == (
+        3000,
+        9,
+    )
     wide = quiet.model._replace(network=MLP(1, (3, 21), 1, TANH))
-    assert auto(wide, is_long=False) == (["annealed"], 3000)
+    assert auto(wide, is_minibatch=False) == (["annealed"], 3000)
 
 
 def test_a_warm_start_goes_on_from_the_fit(rows):
