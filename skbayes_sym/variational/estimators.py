@@ -130,7 +130,7 @@ class _SymmetrizedVI(NetworkEstimator):
         prior = self._make_prior(self.network_)
         if as_symmetrized(self.symmetry).group is None:
             return resolve_symmetry("auto", self.network_, prior)
-        return self._group(self.network_, prior)
+        return self._symmetry_group(self.network_, prior)
 
 
 @dataclass(eq=False, repr=False)
