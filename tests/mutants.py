@@ -709,7 +709,7 @@ MUTANTS = [
     *planted(
         "base/estimator.py",
         "base/test_bad_input.py",
-        ('fitted_with.get("likelihood", self.likelihood)', "self.likelihood"),
+        ("fitted_with.get(name, getattr(self, name))", "getattr(self, name)"),
     ),
     Mutant("stacking/estimators.py", "n_tests[test] += 1", "n_tests[test] = 1"),
     *planted(
@@ -892,7 +892,10 @@ MUTANTS = [
     *planted(
         "factorization/estimators.py",
         "factorization/test_ratings.py",
-        ("        self._validate_params()\n        refuse(", "        refuse("),
+        (
+            "        self._validate_params()\n        refuse_parameters(",
+            "        refuse_parameters(",
+        ),
     ),
     *planted(
         "factorization/context.py",

@@ -5,7 +5,8 @@ Data intake
 * `columns`: encode tables with text, categories and missing values
 * `rows`: validate arrays, targets and sample weights
 * `sample_weights`: weights by which an estimator's parts count rows
-* `training`: checked and scaled training data on the device
+* `targets`: validated targets of regressors and classifiers
+* `training`: canonical and scaled training data on the device
 * `device`: choose the device and the floating-point precision
 
 From constructor parameters to a fit

@@ -1,4 +1,4 @@
-"""Classifiers for a scikit-learn user: their `Predictor`, in the user's labels."""
+"""Predictions of classifiers as NumPy arrays, in the user's class labels."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
@@ -15,8 +15,6 @@ from skbayes_sym.base.progress import FLOATS
 from skbayes_sym.base.rows import (
     ENCODE,
     Array,
-    Rows,
-    Scaling,
     numeric_conversion,
     refuse_categorical,
     require_rows,
@@ -26,7 +24,8 @@ from skbayes_sym.base.scikit_learn import (
     num_samples,
     validate_data,
 )
-from skbayes_sym.base.training import Targets, Training
+from skbayes_sym.base.targets import ClassificationTargets
+from skbayes_sym.base.training import Training
 from skbayes_sym.models.likelihoods import OF_CLASSES
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.likelihood import Likelihood, TargetLikelihood
@@ -47,18 +46,37 @@ _HOST = torch.device("cpu")
 
 
 def encode_classes(classes: Array, labels: Any) -> tuple[Array, Array]:
-    """Columns of labels among the sorted classes, and whether they are known at all.
+    """Return the positions of labels among the sorted classes, and which labels are known.
 
-    Raises a ValueError of missing labels, and a TypeError of labels of another kind.
+    Parameters
+    ----------
+    classes : ndarray of shape (n_classes,)
+        Sorted classes.
+    labels : array-like of shape (...)
+        Class labels.
+
+    Returns
+    -------
+    codes : ndarray of the shape of ``labels``
+        Positions among the classes; arbitrary for unknown labels.
+    is_known : ndarray of bool of the shape of ``labels``
+        Whether a label is one of the classes.
+
+    Raises
+    ------
+    ValueError
+        If labels are missing.
+    TypeError
+        If labels and classes have no common order, such as text and numbers.
     """
     labels = np.asarray(labels)
     with numeric_conversion("y"):
         assert_all_finite(labels.ravel(), input_name="y")
     try:
         codes = np.searchsorted(classes, labels).clip(0, len(classes) - 1)
-        is_word = {(array.dtype.kind in "US") for array in (classes, labels) if array.size}
-        if len(is_word) > 1 and "O" not in {classes.dtype.kind, labels.dtype.kind}:
-            raise TypeError("words and numbers have no common order")
+        is_text = {(array.dtype.kind in "US") for array in (classes, labels) if array.size}
+        if len(is_text) > 1 and "O" not in {classes.dtype.kind, labels.dtype.kind}:
+            raise TypeError("text and numbers have no common order")
     except TypeError as error:
         raise TypeError(
             f"y must hold labels of one kind, as those of fit ({classes.tolist()}), got "
@@ -68,48 +86,66 @@ def encode_classes(classes: Array, labels: Any) -> tuple[Array, Array]:
 
 
 class BayesianClassifierMixin(ClassifierMixin):
-    """Everything a classifier predicts."""
+    """Predictions of a classifier."""
 
-    classes_: Array
     likelihood: Any = "auto"
-    _column_names_in_: list[str] | None = None
     _likelihoods_by_name: ClassVar[Mapping[str, Likelihood]] = {"auto": Categorical(), **OF_CLASSES}
+    # Types of likelihoods that need a regressor.
     _unsupported_likelihoods: ClassVar[tuple[type, ...]] = (TargetLikelihood,)
 
-    def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
+    classes_: Array
+    _column_names_in_: list[str] | None = None
+
+    def _validate_training_data(self, X: Any, y: Any) -> tuple[Array, ClassificationTargets]:
+        """Return numeric inputs and class labels, and set ``n_features_in_`` and the like."""
         X = fill_masked(X)
         require_rows(X)
         refuse_categorical(X)
         check_not_masked("y", y)
-        names = non_string_column_names(X)
+        column_names = non_string_column_names(X)
         with numeric_conversion("X", ENCODE, X):
             X, y = validate_data(self, X, y, dtype=FLOATS)
             check_classification_targets(y)
-        self._column_names_in_ = names
-        return X, y
-
-    def _encode_targets(self, y: Array) -> Targets:
-        classes, codes = np.unique(y, return_inverse=True)
-        if len(classes) < 2:
-            raise ValueError(
-                f"{type(self).__name__} needs at least 2 classes in y, got 1 class: "
-                f"{classes.tolist()[0]!r}."
-            )
-        return Targets(codes.astype(np.int64), y.ndim, classes)
-
-    def _scale_targets(self, rows: Rows) -> Scaling | None:
-        return None
+        self._column_names_in_ = column_names
+        return X, ClassificationTargets(y, type(self).__name__)
 
     def _count_outputs(self, data: Training) -> int:
+        """Return the number of classes."""
         return len(data.classes)
 
     def predict(self, X: Any) -> Array:
-        """The most probable class of every row, (n_samples,)."""
-        winners = self.predict_proba(X).argmax(axis=1)
-        return self.classes_[winners]
+        """Predict the most probable class of every row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Class labels.
+        """
+        codes = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[codes]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Accuracy of `predict`: the share of rows, or of ``sample_weight``, whose class it is."""
+        """Compute the accuracy of `predict`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,)
+            Observed classes.
+        sample_weight : array-like of shape (n_samples,), optional
+            Weights of the rows.
+
+        Returns
+        -------
+        float
+            Weighted fraction of rows whose class is predicted.
+        """
         check_not_masked("y", y)
         unique_classes(np.asarray(y), "y")
         predicted = self.predict(X)
@@ -117,22 +153,58 @@ class BayesianClassifierMixin(ClassifierMixin):
             return float(accuracy_score(y, predicted, sample_weight=sample_weight))
 
     def predict_proba(self, X: Any) -> Array:
-        """Posterior predictive probabilities, (n_samples, n_classes), columns as in `classes_`."""
+        """Predict posterior predictive probabilities of all classes.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            Probabilities, with columns in the order of `classes_`.
+        """
         return self.evaluate_functional(X, lambda p: [p.mean()])[0]
 
     def predict_log_proba(self, X: Any) -> Array:
-        """Logarithm of `predict_proba`."""
+        """Predict the logarithms of `predict_proba`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+        """
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(X))
 
     def sample_f(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
         """Draw functions from the posterior: class probabilities, joint over rows.
 
-        One seed means the same functions, whatever rows are asked for.
+        The same seed yields the same functions at whatever rows they are evaluated.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples_X, n_features)
+            Inputs.
+        n_samples : int, default=1
+            Number of functions, at least one.
+        random_state : int, RandomState instance or None, default=0
+            Seed or generator of the functions.
 
         Returns
         -------
         ndarray of shape (n_samples_X, n_classes, n_samples)
+            Class probabilities given each of the functions.
+
+        Raises
+        ------
+        MemoryError
+            Before anything is drawn, if the draws don't fit into memory.
         """
         n = check_count("n_samples", n_samples)
         seed = draw_seed(random_state)
@@ -140,34 +212,52 @@ class BayesianClassifierMixin(ClassifierMixin):
         parts = [draws_allocation(n, num_samples(X), len(self.classes_))]
         require_memory(parts, _HOST, task="sample_f")
 
-        def functions(x: Tensor, rows: slice) -> list[Tensor]:
-            drawn = self.predictor(x).sample_functions(x, n, generator=generator_from(seed))
-            return [drawn.movedim(0, -1)]
+        def sample(x: Tensor, _rows: Any) -> list[Tensor]:
+            functions = self.predictor(x).sample_functions(x, n, generator=generator_from(seed))
+            return [functions.movedim(0, -1)]
 
-        return self._map_blocks(X, functions)[0]
+        return self._map_blocks(X, sample)[0]
 
     def predict_uncertainty(self, X: Any) -> Bunch:
-        """Entropy of the predicted class in nats, split by its source.
+        """Predict the entropy of the class in nats, split by its source.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
 
         Returns
         -------
         Bunch of ndarrays of shape (n_samples,)
-            ``epistemic`` (mutual information of class and weights; shrinks with data),
-            ``aleatoric`` (expected entropy given the weights) and their sum ``total``.
+            ``epistemic`` is the mutual information of class and weights, which decreases with more
+            data. ``aleatoric`` is the expected entropy given the weights. ``total`` is their sum.
         """
         total, epistemic, aleatoric = self.evaluate_functional(X, lambda p: list(p.uncertainty()))
         return Bunch(total=total, epistemic=epistemic, aleatoric=aleatoric)
 
     def log_predictive_density(self, X: Any, y: Any) -> Array:
-        """Log probability of observed classes, (n_samples,) nats; -inf for a class never seen."""
+        """Compute the log probability of observed classes.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,)
+            Observed classes.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Log probabilities in nats; -inf for a class that wasn't in the training data.
+        """
         check_is_fitted(self)
-        codes, known = self._encode_observed_classes(y, num_samples(X))
-        # By way of logarithms: probabilities underflow where these are numbers.
+        codes, is_known = self._encode_observed_classes(y, num_samples(X))
+        # Log probabilities are finite even where probabilities underflow.
         log_prob = self.evaluate_functional(X, lambda p, codes: [p.log_prob(codes)], codes)[0]
-        return np.where(known, log_prob, -np.inf)
+        return np.where(is_known, log_prob, -np.inf)
 
     def _encode_observed_classes(self, y: Any, n_rows: int) -> tuple[Array, Array]:
-        """Columns of `predict_proba` that labels belong to, and whether they are known at all."""
+        """Return the columns of `predict_proba` of observed labels, and which are known."""
         check_not_masked("y", y)
         labels = np.asarray(y).ravel()
         if len(labels) != n_rows:
@@ -176,7 +266,7 @@ class BayesianClassifierMixin(ClassifierMixin):
 
     @property
     def fitted_likelihood(self) -> Likelihood:
-        """How labels follow from functions."""
+        """Distribution of the class given the outputs."""
         return self.resolved_likelihood
 
     def evaluate_functional(
@@ -186,11 +276,33 @@ class BayesianClassifierMixin(ClassifierMixin):
         codes: Array | None = None,
         distribution: Callable[[Tensor], Predictive] | None = None,
     ) -> list[Array]:
-        """Functionals of the law, or of another ``law`` of rows, block by block."""
+        """Evaluate a functional of the predictive distributions, in blocks of rows.
 
-        def ask(x: Tensor, rows: slice) -> list[Tensor]:
-            of_rows = self.predictor(x).distribution(x) if distribution is None else distribution(x)
-            observed = () if codes is None else (torch.as_tensor(codes[rows], device=x.device),)
-            return functional(of_rows, *observed)
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        functional : callable
+            Takes the predictive distribution of a block of rows, and if ``codes`` are given those
+            of the block. Returns tensors with the rows as their first axis.
+        codes : ndarray of shape (n_samples, ...), optional
+            Codes of observed classes.
+        distribution : callable (x) -> Predictive, optional
+            Predictive distribution at scaled inputs; that of `predictor` by default.
 
-        return self._map_blocks(X, ask, codes)
+        Returns
+        -------
+        list of ndarray
+            Results of the functional, joined over blocks.
+        """
+
+        def evaluate(x: Tensor, rows: Any) -> list[Tensor]:
+            if distribution is None:
+                predictive = self.predictor(x).distribution(x)
+            else:
+                predictive = distribution(x)
+            if codes is None:
+                return functional(predictive)
+            return functional(predictive, torch.as_tensor(codes[rows], device=x.device))
+
+        return self._map_blocks(X, evaluate, codes)

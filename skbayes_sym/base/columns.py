@@ -1,13 +1,14 @@
-"""Encoding of tables: categorical, boolean and numeric columns with missing values as numbers.
+"""Encoding of table columns as numbers: categorical, Boolean and numeric with missing values.
 
-`fit` decides once what each column is. The encoding is then applied to whatever dtype a value
-arrives with: a level that was text in training may be read back from a csv file as an int, a float
-beside missing values, or a bool.
+The encoding of a column is decided once, by the training data, and is then applied whatever dtype a
+value arrives with. For example, a level that was text in training may be read back from a csv file
+as an int, as a float beside missing values, or as a bool.
 
-A categorical column is one-hot encoded. With more than 30 levels the 30 most frequent ones are, and
-the rank of the level is an additional column. A missing number is replaced by the median, with an
-indicator column where values are missing often enough to be informative. A level that `fit` hasn't
-seen stands for any of the known levels: predictions are averaged over them (`OpenRows`).
+Categorical columns with up to 30 levels are one-hot encoded. With more, the 30 most frequent levels
+are, and the rank of the level is an additional column. A missing number is replaced by the median,
+with an indicator column if values are missing often enough to be informative. A level that wasn't
+in the training data represents any of the known levels: predictions are averaged over them, see
+`OpenRows`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -43,9 +44,12 @@ from skbayes_sym.numerics.tables import (
     to_float,
 )
 
-_MAX_ONE_HOT = 30  # levels with a column of their own
-_MIN_MISSING = 0.02  # proportion of missing rows from which a column gets an indicator
-_MAX_ALTERNATIVES = 32  # known levels, or combinations of them, that stand for an unknown one
+# Number of levels of a column that are one-hot encoded.
+_MAX_ONE_HOT = 30
+# Proportion of missing rows from which a column gets an indicator.
+_MIN_MISSING = 0.02
+# Number of known levels, or combinations of levels, over which an unknown level is averaged.
+_MAX_ALTERNATIVES = 32
 
 
 class Column(NamedTuple):
@@ -54,18 +58,19 @@ class Column(NamedTuple):
     Parameters
     ----------
     name : str
-        Name, or position where columns have no names.
+        Name, or position if columns have no names.
     kind : {"numeric", "boolean", "categorical"}
+        Kind of the values.
     one_hot_levels : tuple of str
-        Levels with a one-hot column, by frequency. Empty unless categorical.
+        Levels with a one-hot column, by decreasing frequency. Empty unless categorical.
     ordered_levels : tuple of str
-        All levels in order, where they are more than have a one-hot column.
+        All levels in order, if there are more than the one-hot encoded ones.
     median : float
         Median of the numbers, which replaces a missing one.
     has_indicator : bool
         Whether missing values have an indicator column.
     has_missing : bool
-        Whether values were missing in training at all.
+        Whether values were missing in the training data.
     """
 
     name: str
@@ -83,24 +88,31 @@ class Column(NamedTuple):
 
 
 def as_table(X: Any) -> Table | None:
-    """Columns of a table with levels or missing values; None if it holds numbers only."""
+    """Return the columns of a table that needs an encoding, None for one of complete numbers."""
     table = read_table(X)
     if table is None:
         return None
-    gaps = [bool(missing_rows(c).any()) for c in table.columns]
-    if table.is_numeric and not any(gaps):
+    has_missing = any([bool(missing_rows(column).any()) for column in table.columns])
+    if table.is_numeric and not has_missing:
         return None
-    kinds = [column_kind(*column) for column in zip(table.columns, table.names, table.declared,
-                                              strict=True)]  # fmt: skip
-    return table if any(gaps) or "categorical" in kinds else None
+    kinds = [
+        column_kind(values, name, is_declared)
+        for name, values, is_declared in zip(*table, strict=True)
+    ]
+    return table if has_missing or "categorical" in kinds else None
 
 
 class Encoding(NamedTuple):
-    """Encoded rows; those with an unknown level once for each alternative.
+    """Encoded rows, and alternatives for those with an unknown level.
 
-    ``values`` (n_rows, n_outputs): unknown levels are the mean of the known ones. ``is_open``
-    (n_rows,): rows with an unknown level. ``alternatives``: their encodings by known levels, each
-    (n_open, n_outputs) and equally probable.
+    Parameters
+    ----------
+    values : ndarray of shape (n_rows, n_outputs)
+        Encoded rows. The encoding of an unknown level is the mean of the known ones.
+    is_open : ndarray of bool of shape (n_rows,)
+        Whether a row has an unknown level.
+    alternatives : list of ndarray of shape (n_open, n_outputs)
+        Encodings of the rows with unknown levels by known levels, all equally probable.
     """
 
     values: Array
@@ -112,7 +124,12 @@ class Encoding(NamedTuple):
 class Columns:
     """Encoding of all columns of a table.
 
-    ``kept``: positions of the encoded columns that vary in training; all if none does.
+    Parameters
+    ----------
+    columns : tuple of Column
+        Encoding of every column.
+    kept : ndarray of int
+        Positions of the encoded columns that vary in the training data, or all if none does.
     """
 
     columns: tuple[Column, ...]
@@ -120,183 +137,222 @@ class Columns:
 
     @classmethod
     def from_table(cls, table: Table) -> "Columns":
-        """Decide the encoding of every column from training rows."""
-        columns = [_column(*column) for column in zip(*table, strict=True)]
-        everything = cls(tuple(columns), np.arange(0))._encode(table)[0]
-        varies = np.flatnonzero((everything != everything[:1]).any(axis=0))
-        return cls(tuple(columns), varies if len(varies) else np.arange(everything.shape[1]))
+        """Decide the encoding of every column by the training rows."""
+        columns = tuple(_fit_column(*column) for column in zip(*table, strict=True))
+        encoded = cls(columns, np.arange(0))._encode_all(table)[0]
+        varying = np.flatnonzero((encoded != encoded[:1]).any(axis=0))
+        return cls(columns, varying if len(varying) else np.arange(encoded.shape[1]))
 
     @property
     def n_outputs(self) -> int:
         """Number of encoded columns."""
         return len(self.kept)
 
+    def __repr__(self) -> str:
+        kinds = [column.kind for column in self.columns]
+        counts = [f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds)]
+        return f"<encoding of {', '.join(counts)} columns as {self.n_outputs} numbers>"
+
     def encode(self, table: Table) -> Array:
-        """All columns as numbers, (n_rows, n_outputs); an unknown level is the mean of all."""
-        return self._encode(table)[0][:, self.kept]
+        """Encode rows as numbers, (n_rows, n_outputs); an unknown level is the mean of all."""
+        return self._encode_all(table)[0][:, self.kept]
 
     def encode_with_alternatives(self, table: Table) -> Encoding:
-        """The same with the alternatives for unknown levels.
+        """Encode rows, with alternatives for unknown levels, of which it warns.
 
-        Warns of unknown levels by column and value.
+        Parameters
+        ----------
+        table : Table
+            Rows with the same columns as in training.
+
+        Returns
+        -------
+        Encoding
         """
-        values, codes = self._encode(table)
+        values, codes = self._encode_all(table)
         values = values[:, self.kept]
         is_open = np.zeros(len(values), dtype=bool)
-        for column, given, code in zip(self.columns, table.columns, codes, strict=True):
-            if code is None:
+        for column, column_values, column_codes in zip(
+            self.columns, table.columns, codes, strict=True
+        ):
+            if column_codes is None:
                 continue
-            is_open |= self._is_open(column, code)
-            unknown = np.flatnonzero(code == UNKNOWN)
+            is_open |= self._is_open(column, column_codes)
+            unknown = np.flatnonzero(column_codes == UNKNOWN)
             if len(unknown):
-                what = "1 row" if len(unknown) == 1 else f"{len(unknown)} rows"
+                n_unknown = "1 row" if len(unknown) == 1 else f"{len(unknown)} rows"
                 warn_user(
                     f"column {column.name!r} of X holds levels that fit hasn't seen, such as "
-                    f"{short_repr(given[unknown[0]])} ({what}): predictions for them are averaged "
-                    "over the known levels.",
+                    f"{short_repr(column_values[unknown[0]])} ({n_unknown}): predictions for them "
+                    "are averaged over the known levels.",
                     UserWarning,
                 )
         if not is_open.any():
             return Encoding(values, is_open, [])
+
         rows = Table(table.names, [c[is_open] for c in table.columns], table.declared)
-        open_codes = [None if code is None else code[is_open] for code in codes]
+        open_codes = [None if c is None else c[is_open] for c in codes]
         alternatives = []
-        for chosen in self._alternatives():
+        for levels in self._alternative_levels():
             filled = [
-                None if code is None else np.where(self._is_open(column, code), level, code)
-                for column, code, level in zip(self.columns, open_codes, chosen, strict=True)
+                None if c is None else np.where(self._is_open(column, c), level, c)
+                for column, c, level in zip(self.columns, open_codes, levels, strict=True)
             ]
-            alternatives.append(self._join(rows, filled)[:, self.kept])
+            alternatives.append(self._encode_codes(rows, filled)[:, self.kept])
         return Encoding(values, is_open, alternatives)
 
-    def _encode(self, table: Table) -> tuple[Array, list[Array | None]]:
-        codes = [
-            Levels(column.levels).codes(values) if column.kind == "categorical" else None
-            for column, values in zip(self.columns, table.columns, strict=True)
-        ]
-        for column, values, code in zip(self.columns, table.columns, codes, strict=True):
-            if code is not None:
+    def _encode_all(self, table: Table) -> tuple[Array, list[Array | None]]:
+        """Return all encoded columns, and the level codes of categorical ones (else None)."""
+        codes: list[Array | None] = []
+        for column, values in zip(self.columns, table.columns, strict=True):
+            is_categorical = column.kind == "categorical"
+            codes.append(Levels(column.levels).codes(values) if is_categorical else None)
+        for column, values, column_codes in zip(self.columns, table.columns, codes, strict=True):
+            if column_codes is not None:
                 check_no_dates(values, column.name)
-        return self._join(table, codes), codes
+        return self._encode_codes(table, codes), codes
 
-    def _join(self, table: Table, codes: Sequence[Array | None]) -> Array:
+    def _encode_codes(self, table: Table, codes: Sequence[Array | None]) -> Array:
+        """Encode numbers from the table and levels from their codes."""
         parts = []
-        for column, values, code in zip(self.columns, table.columns, codes, strict=True):
-            parts.append(_numbers(column, values) if code is None else _one_hot(column, code))
+        for column, values, column_codes in zip(self.columns, table.columns, codes, strict=True):
+            if column_codes is None:
+                parts.append(_encode_numbers(column, values))
+            else:
+                parts.append(_encode_levels(column, column_codes))
         return np.column_stack(parts)
 
     @staticmethod
     def _is_open(column: Column, codes: Array) -> Array:
-        """Rows whose level is unknown, or missing where no row of training was."""
-        never_missing = (codes == MISSING) & (not column.has_missing)
-        return (codes == UNKNOWN) | never_missing
+        """Return the rows whose level is unknown, or missing though none was in training."""
+        is_newly_missing = (codes == MISSING) & (not column.has_missing)
+        return (codes == UNKNOWN) | is_newly_missing
 
-    def _alternatives(self) -> Array:
-        """Codes of known levels that stand for unknown ones, (n_alternatives, n_columns).
+    def _alternative_levels(self) -> Array:
+        """Return codes of known levels that replace unknown ones, (n_alternatives, n_columns).
 
-        All combinations where these are few. Otherwise every column goes through its levels in an
-        order of its own. They depend on the training rows only, so that a row's prediction doesn't
-        depend on the other rows.
+        These are all combinations if there are few. Otherwise the levels of every column are spread
+        evenly over the alternatives, in an independent random order for each column. They depend on
+        the training rows only, so that the prediction for a row doesn't depend on the other rows.
         """
         counts = [max(1, len(column.levels)) for column in self.columns]
         n_combinations = 1
         for count in counts:
             n_combinations = min(n_combinations * count, _MAX_ALTERNATIVES + 1)
         n = min(n_combinations, _MAX_ALTERNATIVES)
-        chosen = np.zeros((n, len(counts)), dtype=int)
+        codes = np.zeros((n, len(counts)), dtype=int)
         period = 1
         for j, count in enumerate(counts):
             if n == n_combinations:
-                chosen[:, j] = np.arange(n) // period % count
+                codes[:, j] = np.arange(n) // period % count
                 period *= count
             else:
                 rng = np.random.default_rng(j)
                 spaced = (rng.permutation(n) + 0.5) * count / n
-                chosen[:, j] = rng.permutation(count)[spaced.astype(int)]
-        return chosen
+                codes[:, j] = rng.permutation(count)[spaced.astype(int)]
+        return codes
 
 
-def _column(name: str, values: Array, is_declared: bool) -> Column:
+def _fit_column(name: str, values: Array, is_declared: bool) -> Column:
+    """Decide the encoding of one column.
+
+    ``is_declared`` tells whether the column has a categorical dtype.
+    """
     kind = column_kind(values, name, is_declared)
-    missing = missing_rows(values)
+    is_missing = missing_rows(values)
     if kind == "categorical" and values.dtype.kind in "OTUS":
-        blank = [isinstance(v, str) and not v.strip() for v in values.tolist()]
-        missing = missing | np.array(blank, dtype=bool)
-    proportion = float(missing.mean())
-    has_missing = bool(missing.any())
-    has_indicator = _MIN_MISSING <= proportion < 1.0
+        # Blank text counts as missing.
+        is_blank = [isinstance(v, str) and not v.strip() for v in values.tolist()]
+        is_missing = is_missing | np.array(is_blank, dtype=bool)
+    has_missing = bool(is_missing.any())
+    has_indicator = _MIN_MISSING <= float(is_missing.mean()) < 1.0
+    present = values[~is_missing]
     if kind != "categorical":
-        numbers = values[~missing].astype(np.float64)
-        median = float(_median(numbers)) if len(numbers) else 0.0
+        median = float(_median(present.astype(np.float64))) if len(present) else 0.0
         return Column(name, kind, (), (), median, has_indicator, has_missing)
-    keys = [level_key(v) for v in values[~missing]]
+
+    keys = [level_key(value) for value in present]
     levels, counts = np.unique(np.array(keys, dtype=object), return_counts=True)
-    by_count = tuple(levels[np.argsort(-counts, kind="stable")][:_MAX_ONE_HOT].tolist())
-    numbers_of_levels = [level_number(level) for level in levels]
-    n_numbers = len(levels) - numbers_of_levels.count(None)
-    order: tuple[str, ...] = ()
+    one_hot_levels = tuple(levels[np.argsort(-counts, kind="stable")][:_MAX_ONE_HOT].tolist())
+    n_numbers = sum(level_number(level) is not None for level in levels)
+    ordered_levels: tuple[str, ...] = ()
     if len(levels) > _MAX_ONE_HOT:
-        order = tuple(levels.tolist())
+        ordered_levels = tuple(levels.tolist())
         if n_numbers == len(levels):
-            order = tuple(sorted(order, key=level_to_float))
-    if order and not is_declared and n_numbers > len(order) / 2:
+            ordered_levels = tuple(sorted(ordered_levels, key=level_to_float))
+    if ordered_levels and not is_declared and n_numbers > len(ordered_levels) / 2:
         warn_user(
             f"column {name!r} of X holds numbers as text and is read as words: if it measures "
             "something, convert it first, as by pandas.to_numeric(column, errors='coerce').",
             UserWarning,
         )
-    return Column(name, kind, by_count, order, 0.0, has_indicator, has_missing)
+    return Column(name, kind, one_hot_levels, ordered_levels, 0.0, has_indicator, has_missing)
 
 
 def level_to_float(level: str) -> float:
-    """Number of a level whose text is one."""
+    """Return the number that the text of a level represents."""
     number = level_number(level)
     assert number is not None
     return number
 
 
 def _median(numbers: Array) -> Array:
-    """Medians of columns, by halves: two of the largest numbers may have no sum."""
+    """Return the medians of columns; halves are averaged, since sums of numbers may overflow."""
     return np.asarray(2.0 * np.median(numbers / 2.0, axis=0))
 
 
-def _numbers(column: Column, values: Array) -> Array:
-    """A numeric or boolean column and its indicator, (n_rows, 1 or 2)."""
+def _encode_numbers(column: Column, values: Array) -> Array:
+    """Encode a numeric or Boolean column, with its indicator if it has one, (n_rows, 1 or 2)."""
     numbers = to_float(column.name, column.kind, values)
-    missing = np.isnan(numbers)
-    numbers[missing] = column.median
+    is_missing = np.isnan(numbers)
+    numbers[is_missing] = column.median
     if np.isinf(numbers).any():
         raise ValueError(f"Input X contains infinity, in column {column.name!r}.")
-    indicator = [missing.astype(np.float64)] * column.has_indicator
-    return np.column_stack([numbers, *indicator])
+    if not column.has_indicator:
+        return numbers[:, None]
+    return np.column_stack([numbers, is_missing.astype(np.float64)])
 
 
-def _one_hot(column: Column, codes: Array) -> Array:
-    """A categorical column from the codes of its levels; unknown ones are the mean of all."""
-    missing = codes == MISSING
-    unknown = codes == UNKNOWN
-    indicator = [missing.astype(np.float64)] * column.has_indicator
+def _encode_levels(column: Column, codes: Array) -> Array:
+    """Encode a categorical column from the codes of its levels, (n_rows, n_outputs)."""
     levels = column.levels
-    if len(levels) == 2:  # one column; halfway if neither
-        value = np.where(codes < 0, 0.5, codes == levels.index(column.one_hot_levels[1]))
-        return np.column_stack([value.astype(np.float64), *indicator])
-    position = {level: code for code, level in enumerate(levels)}
+    is_missing = codes == MISSING
+    is_unknown = codes == UNKNOWN
+    indicator = [is_missing.astype(np.float64)] if column.has_indicator else []
+    if len(levels) == 2:
+        # One column is enough; a value that is neither level is halfway between them.
+        is_second = codes == levels.index(column.one_hot_levels[1])
+        values = np.where(codes < 0, 0.5, is_second)
+        return np.column_stack([values.astype(np.float64), *indicator])
+
+    code_of_level = {level: code for code, level in enumerate(levels)}
     mean = 1.0 / max(len(levels), 1)
-    parts = [np.where(unknown, mean, codes == position[word]) for word in column.one_hot_levels]
+    parts = [
+        np.where(is_unknown, mean, codes == code_of_level[level]) for level in column.one_hot_levels
+    ]
     if column.ordered_levels:
-        rank = np.where(unknown, 0.5 * (len(levels) - 1), np.maximum(codes, 0)) / len(levels)
-        parts.append(rank)
-    if not parts and not indicator:  # no level at all: all values were missing
+        middle = 0.5 * (len(levels) - 1)
+        parts.append(np.where(is_unknown, middle, np.maximum(codes, 0)) / len(levels))
+    if not parts and not indicator:
+        # All values were missing in training, so there is no level.
         parts = [np.zeros(len(codes))]
     return np.column_stack([*parts, *indicator])
 
 
 @dataclass(frozen=True, eq=False)
 class OpenRows:
-    """Rows of a question of which some have unknown levels, as the estimator takes them.
+    """Inputs of a prediction of which some rows have unknown levels.
 
-    ``known`` are the other rows, at ``known_index`` of the question; ``alternatives`` the rows at
-    ``open_index`` by each of the known levels.
+    Parameters
+    ----------
+    known : array-like
+        Encoded rows whose levels are all known.
+    known_index : ndarray of int
+        Their positions among all rows.
+    alternatives : sequence of array-like
+        Encoded rows with unknown levels, by each of the alternative known levels.
+    open_index : ndarray of int
+        Positions of these rows among all rows.
     """
 
     known: Any
@@ -309,7 +365,7 @@ class OpenRows:
 
 
 class LevelBlock:
-    """A block of rows with unknown levels, by each of the known levels."""
+    """A block of rows with unknown levels, encoded by each of the alternative known levels."""
 
     def __init__(self, blocks: Sequence[Any]) -> None:
         self.blocks = blocks
@@ -326,77 +382,95 @@ class LevelBlock:
 
 @dataclass(frozen=True, eq=False)
 class LevelPredictor(BasePredictor):
-    """Mixture of what a predictor answers for each of the known levels.
+    """Equal mixture of a predictor's distributions for all alternative known levels.
 
-    It is as wide as the levels differ. In joint draws every function has one of the levels.
+    The mixture is as wide as the levels differ. In joint draws every function has one of the
+    levels.
+
+    Parameters
+    ----------
+    base : Predictor
+        Predictor for rows of known levels.
     """
 
     base: Any
 
     def distribution(self, x: Any) -> Any:
+        """Return the mixture over levels."""
         return mixture([self.base.distribution(block) for block in x.blocks], [1.0] * len(x.blocks))
 
     def mean(self, x: Any) -> Tensor:
+        """Return the average of the expected targets over levels."""
         return torch.stack([self.base.mean(block) for block in x.blocks]).mean(0)
 
     def sample_conditionals(self, x: Any, n: int, *, generator: torch.Generator) -> Any:
-        distributions = self._by_level(
-            x, n, generator, lambda *a, **k: self.base.sample_conditionals(*a, **k)
-        )
-        level = self._levels(x, n, generator)
+        """Return distributions of the targets given each of ``n`` sampled functions."""
+        distributions = self._sample_by_level(self.base.sample_conditionals, x, n, generator)
+        level = self._sample_levels(x, n, generator)
         draw = torch.arange(n)
         if isinstance(distributions[0], CategoricalMixture):
-            return CategoricalMixture(
-                torch.stack([distribution.log_probs for distribution in distributions])[level, draw]
-            )
-        parts = [
-            torch.stack(
-                [
-                    getattr(distribution, name).expand_as(distribution.loc)
-                    for distribution in distributions
-                ]
-            )[level, draw]
-            for name in ("loc", "variance", "noise_variance")
-        ]
-        return NormalMixture(*parts)
+            log_probs = torch.stack([d.log_probs for d in distributions])
+            return CategoricalMixture(log_probs[level, draw])
+        loc = torch.stack([d.loc for d in distributions])
+        variance = torch.stack([d.variance.expand_as(d.loc) for d in distributions])
+        noise_variance = torch.stack([d.noise_variance.expand_as(d.loc) for d in distributions])
+        return NormalMixture(loc[level, draw], variance[level, draw], noise_variance[level, draw])
 
     def sample_functions(self, x: Any, n: int, *, generator: torch.Generator) -> Tensor:
-        values = self._by_level(
-            x, n, generator, lambda *a, **k: self.base.sample_functions(*a, **k)
-        )
-        return torch.stack(values)[self._levels(x, n, generator), torch.arange(n)]
+        """Return expected targets given each of ``n`` sampled functions, (n, N, T)."""
+        values = self._sample_by_level(self.base.sample_functions, x, n, generator)
+        return torch.stack(values)[self._sample_levels(x, n, generator), torch.arange(n)]
 
-    def _by_level(
-        self, x: Any, n: int, generator: torch.Generator, draw: Callable[..., Any]
+    @staticmethod
+    def _sample_by_level(
+        sample: Callable[..., Any], x: Any, n: int, generator: torch.Generator
     ) -> list[Any]:
-        """The same functions at every level."""
+        """Evaluate the same ``n`` sampled functions at every alternative.
+
+        Parameters
+        ----------
+        sample : callable (x, n, *, generator)
+            Method of the predictor that samples functions.
+        x : LevelBlock
+            Rows by each of the alternatives.
+        n : int
+            Number of functions.
+        generator : torch.Generator
+            Its state is reset before every alternative.
+
+        Returns
+        -------
+        list
+            What ``sample`` returns, for every alternative.
+        """
         state = generator.get_state()
-        drawn = []
+        samples = []
         for block in x.blocks:
             generator.set_state(state)
-            drawn.append(draw(block, n, generator=generator))
-        return drawn
+            samples.append(sample(block, n, generator=generator))
+        return samples
 
-    def _levels(self, x: Any, n: int, generator: torch.Generator) -> Tensor:
-        """Level of every function; from a stream of its own, like that of other rows."""
+    @staticmethod
+    def _sample_levels(x: Any, n: int, generator: torch.Generator) -> Tensor:
+        """Sample the level of every function, from a stream that doesn't depend on other rows."""
         stream = generator_from(generator.initial_seed())
         return torch.randint(len(x.blocks), (n,), generator=stream)
 
 
 class TabularInputMixin:
-    """An estimator that takes tables with categorical columns and missing values.
+    """Accept tables with categorical columns and missing values.
 
-    It stands before the mixin that checks targets. ``columns_in_`` is the encoding of the columns;
-    None where all were numbers.
+    In the order of base classes it precedes the mixin that validates targets.
     """
 
+    # Encoding of the columns; None if all columns hold numbers.
     columns_in_: Columns | None = None
     x_mean_: Array
     dtype_: str
-    # Of a table of numbers: the medians of its columns, and which are booleans.
+    # Medians and Boolean columns of a table of numbers.
     _medians_in_: Array
-    _column_names_in_: list[str] | None = None
     _booleans_in_: Array
+    _column_names_in_: list[str] | None = None
     _ensure_all_finite: ClassVar[bool | str] = "allow-nan"
 
     def __sklearn_tags__(self) -> Any:
@@ -405,25 +479,33 @@ class TabularInputMixin:
         tags.input_tags.string = False
         return tags
 
-    def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
+    def _validate_training_data(self, X: Any, y: Any) -> tuple[Array, Any]:
+        """Encode the columns, and return numeric inputs and targets."""
         X = fill_masked(X)
         require_rows(X)
         table = as_table(X)
         columns = None if table is None else Columns.from_table(table)
         numbers = X if table is None or columns is None else columns.encode(table)
-        checked: tuple[Array, Array] = super()._check_targets(numbers, y)  # type: ignore[misc]
+        inputs, targets = super()._validate_training_data(numbers, y)  # type: ignore[misc]
         if table is not None:
-            validate_data(self, X, skip_check_array=True)  # the columns that were given
+            # Register the columns of the table instead of the encoded ones.
+            validate_data(self, X, skip_check_array=True)
             self._column_names_in_ = non_string_column_names(X)
         self.columns_in_ = columns
         if columns is None:
-            self._medians_in_ = _median(checked[0])
-            whole = read_table(X)
-            named = [] if whole is None else zip(whole.columns, whole.names, strict=True)
-            self._booleans_in_ = np.flatnonzero([column_kind(*each) == "boolean" for each in named])
-        return checked
+            self._medians_in_ = _median(inputs)
+            frame = read_table(X)
+            kinds = []
+            if frame is not None:
+                kinds = [column_kind(*c) for c in zip(frame.columns, frame.names, strict=True)]
+            self._booleans_in_ = np.flatnonzero([kind == "boolean" for kind in kinds])
+        return inputs, targets
 
     def _check_inputs(self, X: Any) -> Any:
+        """Validate and encode inputs of predictions by a fitted model.
+
+        Returns an array, or `OpenRows` if some rows have unknown levels.
+        """
         check_is_fitted(self)
         X = fill_masked(X)
         table = None
@@ -432,38 +514,43 @@ class TabularInputMixin:
                 table = read_table(X)
             if table is None or table.is_numeric:
                 numbers: Array = super()._check_inputs(X)  # type: ignore[misc]
-                missing = np.isnan(numbers)
-                if missing.any():
-                    numbers = np.where(missing, self._medians_in_, numbers).astype(numbers.dtype)
+                is_missing = np.isnan(numbers)
+                if is_missing.any():
+                    filled = np.where(is_missing, self._medians_in_, numbers)
+                    numbers = filled.astype(numbers.dtype)
                 return self._join_raw_rows(numbers, X)
+
         require_rows(X)
         self._check_columns(X)  # type: ignore[attr-defined]
-        table = read_table(X) if table is None else table
         if table is None:
-            super()._check_inputs(X)  # type: ignore[misc]  # says what is wrong with it
+            table = read_table(X)
+        if table is None:
+            # scikit-learn's checks raise an error that tells what is wrong with X.
+            super()._check_inputs(X)  # type: ignore[misc]
             raise ValueError("X must be a table with two axes.")
         encoding = self._column_encoding().encode_with_alternatives(table)
         if not encoding.is_open.any():
             return self._join_raw_rows(encoding.values, X)
-        known = np.flatnonzero(~encoding.is_open)
-        unknown = np.flatnonzero(encoding.is_open)
+
+        known_index = np.flatnonzero(~encoding.is_open)
+        open_index = np.flatnonzero(encoding.is_open)
         rows = indexable(X)[0]
-        open_rows = safe_indexing(rows, unknown)
+        open_rows = safe_indexing(rows, open_index)
         return OpenRows(
-            self._join_raw_rows(encoding.values[known], safe_indexing(rows, known)),
-            known,
+            self._join_raw_rows(encoding.values[known_index], safe_indexing(rows, known_index)),
+            known_index,
             [self._join_raw_rows(values, open_rows) for values in encoding.alternatives],
-            unknown,
+            open_index,
         )
 
     def _column_encoding(self) -> Columns:
-        """Encoding of the columns, also of a table of numbers."""
+        """Return the encoding of the columns, also for a table of numbers."""
         if self.columns_in_ is not None:
             return self.columns_in_
         names = self._column_names_in_
         if names is None:
-            default = [f"{j}" for j in range(len(self._medians_in_))]
-            names = list(vars(self).get("feature_names_in_", default))
+            positions = [str(j) for j in range(len(self._medians_in_))]
+            names = list(getattr(self, "feature_names_in_", positions))
         columns = [
             Column(name, "numeric", (), (), float(median), False, False)
             for name, median in zip(names, self._medians_in_, strict=True)
@@ -473,7 +560,7 @@ class TabularInputMixin:
         return Columns(tuple(columns), np.arange(len(columns)))
 
     def _indexed_blocks(self, X: Any) -> Iterator[tuple[Any, Any]]:
-        """Blocks of rows and their positions; those with unknown levels first."""
+        """Yield blocks of rows and their positions; rows with unknown levels come first."""
         if not isinstance(X, OpenRows):
             yield from super()._indexed_blocks(X)  # type: ignore[misc]
             return
@@ -487,26 +574,36 @@ class TabularInputMixin:
             yield block, X.known_index[rows]
 
     def predictor(self, like: Any) -> Any:
+        """Return the predictor of the fitted model, in scaled units.
+
+        Parameters
+        ----------
+        like : Tensor or LevelBlock
+            Block of rows, whose device and precision the predictor has.
+
+        Returns
+        -------
+        Predictor
+            For rows with unknown levels it averages over the known levels.
+        """
         if isinstance(like, LevelBlock):
             return LevelPredictor(super().predictor(like.blocks[0]))  # type: ignore[misc]
         return super().predictor(like)  # type: ignore[misc]
 
     def _example_row(self) -> Any:
-        """Row that the estimator takes, a frame where `fit` saw names."""
+        """Return a valid row of inputs, a data frame if `fit` saw column names."""
         if self.columns_in_ is None:
             row = self.x_mean_[None].astype(self.dtype_)
         else:
-            values = [
-                c.one_hot_levels[0] if c.one_hot_levels else c.median
-                for c in self.columns_in_.columns
-            ]
+            columns = self.columns_in_.columns
+            values = [c.one_hot_levels[0] if c.one_hot_levels else c.median for c in columns]
             row = np.array([values], dtype=object)
         try:
             from pandas import DataFrame
         except ImportError:
             return row
-        return DataFrame(row, columns=vars(self).get("feature_names_in_"))
+        return DataFrame(row, columns=getattr(self, "feature_names_in_", None))
 
-    def _join_raw_rows(self, encoded: Array, X: Any) -> Any:
-        """Rows of a question: as numbers, where nothing else is needed."""
+    def _join_raw_rows(self, encoded: Array, _X: Any) -> Any:
+        """Return the inputs that the model takes; subclasses keep the raw rows beside them."""
         return encoded

@@ -1,4 +1,4 @@
-"""Base of every estimator: how a fit runs, how its state is kept, and the fit on rows."""
+"""Base classes of all estimators: how a fit runs, how its state is kept, and the fit on rows."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,13 +14,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from skbayes_sym.base.device import choose_device, gradient_flops, one_thread
+from skbayes_sym.base.device import choose_device, gradient_flops, one_thread, resolve_device
 from skbayes_sym.base.log import logging_to_stderr
 from skbayes_sym.base.model_factory import require_scales
 from skbayes_sym.base.optimizers import Adam
 from skbayes_sym.base.predictor import Predictor
 from skbayes_sym.base.progress import FLOATS, PREDICT_ROWS, FitProgress
-from skbayes_sym.base.requirements import Fitted, Method
+from skbayes_sym.base.requirements import FitResult, Method
 from skbayes_sym.base.rows import (
     ENCODE,
     Array,
@@ -37,6 +37,7 @@ from skbayes_sym.base.scikit_learn import (
     fit_context,
     validate_data,
 )
+from skbayes_sym.base.targets import Targets
 from skbayes_sym.base.training import Training, default_batch_size
 from skbayes_sym.base.warnings import name_in_warnings, warn_user
 from skbayes_sym.models.model import Model
@@ -44,41 +45,49 @@ from skbayes_sym.numerics.arguments import is_number, short_repr
 from skbayes_sym.numerics.runtime import explain_torch_errors
 from skbayes_sym.numerics.tables import check_column_names, fill_masked
 
-Made = TypeVar("Made")
+CachedValue = TypeVar("CachedValue")
 
 
 class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
-    """How any fit runs, and state that survives pickling and moving between devices.
+    """Run fits, and keep state that survives pickling and moving between devices.
 
-    A fit is all or nothing: its attributes are set at once, at its end, and an error leaves those
-    of the fit before.
+    A fit is atomic: its attributes are set together at its end, and an error leaves those of the
+    previous fit unchanged.
     """
 
-    # Figures that are computed once training has ended.
+    # Attributes that are computed after training has ended, such as bounds.
     _final_attributes: ClassVar[tuple[str, ...]] = ()
-    _doc_link_module = "skbayes_sym"  # of the "?" in HTML
+    # Where the "?" in the HTML representation links to.
+    _doc_link_module = "skbayes_sym"
     _doc_link_template = property(lambda _: class_page_template())
 
     device: str
     likelihood: Any
-    n_jobs: int | None = None  # of estimators without the parameter, like the next
     verbose: Any
+    # Values for estimators that lack these parameters.
+    n_jobs: int | None = None
     warm_start: bool = False
+
     device_: str
     dtype_: str
     n_iter_: int
     stop_reason_: str
+    # Tensors that are derived from the fitted arrays when they are first needed.
+    _cache: dict[str, Any] | None = None
+    # Values at the time of the fit of parameters that were set since and that predictions use.
+    _params_at_fit_: Mapping[str, Any] | None = None
 
     @contextmanager
     def _fit_environment(self) -> Iterator[None]:
-        """Run with one thread, gradients, and the log that ``verbose`` selects.
+        """Run a fit with one thread, gradients, and the log that ``verbose`` selects.
 
         Gradients are enabled whatever mode the caller is in: `torch.no_grad` and
         `torch.inference_mode` are for the caller's own tensors.
 
-        The previous fit is put back if anything ends this one before it has something to keep.
+        If the fit ends before it has a result to keep, the attributes of the previous fit are
+        restored.
         """
-        before = {k: v for k, v in vars(self).items() if is_fitted_attribute(k)}
+        previous = {k: v for k, v in vars(self).items() if is_fitted_attribute(k)}
         with (
             name_in_warnings(self),
             one_thread(),
@@ -88,14 +97,14 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
             torch.enable_grad(),
         ):
             try:
-                self.__dict__.pop("_fitted_with_", None)
+                self.__dict__.pop("_params_at_fit_", None)
                 yield
             except BaseException as error:
-                is_new = vars(self).get("_cache") is not before.get("_cache")
-                if not (isinstance(error, KeyboardInterrupt) and is_new):
+                has_result = self._cache is not previous.get("_cache")
+                if not (isinstance(error, KeyboardInterrupt) and has_result):
                     for name in [k for k in vars(self) if is_fitted_attribute(k)]:
                         delattr(self, name)
-                    self.__dict__.update(before)
+                    self.__dict__.update(previous)
                 raise
         if self.stop_reason_ == "interrupted":
             warn_user(
@@ -106,7 +115,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
             raise KeyboardInterrupt
 
     def _validate_params(self) -> None:
-        """Name a class that stands where an object of it belongs, then check as scikit-learn."""
+        """Raise a ValueError for a class in place of its instance, then check as scikit-learn."""
         for name, value in self.get_params().items():
             for item in value if isinstance(value, list | tuple) else [value]:
                 if isinstance(item, type):
@@ -124,8 +133,8 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
     def set_params(self, **params: Any) -> Self:
         """Set parameters, as scikit-learn does.
 
-        A fitted model predicts by the likelihood that it was fitted with until it is fitted again;
-        parameters of predictions, such as ``n_predict_samples``, count at once.
+        A fitted model predicts with the likelihood that it was fitted with until it is fitted
+        again. Parameters of predictions, such as ``n_predict_samples``, take effect immediately.
 
         Parameters
         ----------
@@ -137,21 +146,24 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         self : object
             The estimator.
         """
-        if self.__sklearn_is_fitted__():
-            read = ("likelihood", "noise_std")
-            before = {name: vars(self)[name] for name in read if name in vars(self)}
-            self.__dict__.setdefault("_fitted_with_", before)
+        if self.__sklearn_is_fitted__() and self._params_at_fit_ is None:
+            names = ("likelihood", "noise_std")
+            self._params_at_fit_ = {name: vars(self)[name] for name in names if name in vars(self)}
         return super().set_params(**params)
+
+    def _param_at_fit(self, name: str) -> Any:
+        """Value that a parameter had when the present fit was made."""
+        fitted_with = self._params_at_fit_ or {}
+        return fitted_with.get(name, getattr(self, name))
 
     @property
     def _likelihood_parameter(self) -> Any:
-        """The parameter, as it was for the fit that predicts."""
-        fitted_with = vars(self).get("_fitted_with_", {})
-        return fitted_with.get("likelihood", self.likelihood)
+        """Value that ``likelihood`` had when the present fit was made."""
+        return self._param_at_fit("likelihood")
 
     @contextmanager
     def _keep_on_interrupt(self, progress: FitProgress) -> Iterator[None]:
-        """On Ctrl-C in whatever follows training, keep what was trained; its bounds are NaN."""
+        """Keep the trained model if Ctrl-C interrupts what follows; its bounds are NaN then."""
         try:
             yield
         except KeyboardInterrupt:
@@ -159,31 +171,32 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
             self._set_fit({**unknown, **progress.interrupted_attributes()})
 
     def _set_fit(self, attributes: Mapping[str, Any]) -> None:
-        """Swap in a finished fit at once; validation has set the ``*_in_`` names already."""
+        """Replace the attributes of the previous fit; validation has set ``*_in_`` already."""
         for name in [k for k in vars(self) if is_fitted_attribute(k) and not k.endswith("_in_")]:
-            delattr(self, name)  # a fit by other parameters may have found what this one doesn't
+            # A fit with other parameters may have set attributes that the new fit doesn't have.
+            delattr(self, name)
         self.__dict__.update({**attributes, "_cache": {}})
 
     def __sklearn_is_fitted__(self) -> bool:
-        return "stop_reason_" in vars(self)
+        return hasattr(self, "stop_reason_")
 
     @property
     def _continues_fit(self) -> bool:
-        """Whether a fit starts where the one before ended."""
+        """Whether a fit starts from the result of the previous one."""
         return self.warm_start and self.__sklearn_is_fitted__()
 
-    def _predictive(self, X: Any) -> Any:
-        """The law at ``X`` of a model that is neither of rows' targets nor of their classes."""
+    def _predictive(self, _X: Any) -> Any:
+        """Return the predictive distribution if the model isn't one of rows; else None."""
         return None
 
     def _predict_device(self) -> torch.device:
-        """The fit's device if it is here, else the CPU (a model may move between machines)."""
+        """Device of the fit if this machine has it, else the CPU."""
         device = torch.device(self.device_)
-        gone = device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()
-        return torch.device("cpu") if gone else device
+        is_missing = device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()
+        return torch.device("cpu") if is_missing else device
 
-    def _cached(self, key: str, make: Callable[[], Made]) -> Made:
-        """Device tensors derived from the fitted arrays; never pickled."""
+    def _cached(self, key: str, make: Callable[[], CachedValue]) -> CachedValue:
+        """Return a value derived from the fitted arrays, computed once and never pickled."""
         cache = self.__dict__.setdefault("_cache", {})
         if key not in cache:
             cache[key] = make()
@@ -196,21 +209,24 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
 
 
 class RowEstimator(BayesianEstimator):
-    """An estimator of rows of ``X``, targets and weights.
+    """Estimator that is fitted to rows of ``X``, targets and weights.
 
-    A concrete one says what is believed, ``_make_model(data) -> Model``, and how it is fitted,
-    ``_make_method() -> Method``; and what predicts, ``predictor(like) -> Predictor``. Its face
-    (`regressor`, `classifier`) checks and scales targets and turns predictions into arrays.
+    A subclass defines the model by ``_make_model(data) -> Model``, the way to fit it by
+    ``_make_method() -> Method``, and its predictions by ``predictor(like) -> Predictor``. The
+    regressor and classifier mixins validate targets and turn predictions into arrays.
     """
 
-    # Of estimators without the parameter.
+    # Values for estimators that lack these parameters.
     noise_std: Any = "learn"
     optimizer: Any = None
     random_state: Any = 0
-    _ensure_all_finite: ClassVar[bool | str] = True  # questions, as `validate_data` has it
+    standardize: bool | str
+
+    # How `validate_data` treats values in inputs of predictions that aren't finite.
+    _ensure_all_finite: ClassVar[bool | str] = True
+    _column_names_in_: list[str] | None = None
     x_mean_: Array
     x_scale_: Array
-    standardize: bool | str
 
     @fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -234,13 +250,13 @@ class RowEstimator(BayesianEstimator):
         ------
         KeyboardInterrupt
             If interrupted, after keeping the model reached so far with
-            ``stop_reason_ = "interrupted"``; bounds that follow training may be NaN then. Before
-            the first step there is nothing to keep: the previous fit stays. Any other error leaves
-            it untouched.
+            ``stop_reason_ = "interrupted"``. Bounds that are computed after training may be NaN
+            then. Before the first step there is nothing to keep, and the previous fit stays. Any
+            other error leaves it unchanged, too.
         """
         X = fill_masked(X)
         with self._fit_environment():
-            data = Training.open(self, X, y, sample_weight)
+            data = self._training_data(X, y, sample_weight)
             model = self._make_model(data)
             flops = partial(self._flops_per_step, data, model)
             data = replace(data, device=choose_device(self.device, data.device, flops))
@@ -249,39 +265,60 @@ class RowEstimator(BayesianEstimator):
                 lambda current_fit: self._fitted_attributes(data, model, current_fit),
             )
             if data.device.type != "cpu":
-                progress.n_jobs = None  # a GPU's tensors stay with its process
+                # Tensors on a GPU stay in their process.
+                progress.n_jobs = None
             method = self._make_method()
             with self._keep_on_interrupt(progress):
                 method.requirements.check(model)
-                if data.labels is None:
+                if data.class_labels is None:
                     require_scales(self._likelihood_parameter, data.rows.y.shape[-1])
                 fitted = method.fit(data, model, progress)
                 self._set_fit(self._fitted_attributes(data, model, fitted))
         return self
 
+    def _training_data(self, X: Any, y: Any, sample_weight: Any) -> Training:
+        """Validate what the user passed to ``fit`` and bring it into canonical form."""
+        device = resolve_device(self.device)
+        inputs, targets = self._validate_training_data(X, y)
+        metadata = None if sample_weight is None else {"sample_weight": sample_weight}
+        return Training.from_arrays(
+            inputs,
+            targets,
+            sample_weight,
+            scale_inputs=self._scale_inputs,
+            random_state=self.random_state,
+            device=device,
+            callback_arguments={"estimator": self, "X": X, "y": y, "metadata": metadata},
+        )
+
+    def _validate_training_data(self, X: Any, y: Any) -> tuple[Array, Targets]:
+        """Return numeric inputs and targets, and set ``n_features_in_`` and the like."""
+        raise NotImplementedError
+
     def _make_model(self, data: Training) -> Model:
-        """Network, likelihood, prior and their symmetry."""
+        """Return network, likelihood, prior and their symmetry group."""
         raise NotImplementedError
 
     def _make_method(self) -> Method:
-        """How it is fitted: the constructor's parameters as one value."""
+        """Return the inference method with its parameters."""
         raise NotImplementedError
 
     def _flops_per_step(self, data: Training, model: Model) -> float:
-        """Floating-point operations of a step, about: what ``device="auto"`` judges by."""
-        optimizer = self.optimizer
-        n = data.n_rows
-        asked = optimizer.batch_size if isinstance(optimizer, Adam) else "auto"
-        n_rows = default_batch_size(n) if isinstance(asked, str) else min(int(asked), n)
-        return gradient_flops(
-            model.network, n_rows, self._n_parallel_networks(model.network.layout.n_params)
-        )
+        """Estimate the floating-point operations of a step, by which "auto" selects the device."""
+        batch_size = self.optimizer.batch_size if isinstance(self.optimizer, Adam) else "auto"
+        if isinstance(batch_size, str):
+            n_rows = default_batch_size(data.n_rows)
+        else:
+            n_rows = min(int(batch_size), data.n_rows)
+        n_networks = self._n_parallel_networks(model.network.layout.n_params)
+        return gradient_flops(model.network, n_rows, n_networks)
 
-    def _n_parallel_networks(self, n_weights: int) -> float:
-        """Number of networks whose gradients a step takes."""
+    def _n_parallel_networks(self, _n_weights: int) -> float:
+        """Return the number of networks whose gradients one step computes."""
         return 1.0
 
-    def _fitted_attributes(self, data: Training, model: Model, fitted: Fitted) -> dict[str, Any]:
+    def _fitted_attributes(self, data: Training, model: Model, fitted: FitResult) -> dict[str, Any]:
+        """Return all fitted attributes, in the units of the data as given."""
         return {
             **data.attributes(),
             "network_": model.network,
@@ -291,52 +328,98 @@ class RowEstimator(BayesianEstimator):
         }
 
     def _scale_inputs(self, rows: Rows) -> Scaling:
+        """Return the mean and standard deviation of every column, or 0 and 1."""
         enabled = is_standardized(self.standardize, "X")
         return column_scaling(rows.X, rows.weight, enabled=enabled, value_range=rows.x_range)
 
     def input_blocks(self, X: Array) -> Iterator[Tensor]:
-        """Scaled inputs in blocks of rows, on the device, in the precision of the fit."""
+        """Yield scaled inputs in blocks of rows, on the device, in the precision of the fit.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n_samples, n_features)
+            Validated inputs in the units of the training data.
+
+        Yields
+        ------
+        Tensor of shape (n_block, n_features)
+            Consecutive rows.
+        """
         scaled = Scaling(self.x_mean_, self.x_scale_).apply(X)
+        dtype = getattr(torch, self.dtype_)
         for start in range(0, len(scaled), PREDICT_ROWS):
             block = np.ascontiguousarray(scaled[start : start + PREDICT_ROWS])
-            yield torch.as_tensor(block).to(self._predict_device(), vars(torch)[self.dtype_])
+            yield torch.as_tensor(block).to(self._predict_device(), dtype)
 
     def predictor(self, like: Tensor) -> Predictor:
-        """Predictor on the device and in the precision of ``like``; made once."""
+        """Return the predictor of the fitted model, in scaled units.
+
+        Parameters
+        ----------
+        like : Tensor
+            Tensor whose device and precision the predictor has.
+
+        Returns
+        -------
+        Predictor
+            The same object at every call, until the model is fitted again.
+        """
         raise NotImplementedError
 
     def _map_blocks(
-        self, X: Any, ask: Callable[[Tensor, slice], list[Tensor]], y: Array | None = None
+        self, X: Any, evaluate: Callable[[Tensor, Any], list[Tensor]], y: Array | None = None
     ) -> list[Array]:
-        """Answers of ``ask(x, rows)`` for scaled inputs, joined over blocks of rows."""
+        """Evaluate a function of scaled inputs in blocks of rows and join the results.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs as the user gave them.
+        evaluate : callable (x, rows) -> list of Tensor
+            Function of a block of scaled inputs and its positions among the rows of ``X``, a slice
+            or an array. Its results have the rows as their first axis.
+        y : ndarray of shape (n_samples, ...), optional
+            Targets whose number must be that of the rows.
+
+        Returns
+        -------
+        list of ndarray
+            Joined results in the order of the rows of ``X``.
+
+        Raises
+        ------
+        ValueError
+            If ``y`` has another length than ``X``, or a result is NaN.
+        """
         X = self._check_inputs(X)
         if y is not None and len(y) != len(X):
             raise ValueError(f"X has {len(X)} rows and y {len(y)}: they must match.")
         blocks = []
-        places = []
+        positions = []
         with prediction_environment():
             for x, rows in self._indexed_blocks(X):
-                answers = ask(x, rows)
-                blocks.append([t.cpu().numpy() for t in answers])
-                places.append(rows)
+                results = evaluate(x, rows)
+                blocks.append([result.cpu().numpy() for result in results])
+                positions.append(rows)
         columns = [np.concatenate(column) for column in zip(*blocks, strict=True)]
-        if not all(isinstance(rows, slice) for rows in places):
-            # Blocks weren't in the order of the rows.
-            order = np.argsort(np.concatenate(places))
+        if not all(isinstance(rows, slice) for rows in positions):
+            # Rows with unknown levels come first: restore the order of the rows.
+            order = np.argsort(np.concatenate(positions))
             columns = [column[order] for column in columns]
         return check_no_nan(columns)
 
     def _indexed_blocks(self, X: Any) -> Iterator[tuple[Any, Any]]:
-        """Blocks of inputs and their positions among the rows, a slice or an array."""
+        """Yield blocks of inputs and their positions among the rows, a slice or an array."""
         start = 0
         for x in self.input_blocks(X):
             yield x, slice(start, start + len(x))
             start += len(x)
 
     def _check_inputs(self, X: Any) -> Array:
-        """Inputs of a question to a fitted model."""
+        """Validate inputs of predictions by a fitted model."""
         check_is_fitted(self)
-        if "_fitted_with_" in vars(self):
+        if self._params_at_fit_ is not None:
+            # Parameters were set since the fit, which had validated them.
             self._validate_params()
         X = fill_masked(X)
         require_rows(X)
@@ -344,39 +427,48 @@ class RowEstimator(BayesianEstimator):
             checked: Array = validate_data(
                 self, X, reset=False, dtype=FLOATS, ensure_all_finite=self._ensure_all_finite
             )
-        check_column_names(vars(self).get("_column_names_in_"), X)
+        check_column_names(self._column_names_in_, X)
         return checked
 
     def _check_columns(self, X: Any) -> None:
-        """Refuse a table with other columns than in `fit`."""
+        """Raise a ValueError if a table has other columns than in `fit`."""
         validate_data(self, X, reset=False, skip_check_array=True)
-        check_column_names(vars(self).get("_column_names_in_"), X)
+        check_column_names(self._column_names_in_, X)
 
 
 def warn_infinite_rows(values: Array, rows: Any = slice(0, None)) -> bool:
-    """Say which is the first row that is infinite, and whether there is one.
+    """Warn of the first row with an infinite prediction, and return whether there is one.
 
-    ``rows``: positions of the values among the rows of a question, a slice or an array.
+    Parameters
+    ----------
+    values : ndarray of shape (n, ...)
+        Predictions.
+    rows : slice or ndarray of shape (n,)
+        Positions of the predictions among the rows of ``X``.
+
+    Returns
+    -------
+    bool
     """
-    wrong = np.isinf(values).reshape(len(values), -1).any(axis=1)
-    if wrong.any():
-        place = int(wrong.argmax())
-        row = rows.start + place if isinstance(rows, slice) else rows[place]
+    is_infinite = np.isinf(values).reshape(len(values), -1).any(axis=1)
+    if is_infinite.any():
+        position = int(is_infinite.argmax())
+        row = rows.start + position if isinstance(rows, slice) else rows[position]
         warn_user(
             f"the prediction for row {row} of X is infinite: too far from "
             "the training data for this arithmetic. Check the row, or give X as float64.",
             UserWarning,
         )
-    return bool(wrong.any())
+    return bool(is_infinite.any())
 
 
 def check_no_nan(columns: list[Array]) -> list[Array]:
-    """Refuse what isn't a number."""
+    """Return predictions, or raise a ValueError that names the first row with NaN."""
     for values in columns:
-        wrong = np.isnan(values).reshape(len(values), -1).any(axis=1)
-        if wrong.any():
+        is_nan = np.isnan(values).reshape(len(values), -1).any(axis=1)
+        if is_nan.any():
             raise ValueError(
-                f"the prediction for row {int(wrong.argmax())} of X is not a number: too far from "
+                f"the prediction for row {int(is_nan.argmax())} of X is not a number: too far from "
                 "the training data for this arithmetic, or of a fit with extreme parameters. "
                 "Check the row, or give X as float64."
             )
@@ -385,9 +477,10 @@ def check_no_nan(columns: list[Array]) -> list[Array]:
 
 @contextmanager
 def prediction_environment() -> Iterator[None]:
-    """Run with one thread, no gradients, and errors of memory and of decompositions in words.
+    """Predict with one thread and without gradients, and explain torch's errors.
 
-    What predictions keep for later must not be inference tensors, even if the caller's are.
+    Inference mode is switched off even if the caller is in it, because tensors that predictions
+    cache must not be inference tensors.
     """
     with one_thread(), torch.inference_mode(False), torch.no_grad(), explain_torch_errors():
         yield

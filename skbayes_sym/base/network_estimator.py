@@ -14,7 +14,7 @@ from skbayes_sym.base.requirements import (
     ANY_LIKELIHOOD,
     ANY_NETWORK,
     ANY_PRIOR,
-    refuse,
+    refuse_parameters,
     require_kind,
 )
 from skbayes_sym.base.rows import Array
@@ -66,7 +66,9 @@ class NetworkEstimator(RowEstimator):
         if isinstance(network, str):
             sizes = layer_sizes(self.hidden_layer_sizes)
             return MLP(data.n_features, sizes, n_outputs, ACTIVATIONS[self.activation])
-        refuse(self, ("hidden_layer_sizes", "activation"), "network= is given", "network='mlp'")
+        refuse_parameters(
+            self, ("hidden_layer_sizes", "activation"), "network= is given", "network='mlp'"
+        )
         if isinstance(network, nn.Module):
             network = ModuleNetwork(network, (data.n_features,))
         ANY_NETWORK.require(network, "network")
@@ -84,7 +86,7 @@ class NetworkEstimator(RowEstimator):
             return self._default_likelihood(data)
         if not isinstance(self.noise_std, HalfNormal):
             instead = "parameters of a likelihood object, such as log_noise of StudentT"
-            refuse(self, ("noise_std",), "likelihood= is given", instead)
+            refuse_parameters(self, ("noise_std",), "likelihood= is given", instead)
         require_kind(self, chosen, self._unsupported_likelihoods)
         ANY_LIKELIHOOD.require(chosen, "likelihood")
         return chosen

@@ -1,7 +1,7 @@
-"""Parameters and objects that don't apply are refused by name, never ignored.
+"""What methods require of a model, and checks that refuse parameters that don't apply.
 
-What a method asks of a model is data, its `Needs`: one check at the start of `fit` turns a mismatch
-into an error, and `table` makes the page that says what goes with what.
+Each method declares its `Requirements` as data. One check at the start of `fit` raises an error if
+the model doesn't meet them, and a test compares the tables of the user guide with them.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,11 +18,27 @@ from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.optimise import StopReason
 
 
-def refuse(estimator: BaseEstimator, names: Sequence[str], why: str, instead: str) -> None:
-    """Raise if a parameter that doesn't apply was given another value than its default.
+def refuse_parameters(
+    estimator: BaseEstimator, names: Sequence[str], reason: str, alternative: str
+) -> None:
+    """Raise a ValueError if a parameter that doesn't apply has another value than its default.
 
-    ``names``: parameters without a meaning here; those that the estimator doesn't have are passed
-    over. ``why``: the reason, as a clause. ``instead``: what to use.
+    Parameters
+    ----------
+    estimator : BaseEstimator
+        Estimator whose parameters are checked.
+    names : sequence of str
+        Parameters that have no meaning here. Names of parameters that the estimator doesn't have
+        are skipped.
+    reason : str
+        Why they don't apply, as a clause.
+    alternative : str
+        What to use instead.
+
+    Raises
+    ------
+    ValueError
+        If one of the parameters isn't at its default.
     """
     defaults = signature(type(estimator)).parameters
     for name in names:
@@ -31,93 +47,141 @@ def refuse(estimator: BaseEstimator, names: Sequence[str], why: str, instead: st
         value = estimator.get_params(deep=False)[name]
         if not np.array_equal(value, defaults[name].default):
             raise ValueError(
-                f"{name}={value!r} does not apply: {why}. Leave {name} at its "
-                f"default, or use {instead}."
+                f"{name}={value!r} does not apply: {reason}. Leave {name} at its "
+                f"default, or use {alternative}."
             )
 
 
-def require_members(part: object, members: Sequence[str], *, parameter: str, remedy: str) -> None:
-    """Ask the object, not its type."""
-    missing = [name for name in members if not hasattr(part, name)]
+def require_attributes(
+    part: object, attributes: Sequence[str], *, parameter: str, remedy: str
+) -> None:
+    """Raise a TypeError if an object lacks an attribute; its type doesn't matter.
+
+    Parameters
+    ----------
+    part : object
+        Value of the parameter.
+    attributes : sequence of str
+        Names of the attributes and methods that the estimator uses.
+    parameter : str
+        Name of the parameter, for the error message.
+    remedy : str
+        Sentence that tells what to do about it.
+
+    Raises
+    ------
+    TypeError
+        Naming all missing attributes.
+    """
+    missing = [name for name in attributes if not hasattr(part, name)]
     if missing:
         raise TypeError(
-            f"{parameter}={part!r} has no {' and no '.join(missing)}, which this estimator asks "
-            f"of it. {remedy}"
+            f"{parameter}={part!r} has no {' and no '.join(missing)}, which this estimator "
+            f"requires. {remedy}"
         )
 
 
-def require_kind(estimator: BaseEstimator, likelihood: object, foreign: tuple[type, ...]) -> None:
-    """Refuse a likelihood of numbers for classes, and one of classes for numbers."""
-    if isinstance(likelihood, foreign):
-        kind, other = ("classes", "numbers") if is_classifier(estimator) else ("numbers", "classes")
+def require_kind(
+    estimator: BaseEstimator, likelihood: object, unsupported: tuple[type, ...]
+) -> None:
+    """Raise a ValueError for a regression likelihood in a classifier, and vice versa."""
+    if isinstance(likelihood, unsupported):
+        predicted = "classes" if is_classifier(estimator) else "numbers"
+        other = "numbers" if is_classifier(estimator) else "classes"
         raise ValueError(
             f"likelihood={likelihood!r} is of {other}, but {type(estimator).__name__} predicts "
-            f"{kind}. Leave likelihood at its default, or give one of {kind}."
+            f"{predicted}. Leave likelihood at its default, or give one of {predicted}."
         )
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """Demands on a likelihood, a network or a prior.
+    """What a method requires of a likelihood, a network or a prior.
 
-    ``holds``: what else must hold of it, if having the members isn't enough.
+    Parameters
+    ----------
+    label : str
+        Entry in the tables of the user guide, such as "Any" or "Normal noise".
+    remedy : str
+        Sentence that tells what to do if the requirement isn't met.
+    attributes : tuple of str
+        Attributes and methods that the object must have.
+    condition : callable (object) -> bool, optional
+        Further condition on an object that has the attributes.
     """
 
-    words: str  # in a table: "Any", "Normal"
-    remedy: str  # what to do where it isn't met: a sentence
-    members: tuple[str, ...] = ()  # that the object must have
-    holds: Callable[..., bool] | None = None
+    label: str
+    remedy: str
+    attributes: tuple[str, ...] = ()
+    condition: Callable[..., bool] | None = None
 
     def is_met(self, part: object) -> bool:
-        """Whether `require` passes."""
-        has_all = all(hasattr(part, name) for name in self.members)
-        return has_all and (self.holds is None or self.holds(part))
+        """Whether `require` accepts the object."""
+        has_attributes = all(hasattr(part, name) for name in self.attributes)
+        return has_attributes and (self.condition is None or self.condition(part))
 
     def require(self, part: object, parameter: str) -> None:
-        """Ask the object."""
-        require_members(part, self.members, parameter=parameter, remedy=self.remedy)
-        if self.holds is not None and not self.holds(part):
+        """Raise an error if an object doesn't meet the requirement.
+
+        Parameters
+        ----------
+        part : object
+            Likelihood, network or prior.
+        parameter : str
+            Name of the estimator's parameter, for the error message.
+
+        Raises
+        ------
+        TypeError
+            If the object lacks an attribute.
+        ValueError
+            If the condition doesn't hold.
+        """
+        require_attributes(part, self.attributes, parameter=parameter, remedy=self.remedy)
+        if self.condition is not None and not self.condition(part):
             raise ValueError(
-                f"{parameter}={part!r} doesn't go with this estimator, which asks for: "
-                f"{self.words}. {self.remedy}"
+                f"{parameter}={part!r} doesn't go with this estimator, which requires: "
+                f"{self.label}. {self.remedy}"
             )
 
 
 class Requirements(NamedTuple):
-    """Demands of a method on all three."""
+    """What a method requires of all three parts of a model."""
 
     likelihood: Requirement
     network: Requirement
     prior: Requirement
 
     def check(self, model: Model) -> None:
-        """Raise where the model isn't what the method needs (see `Need.require`)."""
+        """Raise an error if the model doesn't meet a requirement (see `Requirement.require`)."""
         self.likelihood.require(model.likelihood, "likelihood")
         self.network.require(model.network, "network")
         self.prior.require(model.prior, "prior")
 
 
-_OWN_LIKELIHOOD = "Inherit from skbayes_sym.models.Likelihood or TargetLikelihood."
-_LIKELIHOOD = (
+_LIKELIHOOD_REMEDY = "Inherit from skbayes_sym.models.Likelihood or TargetLikelihood."
+_LIKELIHOOD_ATTRIBUTES = (
     "kind", "is_discrete", "params", "n_params", "n_outputs", "at", "to", "log_prob", "predictive",
     "data_term", "scales_targets",
 )  # fmt: skip
-_OF_ONE_OUTPUT = (
+_ONE_OUTPUT_ATTRIBUTES = (
     "kind", "is_discrete", "params", "n_params", "at", "to", "expected_log_prob", "predictive",
     "n_outputs_per_target", "noise_scale", "scales_targets", "site_likelihood",
     "fit_constant_outputs",
 )  # fmt: skip
 
-ANY_LIKELIHOOD = Requirement("Any", _OWN_LIKELIHOOD, _LIKELIHOOD)
+ANY_LIKELIHOOD = Requirement("Any", _LIKELIHOOD_REMEDY, _LIKELIHOOD_ATTRIBUTES)
 LIKELIHOOD_WITH_EXPECTATION = Requirement(
-    "Any", _OWN_LIKELIHOOD, (*_LIKELIHOOD, "n_noise", "expected_log_prob")
+    "Any", _LIKELIHOOD_REMEDY, (*_LIKELIHOOD_ATTRIBUTES, "n_noise", "expected_log_prob")
 )
-LIKELIHOOD_WITH_HESSIAN = Requirement("Any", _OWN_LIKELIHOOD, (*_LIKELIHOOD, "hessian_root"))
+LIKELIHOOD_WITH_HESSIAN = Requirement(
+    "Any", _LIKELIHOOD_REMEDY, (*_LIKELIHOOD_ATTRIBUTES, "hessian_root")
+)
 ONE_OUTPUT_LIKELIHOOD = Requirement(
     "Any of one output, or softmax",
     "A linear model has one output per target and learns at most one scale of additive noise. "
     "skbayes_sym.models.TargetLikelihood has all that follows from a density.",
-    _OF_ONE_OUTPUT,
+    _ONE_OUTPUT_ATTRIBUTES,
     lambda likelihood: (
         likelihood.n_outputs_per_target == 1
         and (likelihood.kind == "normal" or likelihood.n_params <= 1)
@@ -128,20 +192,20 @@ NORMAL_NOISE = Requirement(
     "Normal noise",
     "MCMCRegressor, DeepEnsembleRegressor, SymmetrizedVIRegressor, LILARegressor and "
     "LaplaceRegressor(optimizer='adam') take any likelihood.",
-    holds=lambda likelihood: likelihood.kind == "normal",
+    condition=lambda likelihood: likelihood.kind == "normal",
 )
 SOFTMAX = Requirement(
     "Softmax",
     "MCMCClassifier, DeepEnsembleClassifier, SymmetrizedVIClassifier, LILAClassifier and "
     "LaplaceClassifier(optimizer='adam') take any likelihood.",
-    holds=lambda likelihood: likelihood.kind == "softmax",
+    condition=lambda likelihood: likelihood.kind == "softmax",
 )
 
 NORMAL_OR_SOFTMAX = Requirement(
     "Normal noise or softmax",
-    "Only their modes are looked for: with others, chains start with init='prior', and mean-field "
-    "inference with init='random'.",
-    holds=lambda likelihood: NORMAL_NOISE.is_met(likelihood) or SOFTMAX.is_met(likelihood),
+    "Modes are found for these only: with other likelihoods, chains start with init='prior', and "
+    "mean-field inference with init='random'.",
+    condition=lambda likelihood: NORMAL_NOISE.is_met(likelihood) or SOFTMAX.is_met(likelihood),
 )
 
 ANY_NETWORK = Requirement(
@@ -181,27 +245,41 @@ NORMAL_OR_LEARNED_PRIOR = Requirement(
 )
 
 
-class Fitted(Protocol):
-    """Result of a method, final or so far: arrays and numbers, in scaled units."""
+class FitResult(Protocol):
+    """Result of a method, final or intermediate: arrays and numbers in scaled units."""
 
     @property
     def stop_reason(self) -> StopReason:
-        """Why its loops ended."""
+        """Why the method's loops ended."""
 
     @property
     def n_iter(self) -> int:
-        """Steps made."""
+        """Number of steps."""
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
-        """The method's own fitted attributes, in the units of the data as given."""
+        """Return the method's own fitted attributes, in the units of the data as given."""
 
 
 class Method(Protocol):
-    """A frozen dataclass of a method's parameters, made from a constructor in one place."""
+    """An inference method: a frozen dataclass of parameters, made from a constructor's."""
 
     @property
     def requirements(self) -> Requirements:
-        """Requirements on a likelihood, a network and a prior."""
+        """Requirements on likelihood, network and prior."""
 
-    def fit(self, data: Training, model: Model, progress: FitProgress) -> Fitted:
-        """The mathematics: no estimator and no scikit-learn in it."""
+    def fit(self, data: Training, model: Model, progress: FitProgress) -> FitResult:
+        """Fit the model, without reference to an estimator or to scikit-learn.
+
+        Parameters
+        ----------
+        data : Training
+            Scaled training data.
+        model : Model
+            Network, likelihood and prior, which meet the requirements.
+        progress : FitProgress
+            Receives reports on the progress of the fit.
+
+        Returns
+        -------
+        FitResult
+        """

@@ -1,17 +1,16 @@
-"""Training data as every method takes them: checked, in canonical form, scaled, on the device."""
+"""Training data in the form that every method fits: checked, canonical, scaled, on the device."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from sklearn.base import BaseEstimator
 from torch import Tensor
 
-from skbayes_sym.base.device import choose_dtype, resolve_device
+from skbayes_sym.base.device import choose_dtype
 from skbayes_sym.base.noise_levels import noise_levels
 from skbayes_sym.base.rows import (
     Array,
@@ -22,35 +21,29 @@ from skbayes_sym.base.rows import (
     target_scaling,
 )
 from skbayes_sym.base.scikit_learn import check_sample_weight
+from skbayes_sym.base.targets import Targets
 from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
 from skbayes_sym.numerics.arguments import check_not_masked, draw_seed
 from skbayes_sym.numerics.memory import MemoryAllocation
 
-FULL_BATCH_ROWS = 1000  # batch_size="auto": all rows up to here ...
-MINIBATCH_ROWS = 200  # ... and this many beyond
+# With batch_size="auto" a step uses all rows up to this number, and minibatches for more rows.
+FULL_BATCH_ROWS = 1000
+MINIBATCH_ROWS = 200
 
-# Of a learned noise, in units of the target's standard deviation.
+# Initial value and range of a learned noise level, in units of the target's standard deviation.
 INITIAL_NOISE = 0.5
 NOISE_RANGE = (1e-3, 1e2)
-# Of other learned parameters, which have no unit: a dispersion, the weight of the tails.
+# Range of other learned likelihood parameters, which have no unit, such as a dispersion.
 _SHAPE_RANGE = (1e-4, 1e2)
 
-# Of scaled numbers: products of a few of them stay within the arithmetic's range.
+# Largest scaled value, so that products of a few values stay in the range of the precision.
 LARGEST = {torch.float32: 1e12, torch.float64: 1e100}
 
 
-class Targets(NamedTuple):
-    """Targets as a method takes them, and what the user's were."""
-
-    values: Array  # (N, T) numbers or (N,) class codes
-    ndim: int
-    classes: Array | None = None
-
-
 def check_weight_range(weight: Array, largest: float) -> None:
-    """Refuse positive weights beyond ``largest`` or below its inverse."""
+    """Raise a ValueError if a positive weight exceeds ``largest`` or is below its inverse."""
     if len(weight) and not 1.0 / largest <= weight.min() <= weight.max() <= largest:
         raise ValueError(
             f"sample_weight lies between {weight.min():.3g} and {weight.max():.3g}: numbers "
@@ -63,66 +56,122 @@ def check_weight_range(weight: Array, largest: float) -> None:
 class Training:
     """Data that a method fits.
 
-    ``device``, ``dtype``: where and in which precision it computes.
+    Parameters
+    ----------
+    rows : Rows
+        Distinct rows in lexicographic order with their weights, in the units of the user.
+    inverse_index : ndarray of shape (n_samples,)
+        Position among ``rows`` of every row that was passed to ``fit``; -1 if its weight is 0.
+    x_scaling : Scaling
+        Scaling of the inputs.
+    y_scaling : Scaling or None
+        Scaling of the targets; None for class codes.
+    seed : int
+        Seed of all random numbers of the fit.
+    device : torch.device
+        Device on which the method computes.
+    dtype : torch.dtype
+        Floating-point precision in which the method computes.
+    callback_arguments : mapping
+        What callbacks receive, see `FitProgress`.
+    y_ndim : int, default=2
+        Number of axes of ``y`` as the user gave it.
+    class_labels : ndarray of shape (n_classes,), optional
+        Classes in the order of their codes; None for regression.
     """
 
-    rows: Rows  # distinct rows, sorted, each with the weight it carries; as given, not scaled
-    inverse_index: Array  # place among ``rows`` of every row given; -1 where its weight is 0
+    rows: Rows
+    inverse_index: Array
     x_scaling: Scaling
-    y_scaling: Scaling | None  # none where targets are taken as they are: class codes
-    seed: int  # the one source of randomness of a fit
+    y_scaling: Scaling | None
+    seed: int
     device: torch.device
     dtype: torch.dtype
-    callback_arguments: Mapping[str, Any]  # what callbacks are handed, see `FitProgress`
-    y_ndim: int = 2  # of the targets as given
-    labels: Array | None = None  # (n_classes,); the classes, in the order of their codes
+    callback_arguments: Mapping[str, Any]
+    y_ndim: int = 2
+    class_labels: Array | None = None
 
     @classmethod
-    def open(cls, estimator: BaseEstimator, X: Any, y: Any, sample_weight: Any) -> "Training":
-        """Validate everything before the first array is allocated for the fit."""
-        device = resolve_device(estimator.device)
-        X_checked, y_checked = estimator._check_targets(X, y)
+    def from_arrays(
+        cls,
+        X: Array,
+        targets: Targets,
+        sample_weight: Any,
+        *,
+        scale_inputs: Callable[[Rows], Scaling],
+        random_state: Any,
+        device: torch.device,
+        callback_arguments: Mapping[str, Any],
+    ) -> "Training":
+        """Bring validated rows into canonical form and scale them.
+
+        All checks are made before the fit allocates its first array.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n_samples, n_features)
+            Validated inputs, float32 or float64. Their precision is that of the fit.
+        targets : Targets
+            Validated targets of the same rows.
+        sample_weight : array-like of shape (n_samples,) or None
+            Non-negative weights as the user gave them. Rows of weight 0 are removed.
+        scale_inputs : callable (Rows) -> Scaling
+            Scaling of the inputs of the canonical rows.
+        random_state : int, RandomState instance or None
+            Source of the seed of the fit.
+        device : torch.device
+            Device on which the method computes.
+        callback_arguments : mapping
+            What callbacks receive, see `FitProgress`.
+
+        Returns
+        -------
+        Training
+
+        Raises
+        ------
+        ValueError
+            If weights, inputs or targets leave the range of the precision, or if the targets have
+            only one class.
+        """
         check_not_masked("sample_weight", sample_weight)
         with numeric_conversion("sample_weight"):
             weight = check_sample_weight(
-                sample_weight, X_checked, dtype=np.float64, ensure_non_negative=True
+                sample_weight, X, dtype=np.float64, ensure_non_negative=True
             )
-        # Before anything is summed or averaged by weight, which would overflow.
+        # Sums and averages by weight, which follow, would overflow beyond this range.
         check_weight_range(weight[weight > 0], LARGEST[torch.float64])
-        present = weight > 0  # a row of zero weight is a row that isn't there
-        X_present = X_checked
-        y_present = y_checked
-        positive = weight
-        if not present.all():
-            X_present = X_checked[present]
-            y_present = y_checked[present]
-            positive = weight[present]
+
+        # A fit with a row of weight zero equals the fit without the row.
+        dtype = choose_dtype(X)
+        is_present = weight > 0
         inverse_index = np.full(len(weight), -1)
-        targets = estimator._encode_targets(y_present)
-        rows, inverse_index[present] = canonical_rows(X_present, targets.values, positive)
+        if not is_present.all():
+            X = X[is_present]
+            targets = targets.select(is_present)
+            weight = weight[is_present]
+        targets.check()
+        rows, inverse_index[is_present] = canonical_rows(X, targets.values, weight)
         if len(rows.X) == 1:
             warn_user(
                 "X has one distinct row: nothing can be learned of how targets depend on it, and "
                 "predictions elsewhere are the prior's. Give more rows.",
                 UserWarning,
             )
-        x_scaling = estimator._scale_inputs(rows)
-        y_scaling = estimator._scale_targets(rows)
-        dtype = choose_dtype(X_checked)
-        metadata = None if sample_weight is None else {"sample_weight": sample_weight}
+
         data = cls(
             rows=rows,
             inverse_index=inverse_index,
-            x_scaling=x_scaling,
-            y_scaling=y_scaling,
-            seed=draw_seed(estimator.random_state),
+            x_scaling=scale_inputs(rows),
+            y_scaling=targets.scaling(rows),
+            seed=draw_seed(random_state),
             device=device,
             dtype=dtype,
-            callback_arguments={"estimator": estimator, "X": X, "y": y, "metadata": metadata},
+            callback_arguments=callback_arguments,
             y_ndim=targets.ndim,
-            labels=targets.classes,
+            class_labels=targets.classes,
         )
-        data._require_range()
+        data._check_range()
         return data
 
     @property
@@ -131,42 +180,43 @@ class Training:
         return len(self.rows.X)
 
     @property
-    def classes(self) -> Array:
-        """The classes of labels, (n_classes,)."""
-        assert self.labels is not None
-        return self.labels
-
-    @property
     def n_features(self) -> int:
         """Number of columns of ``X``."""
         return int(self.rows.X.shape[1])
 
+    @property
+    def classes(self) -> Array:
+        """Classes in the order of their codes, (n_classes,); only for classification."""
+        assert self.class_labels is not None
+        return self.class_labels
+
     @cached_property
     def total_weight(self) -> float:
-        """Number of rows as given, counted with their weights."""
+        """Sum of the sample weights, which is the number of rows if all weights are 1."""
         return float(self.rows.weight.sum())
 
     @property
     def rows_allocation(self) -> MemoryAllocation:
-        """Memory of the distinct rows of ``X``, in the precision of the fit."""
+        """Memory of the distinct rows of ``X`` in the precision of the fit."""
         n, d = self.rows.X.shape
         size = self.rows.X.size * self.dtype.itemsize
         return MemoryAllocation(f"{n} distinct rows of {d} features", size, "Use fewer of them.")
 
     @cached_property
     def log_jacobian(self) -> float:
-        """Turns the log density of scaled targets into that of the targets as given, nats."""
+        """Log density of the targets minus that of the scaled targets, nats."""
         if self.y_scaling is None:
             return 0.0
         return -float(self.rows.weight.sum() * np.log(self.y_scaling.scale).sum())
 
     @cached_property
     def target_std(self) -> Array:
-        """Standard deviation of every scaled target, (n_targets,); 1 where it is constant."""
+        """Standard deviation of every scaled target, (n_targets,); 1 for a constant target."""
         assert self.y_scaling is not None
-        unit = self.y_scaling.scale
-        if (unit != 1.0).any():  # this very spread: scaling is on
-            return np.ones_like(unit)
+        scale = self.y_scaling.scale
+        if (scale != 1.0).any():
+            # Targets are standardised: the scale is their standard deviation.
+            return np.ones_like(scale)
         return target_scaling(self.rows, enabled=True).scale
 
     @cached_property
@@ -175,25 +225,26 @@ class Training:
         low, high = self.rows.y_range
         return np.asarray(low == high)
 
-    def noise_levels(self, squares: Tensor, freedoms: Tensor) -> Array | None:
-        """Standard deviations that stand for the posterior of the noise, in the units of ``y``.
+    def noise_levels(self, squares: Tensor, degrees_of_freedom: Tensor) -> Array | None:
+        """Return standard deviations that represent the posterior of the noise level.
 
         Parameters
         ----------
         squares : Tensor of shape (S, T)
-            Weighted residual sums of squares of S models, in scaled units.
-        freedoms : Tensor of shape (S, T)
-            Total weight of the rows less the effective number of parameters.
+            Weighted residual sums of squares of S models and T targets, in scaled units.
+        degrees_of_freedom : Tensor of shape (S, T)
+            Total weight of the rows minus the effective number of parameters.
 
         Returns
         -------
         ndarray of shape (S, K, T) or None
-            None where the rows determine the noise.
+            Noise levels in the units of ``y``. None if there are so many rows that the noise level
+            is known.
         """
         assert self.y_scaling is not None
         levels = noise_levels(
             squares.double().cpu(),
-            freedoms.double().cpu(),
+            degrees_of_freedom.double().cpu(),
             torch.as_tensor(self.target_std),
             self.total_weight,
             torch.as_tensor(self.is_constant),
@@ -202,92 +253,129 @@ class Training:
 
     @cached_property
     def log_noise_range(self) -> tuple[float, float]:
-        """Between what ends the logarithm of a learned noise stays, scaled units."""
+        """Limits of the logarithm of a learned noise level, scaled units."""
         if self.y_scaling is None:
             return -np.inf, np.inf
         low, high = NOISE_RANGE
-        spread = self.target_std
-        return float(np.log(low * spread.min())), float(np.log(high * spread.max()))
+        std = self.target_std
+        return float(np.log(low * std.min())), float(np.log(high * std.max()))
 
     def param_range(self, likelihood: Likelihood) -> tuple[float, float]:
-        """Between what ends a likelihood's learned parameters stay, scaled units."""
+        """Limits of the learned parameters of a likelihood, scaled units."""
         low, high = self.log_noise_range
         if likelihood.n_params == likelihood.noise_scale.shape[-1]:
             return low, high
-        ends = float(np.log(_SHAPE_RANGE[0])), float(np.log(_SHAPE_RANGE[1]))
-        return (min(low, ends[0]), max(high, ends[1])) if len(likelihood.noise_scale) else ends
+        log_low, log_high = (float(np.log(limit)) for limit in _SHAPE_RANGE)
+        if len(likelihood.noise_scale):
+            return min(low, log_low), max(high, log_high)
+        return log_low, log_high
 
     @cached_property
     def data(self) -> Data:
-        """Scaled rows on the device, in the working precision."""
-        return Data(*(self.tensor(a) for a in self._scaled(self.rows.X)))
+        """Scaled rows on the device, in the precision of the fit."""
+        return Data(*(self.tensor(array) for array in self.scaled()))
 
     @cached_property
     def double_data(self) -> Data:
-        """The same in float64, whatever the working precision."""
-        arrays = self._scaled(self.rows.X.astype(np.float64))
-        return Data(*(torch.as_tensor(np.ascontiguousarray(a), device=self.device) for a in arrays))
+        """Scaled rows on the device in float64, whatever the precision of the fit."""
+        arrays = self.scaled(np.float64)
+        return Data(
+            *(torch.as_tensor(np.ascontiguousarray(array), device=self.device) for array in arrays)
+        )
 
-    def _scaled(self, X: Array) -> tuple[Array, Array, Array]:
+    def scaled(self, dtype: npt.DTypeLike | None = None) -> tuple[Array, Array, Array]:
+        """Return scaled inputs, scaled targets and weights of the distinct rows.
+
+        Parameters
+        ----------
+        dtype : dtype-like, optional
+            Precision in which the inputs are scaled; that of ``X`` by default.
+
+        Returns
+        -------
+        x : ndarray of shape (n_rows, n_features)
+            Scaled inputs.
+        y : ndarray of shape (n_rows, n_targets) or (n_rows,)
+            Scaled targets, or class codes.
+        weight : ndarray of shape (n_rows,)
+            Weights of the rows.
+        """
+        X = self.rows.X if dtype is None else self.rows.X.astype(dtype)
         y = self.rows.y if self.y_scaling is None else self.y_scaling.apply(self.rows.y)
         return self.x_scaling.apply(X), y, self.rows.weight
 
-    def _require_range(self) -> None:
-        """Refuse numbers whose squares leave the arithmetic's range."""
+    def _check_range(self) -> None:
+        """Raise a ValueError that names a column whose squares leave the range of the precision."""
         largest = LARGEST[self.dtype]
-        weight = self.rows.weight
-        check_weight_range(weight, largest)
-        wide = np.abs(self.x_scaling.apply(self.rows.x_range)).max(axis=0)
+        check_weight_range(self.rows.weight, largest)
+        magnitude = np.abs(self.x_scaling.apply(self.rows.x_range)).max(axis=0)
         remedy = "rescale it, or give X as float64."
-        if wide.max() > largest:
-            place = int(wide.argmax())
+        if magnitude.max() > largest:
+            column = int(magnitude.argmax())
             raise ValueError(
-                f"column {place} of X reaches {wide[place]:.3g}, beyond the {largest:g} whose "
-                f"squares this arithmetic holds: use standardize=True, {remedy}"
+                f"column {column} of X reaches {magnitude[column]:.3g}, beyond the {largest:g} "
+                f"whose squares this arithmetic holds: use standardize=True, {remedy}"
             )
         if self.y_scaling is None:
             return
-        wide = np.abs(self.y_scaling.apply(self.rows.y_range)).max(axis=0)
-        spread = self.target_std
-        wrong = (wide > largest) | (spread < 1.0 / largest)
-        if wrong.any():
-            place = int(wrong.argmax())
+        magnitude = np.abs(self.y_scaling.apply(self.rows.y_range)).max(axis=0)
+        std = self.target_std
+        is_out_of_range = (magnitude > largest) | (std < 1.0 / largest)
+        if is_out_of_range.any():
+            column = int(is_out_of_range.argmax())
             raise ValueError(
-                f"column {place} of y reaches {wide[place]:.3g} and spreads by "
-                f"{spread[place]:.3g}, which must lie between {1.0 / largest:g} and {largest:g} "
+                f"column {column} of y reaches {magnitude[column]:.3g} and spreads by "
+                f"{std[column]:.3g}, which must lie between {1.0 / largest:g} and {largest:g} "
                 f"in this arithmetic: use standardize=True, {remedy}"
             )
 
     def tensor(self, values: Array) -> Tensor:
-        """Values on the device, floats in the working precision."""
+        """Return an array as a tensor on the device, floats in the precision of the fit."""
         tensor = torch.as_tensor(np.ascontiguousarray(values), device=self.device)
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
     def attributes(self) -> dict[str, Any]:
-        """Fitted attributes that every estimator takes from its data."""
+        """Return the fitted attributes of every estimator that follow from its training data."""
         attributes = {
             "x_mean_": self.x_scaling.mean,
             "x_scale_": self.x_scaling.scale,
             "device_": str(self.device),
             "dtype_": str(self.dtype).removeprefix("torch."),
         }
-        if self.labels is not None:
-            attributes["classes_"] = self.labels
+        if self.class_labels is not None:
+            attributes["classes_"] = self.class_labels
         if self.y_scaling is not None:
-            attributes["y_mean_"], attributes["y_scale_"] = self.y_scaling
+            attributes["y_mean_"] = self.y_scaling.mean
+            attributes["y_scale_"] = self.y_scaling.scale
             attributes["_y_ndim_"] = self.y_ndim
         return attributes
 
 
 def default_batch_size(n_rows: int) -> int:
-    """Rows of a minibatch for ``batch_size="auto"``."""
+    """Return the number of rows per step for ``batch_size="auto"``."""
     return n_rows if n_rows <= FULL_BATCH_ROWS else MINIBATCH_ROWS
 
 
 def resolve_batch_size(batch_size: int | str, n_rows: int, auto: int | None = None) -> int:
-    """``batch_size``, with ``auto`` rows by default; never more than there are."""
+    """Return the number of rows per step, which is at most the number of rows.
+
+    Parameters
+    ----------
+    batch_size : int or "auto"
+        The user's parameter. A warning is short_repr if it exceeds the number of rows.
+    n_rows : int
+        Number of distinct training rows.
+    auto : int, optional
+        Meaning of "auto"; `default_batch_size` by default.
+
+    Returns
+    -------
+    int
+    """
     if isinstance(batch_size, str):
-        return min(default_batch_size(n_rows) if auto is None else auto, n_rows)
+        if auto is None:
+            auto = default_batch_size(n_rows)
+        return min(auto, n_rows)
     if batch_size > n_rows:
         warn_user(
             f"batch_size={batch_size} exceeds the {n_rows} distinct training rows: every step "

@@ -24,7 +24,7 @@ from skbayes_sym.base.noise_levels import level_weights
 from skbayes_sym.base.predictor import DrawsPredictor, Predictor
 from skbayes_sym.base.progress import N_JOBS, RUN_CONSTRAINTS
 from skbayes_sym.base.regressor import BayesianRegressorMixin
-from skbayes_sym.base.requirements import refuse
+from skbayes_sym.base.requirements import refuse_parameters
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import Interval, StrOptions
 from skbayes_sym.base.stacking_weights import NoiseShape, PooledPredictor, ShapedPredictor
@@ -88,7 +88,7 @@ class NetworkMixture(NetworkEstimator):
     def _make_model(self, data: Training) -> Model:
         if self.n_modes == 0:
             why = "n_modes=0 leaves the members, which have a width and a prior of their own"
-            refuse(self, ("hidden_layer_sizes", "prior"), why, "n_modes=4")
+            refuse_parameters(self, ("hidden_layer_sizes", "prior"), why, "n_modes=4")
         likelihood = self._make_likelihood(data)
         n_outputs = self._count_outputs(data)
         widths = self.hidden_layer_sizes

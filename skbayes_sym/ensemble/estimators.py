@@ -20,7 +20,7 @@ from skbayes_sym.base.noise_levels import level_weights
 from skbayes_sym.base.optimizers import Adam, Optimizer, resolve_adam
 from skbayes_sym.base.predictor import DrawsPredictor, Predictor
 from skbayes_sym.base.progress import RUN_CONSTRAINTS
-from skbayes_sym.base.requirements import refuse
+from skbayes_sym.base.requirements import refuse_parameters
 from skbayes_sym.base.rows import STANDARDIZE, Array
 from skbayes_sym.base.scikit_learn import Interval, StrOptions
 from skbayes_sym.base.weighted_draws import DrawsClassifier, DrawsRegressor, WeightedDraws
@@ -518,7 +518,7 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         elif self.resolved_likelihood is not self._likelihoods_by_name["auto"]:
             reason = "only members with the softmax of likelihood='auto' are refitted"
         if reason:
-            refuse(self, ("correction",), reason, "correction=None")
+            refuse_parameters(self, ("correction",), reason, "correction=None")
             return method
 
         scale = "loo" if isinstance(correction, str) else correction

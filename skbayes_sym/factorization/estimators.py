@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from skbayes_sym.base.progress import RUN_CONSTRAINTS, FitProgress
-from skbayes_sym.base.requirements import refuse, require_members
+from skbayes_sym.base.requirements import refuse_parameters, require_attributes
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions, fit_context
 from skbayes_sym.base.warnings import warn_user
@@ -337,7 +337,7 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
             If the fit before was by `fit`, which keeps no entries: this begins anew.
         """
         self._validate_params()
-        refuse(self, ["context"], "a stream keeps no context of entries", "fit")
+        refuse_parameters(self, ["context"], "a stream keeps no context of entries", "fit")
         stream: LabelledEntries | None = vars(self).get("_stream_")
         if self.__sklearn_is_fitted__() and stream is None:
             warn_user("fit keeps no entries to add to: partial_fit begins anew.", UserWarning)
@@ -430,10 +430,10 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
             named = LIKELIHOODS[likelihood]
             if not named.scales_targets:
                 why = f"{likelihood=} has no such noise"
-                refuse(self, ["noise_std"], why, "likelihood='gaussian'")
+                refuse_parameters(self, ["noise_std"], why, "likelihood='gaussian'")
             return named
         why = f"{likelihood=} has parameters of its own"
-        refuse(self, ["noise_std"], why, "likelihood='gaussian'")
+        refuse_parameters(self, ["noise_std"], why, "likelihood='gaussian'")
         members = (
             "n_params",
             "approximate_expected_log_prob",
@@ -442,7 +442,7 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
             "scales_targets",
         )
         remedy = "skbayes_sym.models has some, and Likelihood the members of one's own."
-        require_members(likelihood, members, parameter="likelihood", remedy=remedy)
+        require_attributes(likelihood, members, parameter="likelihood", remedy=remedy)
         is_single = likelihood.n_outputs_per_target == 1
         takes_numbers = isinstance(likelihood, TargetLikelihood) and is_single
         if not takes_numbers and likelihood.kind not in ("bernoulli", "ordinal"):
@@ -491,7 +491,7 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
             return SOLVERS[self.solver]
         remedy = "skbayes_sym.factorization.solvers.Solver says what each of them does."
         members = ("learns_prior", "group", "solve")
-        require_members(self.solver, members, parameter="solver", remedy=remedy)
+        require_attributes(self.solver, members, parameter="solver", remedy=remedy)
         return self.solver
 
     def _set_columns(self, labels: Array) -> None:

@@ -19,7 +19,7 @@ from skbayes_sym.base.network_estimator import OBJECT_CONSTRAINTS, NetworkEstima
 from skbayes_sym.base.predictor import Predictor
 from skbayes_sym.base.progress import RUN_CONSTRAINTS
 from skbayes_sym.base.regressor import BayesianRegressorMixin
-from skbayes_sym.base.requirements import RECORDED_LAYERS, refuse
+from skbayes_sym.base.requirements import RECORDED_LAYERS, refuse_parameters
 from skbayes_sym.base.rows import STANDARDIZE, Array
 from skbayes_sym.base.scikit_learn import Interval, StrOptions
 from skbayes_sym.base.training import Training
@@ -147,7 +147,7 @@ class LaplaceEstimator(NetworkEstimator):
             sizes = self._sizes(data, n_outputs)
             return MLP(data.n_features, sizes, n_outputs, ACTIVATIONS[self.activation])
         names = ("hidden_layer_sizes", "activation")
-        refuse(self, names, "network brings its own layers", "network='mlp'")
+        refuse_parameters(self, names, "network brings its own layers", "network='mlp'")
         return chosen_network(self.network, data.n_features, shape, n_outputs)
 
     def _sizes(self, data: Training, n_outputs: int) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ from skbayes_sym.base.optimizers import (
 )
 from skbayes_sym.base.predictor import Predictor
 from skbayes_sym.base.progress import N_JOBS
-from skbayes_sym.base.requirements import Fitted, Method
+from skbayes_sym.base.requirements import FitResult, Method
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.base.training import Training
@@ -147,7 +147,7 @@ class ChoosesOptimizer(LaplaceEstimator):
                 self.optimizer_ = "adam"
         return super()._make_model(data)
 
-    def _fitted_attributes(self, data: Training, model: Model, fitted: Fitted) -> dict[str, Any]:
+    def _fitted_attributes(self, data: Training, model: Model, fitted: FitResult) -> dict[str, Any]:
         return {**super()._fitted_attributes(data, model, fitted), "optimizer_": self.optimizer_}
 
     def _steps_up_to(self, automatic: int) -> int:

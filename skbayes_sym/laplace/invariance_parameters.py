@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.base.requirements import require_members
+from skbayes_sym.base.requirements import require_attributes
 from skbayes_sym.base.rows import Array, Rows, Scaling, column_scaling
 from skbayes_sym.base.training import LARGEST, Training
 from skbayes_sym.base.warnings import warn_user
@@ -80,7 +80,7 @@ class Families:
             for item in (value if several else [value])
         ]
         for family in families:
-            require_members(
+            require_attributes(
                 family, ["half_width", "bind", "transform"], parameter="invariances",
                 remedy="Give 'auto', None, an augmentation such as Affine() or Rotation2D(), a "
                 "torch module with a parameter `eta`, or a list of them.",

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from skbayes_sym.base.model_factory import PriorParameter
 from skbayes_sym.base.optimizers import Adam, EvidenceAdam, Optimizer, Updates, resolve_adam
-from skbayes_sym.base.requirements import require_members
+from skbayes_sym.base.requirements import require_attributes
 from skbayes_sym.base.rows import Rows, Scaling, is_standardized
 from skbayes_sym.base.scikit_learn import HasMethods, StrOptions
 from skbayes_sym.laplace.adam_laplace import AdamDefaults, Laplace
@@ -55,7 +55,7 @@ def check_objective(adam: EvidenceAdam) -> TransformObjective:
     value = (adam.updates or Updates()).objective
     if isinstance(value, str) and value in OBJECTIVES:
         return OBJECTIVES[value]
-    require_members(
+    require_attributes(
         value, ["transforms", "learns_prior", "reward"], parameter="objective",
         remedy="Give 'evidence', 'map', 'augerino' or Augerino(reward=...).",
     )  # fmt: skip

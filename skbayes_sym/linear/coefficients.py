@@ -12,7 +12,7 @@ from torch import Tensor
 from skbayes_sym.base.estimator import RowEstimator
 from skbayes_sym.base.model_factory import PriorParameter, scale_array
 from skbayes_sym.base.progress import RUN_CONSTRAINTS
-from skbayes_sym.base.requirements import ONE_OUTPUT_LIKELIHOOD, Fitted, require_kind
+from skbayes_sym.base.requirements import ONE_OUTPUT_LIKELIHOOD, FitResult, require_kind
 from skbayes_sym.base.rows import Array, Rows, Scaling, column_scaling, is_standardized
 from skbayes_sym.base.scikit_learn import Interval, StrOptions
 from skbayes_sym.base.training import Training
@@ -102,7 +102,7 @@ class LinearEstimator(RowEstimator):
             self.tol,
         )
 
-    def _fitted_attributes(self, data: Training, model: Model, fitted: Fitted) -> dict[str, Any]:
+    def _fitted_attributes(self, data: Training, model: Model, fitted: FitResult) -> dict[str, Any]:
         """Fitted attributes, with coefficients in place of a network."""
         attributes = super()._fitted_attributes(data, model, fitted)
         del attributes["network_"]

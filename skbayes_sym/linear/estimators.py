@@ -10,16 +10,18 @@ from torch import Tensor
 from skbayes_sym.base.classifier import BayesianClassifierMixin
 from skbayes_sym.base.model_factory import gaussian_noise
 from skbayes_sym.base.regressor import BayesianRegressorMixin
-from skbayes_sym.base.requirements import ONE_OUTPUT_LIKELIHOOD, Fitted, Requirement, refuse
+from skbayes_sym.base.requirements import (
+    ONE_OUTPUT_LIKELIHOOD,
+    FitResult,
+    Requirement,
+    refuse_parameters,
+)
 from skbayes_sym.base.rows import (
     STANDARDIZE,
     Array,
-    Rows,
-    Scaling,
-    is_standardized,
-    target_scaling,
 )
 from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions
+from skbayes_sym.base.targets import RegressionTargets
 from skbayes_sym.base.training import Training
 from skbayes_sym.linear.coefficients import LINEAR_CONSTRAINTS, LinearEstimator
 from skbayes_sym.linear.fit import LinearFit, fit_variance_scale, is_conjugate
@@ -207,27 +209,26 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         tags.target_tags.multi_output = isinstance(chosen, Likelihood) and is_conjugate(chosen)
         return tags
 
-    def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
+    def _validate_training_data(self, X: Any, y: Any) -> tuple[Array, RegressionTargets]:
+        """Check that the likelihood fits the parameters and the number of targets."""
         likelihood = self.resolved_likelihood
         if not isinstance(self.likelihood, str):
             self._check_likelihood(likelihood)
         if not likelihood.n_params:
             why = f"likelihood={self.likelihood!r} has no scale of noise to set"
-            refuse(self, ["noise_std"], why, "likelihood='gaussian' or 'student_t'")
+            refuse_parameters(self, ["noise_std"], why, "likelihood='gaussian' or 'student_t'")
         shape = () if is_conjugate(likelihood) else np.asarray(y).shape
         if len(shape) == 2 and shape[1] > 1:
             raise ValueError(
                 f"likelihood={self.likelihood!r} takes one target, got y of shape {shape}. Use "
                 "likelihood='gaussian', or one model a target by MultiOutputRegressor."
             )
-        return super()._check_targets(X, y)
+        return super()._validate_training_data(X, y)
 
-    def _scale_targets(self, rows: Rows) -> Scaling | None:
-        """Counts have no unit, and a likelihood without free scale comes in that of ``y``."""
-        likelihood = self.resolved_likelihood
-        is_asked = is_standardized(self.standardize, "y")
-        enabled = is_asked and likelihood.scales_targets and likelihood.n_params > 0
-        return target_scaling(rows, enabled=enabled)
+    @property
+    def _standardizes_targets(self) -> bool:
+        """Whether targets are standardised; a likelihood without a free scale has their unit."""
+        return super()._standardizes_targets and self.resolved_likelihood.n_params > 0
 
     def _make_likelihood(self, data: Training) -> Likelihood:
         likelihood = self.resolved_likelihood
@@ -395,7 +396,7 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
             )
         return likelihood
 
-    def _fitted_attributes(self, data: Training, model: Model, fitted: Fitted) -> dict[str, Any]:
+    def _fitted_attributes(self, data: Training, model: Model, fitted: FitResult) -> dict[str, Any]:
         attributes = super()._fitted_attributes(data, model, fitted)
         scale = self.variance_scale
         state = cast(LinearFit, fitted).state

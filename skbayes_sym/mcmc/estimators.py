@@ -17,7 +17,7 @@ from skbayes_sym.base.model_factory import (
 )
 from skbayes_sym.base.network_estimator import OBJECT_CONSTRAINTS
 from skbayes_sym.base.progress import N_JOBS, RUN_CONSTRAINTS
-from skbayes_sym.base.requirements import Fitted
+from skbayes_sym.base.requirements import FitResult
 from skbayes_sym.base.rows import STANDARDIZE, Array
 from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.base.training import Training
@@ -126,7 +126,9 @@ class SampledEstimator(WeightedDraws):
             return Trivial()
         return group
 
-    def _fitted_attributes(self, data: Training, model: Model, sampled: Fitted) -> dict[str, Any]:
+    def _fitted_attributes(
+        self, data: Training, model: Model, sampled: FitResult
+    ) -> dict[str, Any]:
         attributes = super()._fitted_attributes(data, model, sampled)
         return {**attributes, "diagnostics_": Bunch(**attributes["diagnostics_"])}
 

@@ -125,7 +125,7 @@ class BaseStacking(RowEstimator):
         with self._fit_environment():
             # Distinct rows in both forms, and the folds that all members share.
             members = self._make_members()
-            data = Training.open(self, X, y, sample_weight)
+            data = self._training_data(X, y, sample_weight)
             task = self._make_task(data, X, y)
             if task.n_rows_full_fit:
                 members = self._select_for_warm_start(members)
@@ -219,9 +219,9 @@ class BaseStacking(RowEstimator):
         first_index[data.inverse_index[present[::-1]]] = present[::-1]
 
         rows, targets, weight = (
-            torch.as_tensor(np.ascontiguousarray(array)) for array in data._scaled(data.rows.X)
+            torch.as_tensor(np.ascontiguousarray(array)) for array in data.scaled()
         )
-        classes = data.labels
+        classes = data.class_labels
         if classes is None:
             # Trees must not depend on the units of y, nor on their rounding errors.
             targets = targets.round(decimals=12)

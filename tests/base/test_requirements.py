@@ -28,7 +28,7 @@ from skbayes_sym.models import (
 from skbayes_sym.models.likelihoods import OF_CLASSES, OF_NUMBERS
 from skbayes_sym.symmetry import Trivial
 
-PAGE = Path(__file__).parents[3] / "docs" / "user_guide" / "custom_model.rst"
+PAGE = Path(__file__).parents[2] / "docs" / "user_guide" / "custom_model.rst"
 BEGIN, END = (f".. compatibility: {word}\n" for word in ("begin", "end"))
 
 ESTIMATORS = [
@@ -67,7 +67,7 @@ def rows() -> dict[str, Requirements]:
 def table(rows: Mapping[str, Requirements]) -> str:
     """Needs by estimators as a table of the user guide (reStructuredText)."""
     columns = ("", *(name.capitalize() for name in Requirements._fields))
-    cells = ((name, *(need.words for need in rows[name])) for name in rows)
+    cells = ((name, *(need.label for need in rows[name])) for name in rows)
     return list_table("34 20 26 20", [columns, *cells])
 
 
@@ -169,7 +169,7 @@ def test_what_is_not_any_is_refused_by_name_with_a_remedy(name: str, noun: str) 
     own = known._replace(**{noun: OWN[noun]})
     needs.check(known)
     need: Requirement = getattr(needs, noun)
-    if need.words.startswith(("Any", "None")):
+    if need.label.startswith(("Any", "None")):
         needs.check(own)
     else:
         with pytest.raises(

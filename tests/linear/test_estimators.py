@@ -375,7 +375,7 @@ class Shown:
 
     def __init__(self, inner):
         self.inner = inner
-        for name in {*ONE_OUTPUT_LIKELIHOOD.members, "log_prob"} - {"at", "to"}:
+        for name in {*ONE_OUTPUT_LIKELIHOOD.attributes, "log_prob"} - {"at", "to"}:
             setattr(self, name, getattr(inner, name))
 
     def at(self, params):
