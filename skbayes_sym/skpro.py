@@ -11,8 +11,8 @@ from sklearn.base import BaseEstimator, clone
 from skpro.distributions.base import BaseDistribution
 from skpro.regression.base import BaseProbaRegressor
 
-from skbayes_sym.base.distributions import Quadrature
 from skbayes_sym.base.predictive import as_targets, predictive
+from skbayes_sym.base.quadrature import Quadrature
 from skbayes_sym.base.rows import Array
 from skbayes_sym.models.predictive_mixtures import NormalMixture, invert_cdf
 

@@ -876,7 +876,7 @@ MUTANTS = [
     *planted(
         "base/target_transformation.py",
         "base/test_predictive.py",
-        ("-np.log(y), _HALF),\n    np.exp2", "np.log(y), _HALF),\n    np.exp2"),
+        ("np.exp, np.log, lambda y: -np.log(y)", "np.exp, np.log, lambda y: np.log(y)"),
     ),
     *planted(
         "models/predictive_mixtures.py",

@@ -147,7 +147,7 @@ def test_thompson_takes_the_best_row_of_every_function_once():
 def test_any_model_s_law_is_taken_and_wrong_ones_are_named():
     process = predictive(GaussianProcessRegressor(alpha=0.1).fit(X, NUMBERS), X)
     assert (acquisition.expected_improvement(process, 0.0) >= 0.0).all()
-    with pytest.raises(TypeError, match="how rows vary together"):
+    with pytest.raises(TypeError, match="no joint distribution over rows"):
         acquisition.batch(process, 2)
     with pytest.raises(ValueError, match="regressors of one target"):
         acquisition.thompson(predictive(fitted("vi-regressor"), X))

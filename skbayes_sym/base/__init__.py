@@ -33,7 +33,9 @@ Predictions and posteriors
 * `stacking_weights`: combine predictive distributions by their leave-one-out densities
 * `noise_levels`: integrate predictions over the noise level of small samples
 * `distributions`: predictive distributions that users receive
-* `target_transformation`: distributions of transformed targets
+* `quadrature`: integrals over predictive distributions
+* `transformed_distribution`: distributions of transformed targets
+* `target_transformation`: inverses and derivatives of transformations of targets
 * `predictive`: `predictive(model, X)` for any fitted model
 
 Helpers

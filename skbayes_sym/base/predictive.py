@@ -1,7 +1,7 @@
-"""The predictive distribution of a fitted model, whoever made it and however it is wrapped.
+"""`predictive(model, X)`: predictive distributions of any fitted model.
 
-Other packages' models are known by their classes, which are looked up among the modules that are
-loaded: none is imported here.
+Models of other packages are recognised by their classes. These are looked up among the modules that
+are loaded already, so that no other package is imported here.
 """
 
 import sys
@@ -23,17 +23,17 @@ from torch import Tensor
 
 from skbayes_sym.base.distributions import (
     ClassPredictive,
-    LawPredictive,
     NormalPredictive,
     PosteriorPredictive,
     PredictiveDistribution,
-    transformed_predictive,
+    TensorPredictive,
 )
 from skbayes_sym.base.estimator import BayesianEstimator
 from skbayes_sym.base.pipelines import unwrap
 from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.stacking_weights import mixture
+from skbayes_sym.base.transformed_distribution import transformed_predictive
 from skbayes_sym.models.predictive_mixtures import (
     NormalMixture,
     TargetPredictive,
@@ -42,18 +42,19 @@ from skbayes_sym.models.predictive_mixtures import (
 )
 from skbayes_sym.numerics.arguments import check_random_state
 
-_MIDDLES = (np.arange(50) + 0.5) / 50.0  # levels of the quantiles that stand for a distribution
-_LEAST_GAP = 1e-3  # between them, of the distance of the outer ones
+_LEVELS = (np.arange(50) + 0.5) / 50.0  # of the quantiles that represent a distribution
+_MIN_RELATIVE_GAP = 1e-3  # between quantiles, relative to the distance of the outermost ones
 
 
 class ForeignTargets(TargetPredictive):
-    """Any predictive distribution of one target as a distribution of ``location + scale * target``.
+    """Distribution of ``location + scale * target`` for any predictive distribution of one target.
 
     Parameters
     ----------
     distribution : PredictiveDistribution
-        Of one target.
+        Distribution of one target.
     location, scale : float, default=0.0, 1.0
+        Units of the new target.
     """
 
     log_weights = None
@@ -103,7 +104,7 @@ class ForeignTargets(TargetPredictive):
 
     def _inward(self, y: Tensor) -> Array:
         values = (y.double().cpu().numpy() - self.location) / self.scale
-        if self.is_discrete:  # whole numbers in other units are off by rounding
+        if self.is_discrete:  # rescaled counts differ from integers by rounding errors
             whole = np.rint(values)
             values = np.where(np.abs(values - whole) < 1e-7 * (1.0 + np.abs(whole)), whole, values)
         return values
@@ -123,7 +124,7 @@ class ForeignTargets(TargetPredictive):
         return self.scale * self._column(self.distribution.std())
 
     def uncertainty(self) -> Uncertainty:
-        """Variances (N, 1); all is the noise's where the distribution doesn't tell them apart."""
+        """Return variances (N, 1). All is noise if the distribution doesn't separate sources."""
         try:
             parts = self.distribution.uncertainty()
         except TypeError:
@@ -149,7 +150,7 @@ class ForeignTargets(TargetPredictive):
         return self._outward(drawn).reshape(n, -1, 1)
 
     def functions(self, n: int, seed: int) -> Tensor:
-        """Noise-free draws (n, N, 1); the mean every time where rows aren't joint."""
+        """Draw functions (n, N, 1). All are the mean if rows have no joint distribution."""
         try:
             drawn = np.moveaxis(self.distribution.functions(n, seed), -1, 0)
         except TypeError:
@@ -158,33 +159,38 @@ class ForeignTargets(TargetPredictive):
 
 
 class JointPredictive(PredictiveDistribution):
-    """Several targets, each predicted by a model of its own: they are independent."""
+    """Independent targets, each with its own predictive distribution.
+
+    Parameters
+    ----------
+    distributions : sequence of PredictiveDistribution
+        One distribution of shape (n_samples,) per target.
+    """
 
     def __init__(self, distributions: Sequence[Any]) -> None:
-        self._laws = distributions
+        self._distributions = distributions
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return len(self._laws[0]), len(self._laws)
+        return len(self._distributions[0]), len(self._distributions)
 
     @property
     def is_discrete(self) -> bool:  # type: ignore[override]
-        return any(distribution.is_discrete for distribution in self._laws)
+        return any(distribution.is_discrete for distribution in self._distributions)
 
     def _take(self, rows: Array) -> "JointPredictive":
-        return JointPredictive([distribution[rows] for distribution in self._laws])
+        return JointPredictive([distribution[rows] for distribution in self._distributions])
 
     def __repr__(self) -> str:
-        return f"<{len(self._laws)} independent targets: {self._laws[0]!r}, ...>"
+        return f"<{len(self._distributions)} independent targets: {self._distributions[0]!r}, ...>"
 
     def _stacked(self, name: str, *arguments: Any) -> Array:
-        return np.stack(
-            [methodcaller(name, *arguments)(distribution) for distribution in self._laws], axis=1
-        )
+        call = methodcaller(name, *arguments)
+        return np.stack([call(distribution) for distribution in self._distributions], axis=1)
 
-    def _observed(self, name: str, y: Array) -> list[Array]:
+    def _evaluate_columns(self, name: str, y: Array) -> list[Array]:
         columns = np.moveaxis(y, -1, 0)[..., None]
-        pairs = zip(self._laws, columns, strict=True)
+        pairs = zip(self._distributions, columns, strict=True)
         return [methodcaller(name, column)(distribution) for distribution, column in pairs]
 
     def mean(self) -> Array:
@@ -197,52 +203,55 @@ class JointPredictive(PredictiveDistribution):
         return self._stacked("quantile", levels)
 
     def sample(self, n: int = 1, random_state: Any = 0) -> Array:
-        rng = check_random_state(random_state)  # targets have different noise
-        seeds = rng.randint(2**31 - 1, size=len(self._laws))
+        rng = check_random_state(random_state)  # one seed per target: their noise is independent
+        seeds = rng.randint(2**31 - 1, size=len(self._distributions))
         draws = [
             distribution.sample(n, int(seed))
-            for distribution, seed in zip(self._laws, seeds, strict=True)
+            for distribution, seed in zip(self._distributions, seeds, strict=True)
         ]
         return np.stack(draws, axis=1)
 
     def _log_prob(self, y: Array) -> Array:
-        return np.asarray(np.sum(self._observed("_log_prob", y), axis=0))
+        return np.asarray(np.sum(self._evaluate_columns("_log_prob", y), axis=0))
 
     def _cdf(self, y: Array) -> Array:
-        return np.concatenate(self._observed("_cdf", y), axis=-1)
+        return np.concatenate(self._evaluate_columns("_cdf", y), axis=-1)
 
     def _crps(self, y: Array) -> Array:
-        return np.concatenate(self._observed("_crps", y), axis=-1)
+        return np.concatenate(self._evaluate_columns("_crps", y), axis=-1)
 
 
 class OtherPredictive(PredictiveDistribution):
-    """Distribution of another package, asked by scipy's names or skpro's.
+    """Distribution object of SciPy or skpro.
 
     Parameters
     ----------
-    law : object
-        With ``mean``, ``var``, ``cdf`` and ``ppf``.
+    distribution : object
+        With methods ``mean``, ``var``, ``cdf`` and ``ppf``.
     log_density : str
-        Name of the method for the log density, or the log probability of a discrete target.
+        Name of the method for the log density, or for the log probability of a discrete target.
     shape : tuple of int
-        In which it takes and gives a value of every row.
+        Shape of its arguments and results for one value per row.
     take : callable
-        Distribution of some rows, ``take(law, rows)``.
+        ``take(distribution, rows)`` returns the distribution at a subset of the rows.
     is_discrete : bool, default=False
+        Whether targets have probabilities instead of densities.
     """
 
     def __init__(
         self, distribution: Any, log_density: str, shape: tuple[int, ...],
         take: Callable[[Any, Array], Any], *, is_discrete: bool = False,
     ) -> None:  # fmt: skip
-        self._law = distribution
+        self._distribution = distribution
         self._log_density = log_density
         self._shape = shape
         self._take_rows = take
         self.is_discrete = is_discrete
 
     def __repr__(self) -> str:
-        return f"<{type(self._law).__name__} of another package at {self._shape[0]:,} rows>"
+        return (
+            f"<{type(self._distribution).__name__} of another package at {self._shape[0]:,} rows>"
+        )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -250,77 +259,81 @@ class OtherPredictive(PredictiveDistribution):
 
     def _take(self, rows: Array) -> "OtherPredictive":
         return OtherPredictive(
-            self._take_rows(self._law, rows), self._log_density, (len(rows), *self._shape[1:]),
-            self._take_rows, is_discrete=self.is_discrete,
+            self._take_rows(self._distribution, rows), self._log_density, (len(rows),
+            *self._shape[1:]), self._take_rows, is_discrete=self.is_discrete,
         )  # fmt: skip
 
-    def _asked(self, name: str, *values: Any) -> Array:
-        shaped = [np.broadcast_to(v, self._shape).astype(float) for v in values]
-        answer = np.asarray(methodcaller(name, *shaped)(self._law), dtype=float)
-        return answer.reshape(self.shape)
+    def _evaluate(self, name: str, *values: Any) -> Array:
+        arguments = [np.broadcast_to(value, self._shape).astype(float) for value in values]
+        result = np.asarray(methodcaller(name, *arguments)(self._distribution), dtype=float)
+        return result.reshape(self.shape)
 
-    def _of_grid(self, name: str, y: Array) -> Array:
-        """Answers for a grid (G, N, T)."""
-        if len(self._shape) == 1:  # scipy's broadcast by themselves
-            answer = np.asarray(methodcaller(name, y[..., 0])(self._law), dtype=float)
-            return answer[..., None]
-        answers = [self._asked(name, targets) for targets in y]
-        return np.reshape(answers, y.shape)
+    def _evaluate_grid(self, name: str, y: Array) -> Array:
+        """Call a method for each element of a grid (G, N, T)."""
+        if len(self._shape) == 1:  # SciPy's methods broadcast
+            result = np.asarray(methodcaller(name, y[..., 0])(self._distribution), dtype=float)
+            return result[..., None]
+        return np.reshape([self._evaluate(name, targets) for targets in y], y.shape)
 
     def mean(self) -> Array:
-        return self._asked("mean")
+        return self._evaluate("mean")
 
     def std(self) -> Array:
-        return np.sqrt(self._asked("var"))
+        return np.sqrt(self._evaluate("var"))
 
     def _quantiles(self, levels: Array) -> Array:
-        return np.stack([self._asked("ppf", level) for level in levels], axis=-1)
+        return np.stack([self._evaluate("ppf", level) for level in levels], axis=-1)
 
     def sample(self, n: int = 1, random_state: Any = 0) -> Array:
         levels = check_random_state(random_state).uniform(size=(n, *self._shape))
-        return np.stack([self._asked("ppf", level) for level in levels], axis=-1)
+        return np.stack([self._evaluate("ppf", level) for level in levels], axis=-1)
 
     def _log_prob(self, y: Array) -> Array:
-        return np.asarray(self._of_grid(self._log_density, y).sum(axis=-1))
+        return np.asarray(self._evaluate_grid(self._log_density, y).sum(axis=-1))
 
     def _cdf(self, y: Array) -> Array:
-        return self._of_grid("cdf", y)
+        return self._evaluate_grid("cdf", y)
 
 
 def predictive(model: Any, X: Any) -> Any:
-    """The predictive distribution of a fitted model at new rows.
+    """Return the predictive distribution of a fitted model at new rows.
 
     Parameters
     ----------
     model : fitted estimator
-        A regressor or classifier of this package; a `Pipeline`, a search or a
-        `TransformedTargetRegressor` around one, or a voting, bagging or multi-output regressor; any
-        other scikit-learn regressor that takes ``return_std`` (its targets are taken for normal) or
-        classifier with ``predict_proba``; skpro's regressors, NGBoost's and quantile-forest's.
+        One of the following.
+
+        * A regressor or classifier of this package.
+        * A `Pipeline`, a search or a `TransformedTargetRegressor` around one, or a voting, bagging
+          or multi-output regressor of several.
+        * Any other scikit-learn regressor whose ``predict`` takes ``return_std`` (its targets are
+          assumed to be normal), or classifier with ``predict_proba``.
+        * A regressor of skpro, NGBoost or quantile-forest.
     X : array-like of shape (n_samples, n_features)
-        Rows as the model takes them: a pipeline's own steps are applied. Of a matrix factorisation
-        a list of entries, with or without values.
+        Rows in the form in which the model's ``predict`` takes them. The steps of a pipeline are
+        applied. For a matrix factorisation, a list of entries with or without values.
 
     Returns
     -------
     PredictiveDistribution or ClassPredictive
-        Of regressors: ``.mean() .std() .var() .quantile(q) .interval(coverage)
-        .sample(n, random_state) .functions(n, random_state) .log_prob(y) .cdf(y) .crps(y)
-        .uncertainty() .components()``, in the units of ``y``. Of classifiers:
-        ``.classes .proba() .functions(n) .log_prob(y) .uncertainty()``.
+        For regressors a distribution in the units of ``y`` with the methods ``mean``, ``std``,
+        ``var``, ``quantile``, ``interval``, ``sample``, ``functions``, ``log_prob``, ``cdf``,
+        ``crps``, ``uncertainty`` and ``components``. For classifiers one with ``classes``,
+        ``proba``, ``functions``, ``log_prob`` and ``uncertainty``.
 
     Raises
     ------
     NotFittedError
         If the model isn't fitted.
     TypeError
-        If it predicts no distribution.
+        If the model predicts no distribution.
 
     Notes
     -----
-    Every question runs the model once; nothing is computed before, but for other packages' models,
-    and for ensembles, whose mixture is of all their parts' components. A part without normal
-    components, or a quantile forest, is a mixture of 50 narrow normals at its quantiles.
+    Each method call evaluates the model once. Models of other packages and ensembles are evaluated
+    immediately. The distribution of an ensemble is the mixture of all components of its members. A
+    member without normal components, and a quantile forest, is represented by 50 narrow normal
+    distributions at its quantiles.
 
     Examples
     --------
@@ -331,10 +344,10 @@ def predictive(model: Any, X: Any) -> Any:
     >>> from skbayes_sym import predictive
     >>> X, y = load_diabetes(return_X_y=True)
     >>> model = make_pipeline(StandardScaler(), BayesianRidge()).fit(X[:400], y[:400])
-    >>> law = predictive(model, X[400:])
-    >>> law
+    >>> distribution = predictive(model, X[400:])
+    >>> distribution
     <independent normals at 42 rows>
-    >>> law.interval(0.9).shape, round(float(law.crps(y[400:]).mean()), 1)
+    >>> distribution.interval(0.9).shape, round(float(distribution.crps(y[400:]).mean()), 1)
     ((42, 2), 24.1)
     """
     _require_model(model)
@@ -343,7 +356,7 @@ def predictive(model: Any, X: Any) -> Any:
     _require_fitted(inner)
     X = prepare(X)
     if (kind := _kind(inner)) is not None:
-        return LAWS[kind](inner, X)
+        return _PREDICT[kind](inner, X)
     distribution = inner._predictive(X) if isinstance(inner, BayesianEstimator) else None
     if distribution is not None:
         return distribution
@@ -376,12 +389,12 @@ def predicts_distribution(model: Any) -> bool:
 
 
 def is_regression_model(model: Any) -> bool:
-    """Whether an estimator, fitted or not, is a regressor: those that don't say so are known."""
+    """Whether an estimator, fitted or not, is a regressor, also of the packages known here."""
     return _kind(model) is not None or bool(is_regressor(model))
 
 
 def predicts_counts(model: Any) -> bool:
-    """Whether an estimator of this package, fitted or not and however wrapped, predicts counts."""
+    """Whether an estimator of this package, fitted or not and possibly wrapped, predicts counts."""
     if isinstance(model, BayesianRegressorMixin):
         likelihood: Any = model.resolved_likelihood
         return bool(getattr(likelihood, "is_discrete", False))
@@ -395,7 +408,7 @@ def predicts_counts(model: Any) -> bool:
 
 
 def _require_model(model: Any) -> None:
-    """Raise a TypeError unless a value is an estimator, without printing a table."""
+    """Raise a TypeError unless a value is an estimator."""
     if isinstance(model, type):
         raise TypeError(
             f"predictive(model, X) takes a fitted model, got the class {model.__name__}: create "
@@ -420,51 +433,59 @@ def _takes_std(model: Any) -> bool:
 
 
 def _is_transformed(model: BaseEstimator) -> bool:
-    """Whether it is a fitted `TransformedTargetRegressor`, whose module is slow to import."""
+    """Whether a model is a fitted `TransformedTargetRegressor`. Its module is slow to import."""
     return isinstance(model, BaseEstimator) and {"transformer_", "regressor_"} <= vars(model).keys()
 
 
 def as_targets(distribution: PredictiveDistribution) -> TargetPredictive:
-    """A distribution of one target as tensors: its normal components, or itself."""
+    """Return a distribution of one target in torch: its normal components, or a wrapper.
+
+    Raises
+    ------
+    ValueError
+        If the distribution has several targets.
+    """
     if distribution.shape[1:] not in {(), (1,)}:
         raise ValueError(
-            f"{distribution!r} is of several targets, (n_samples, n_targets) = "
+            f"{distribution!r} has several targets, (n_samples, n_targets) = "
             f"{distribution.shape}: mixtures take models of one target, fitted to y of shape "
             "(n_samples,)."
         )
     if not distribution.has_normal_components:
         return ForeignTargets(distribution.evaluated())
-    weights, *both = distribution.components()
+    components = distribution.components()
     with np.errstate(divide="ignore"):
-        log_weights = torch.as_tensor(np.log(weights))
-    loc, scale = (torch.as_tensor(a.copy()).reshape(len(a), -1, 1) for a in both)
+        log_weights = torch.as_tensor(np.log(components.weights))
+    shape = (len(components.weights), -1, 1)
+    loc = torch.as_tensor(components.loc.copy()).reshape(shape)
+    scale = torch.as_tensor(components.scale.copy()).reshape(shape)
     return NormalMixture(loc, torch.zeros_like(loc), scale.square(), log_weights)
 
 
 def _at_quantiles(quantiles: Array) -> NormalMixture:
-    """Normals at the quantiles of the middle levels (N, K), each as wide as the step to the next.
+    """Return a mixture of normals at quantiles (N, K), as wide as the distance of their neighbours.
 
-    Where quantiles coincide, a thousandth of the outer ones' mean distance.
+    If quantiles coincide, the width is a thousandth of the mean distance of the outermost ones.
     """
     loc = torch.as_tensor(np.ascontiguousarray(quantiles.T, dtype=np.float64)).unsqueeze(2)
-    least = _LEAST_GAP * float((loc[-1] - loc[0]).mean()) or np.finfo(np.float64).tiny ** 0.5
+    least = _MIN_RELATIVE_GAP * float((loc[-1] - loc[0]).mean()) or np.finfo(np.float64).tiny ** 0.5
     width = torch.as_tensor(np.gradient(loc.numpy(), axis=0)).clamp_min(least)
     return NormalMixture(loc, torch.zeros_like(loc), width.square())
 
 
-def _pooled(distributions: Sequence[Any], weights: Sequence[float]) -> LawPredictive:
+def _pooled(distributions: Sequence[Any], weights: Sequence[float]) -> TensorPredictive:
     targets: list[Any] = [as_targets(distribution) for distribution in distributions]
-    return LawPredictive([mixture(targets, weights)])
+    return TensorPredictive([mixture(targets, weights)])
 
 
-def _predict_voting(model: Any, X: Any) -> LawPredictive:
+def _predict_voting(model: Any, X: Any) -> TensorPredictive:
     distributions = [predictive(m, X) for m in model.estimators_]
     weights = [1.0] * len(model.estimators) if model.weights is None else model.weights
     pairs = zip(model.estimators, weights, strict=True)
     return _pooled(distributions, [float(w) for (_, m), w in pairs if m != "drop"])
 
 
-def _predict_bagging(model: Any, X: Any) -> LawPredictive:
+def _predict_bagging(model: Any, X: Any) -> TensorPredictive:
     rows = np.asarray(X)
     pairs = zip(model.estimators_, model.estimators_features_, strict=True)
     distributions = [predictive(m, rows[:, columns]) for m, columns in pairs]
@@ -473,12 +494,13 @@ def _predict_bagging(model: Any, X: Any) -> LawPredictive:
 
 def _predict_skpro(model: Any, X: Any) -> Any:
     distribution = model.predict_proba(X)
-    if _is_of(distribution, "skbayes_sym.skpro", "NormalMixtures"):
-        return LawPredictive([distribution.mixture])
-    if _is_of(distribution, "skpro.distributions.normal", "Normal") and distribution.shape[1] == 1:
-        return NormalPredictive(
-            *(np.asarray(a)[:, 0] for a in (distribution.mean(), distribution.var() ** 0.5))
-        )
+    if _is_instance_of(distribution, "skbayes_sym.skpro", "NormalMixtures"):
+        return TensorPredictive([distribution.mixture])
+    is_normal = _is_instance_of(distribution, "skpro.distributions.normal", "Normal")
+    if is_normal and distribution.shape[1] == 1:
+        mean = np.asarray(distribution.mean())[:, 0]
+        std = np.asarray(distribution.var())[:, 0] ** 0.5
+        return NormalPredictive(mean, std)
     is_discrete = distribution.get_tag("distr:measuretype", "continuous") == "discrete"
     name = "log_pmf" if is_discrete else "log_pdf"
     return OtherPredictive(
@@ -505,19 +527,19 @@ def _predict_ngboost(model: Any, X: Any) -> Any:
 
 
 def scipy_rows(distribution: rv_frozen, rows: Array) -> rv_frozen:
-    """A frozen distribution of some rows."""
+    """Return a frozen SciPy distribution at a subset of the rows."""
     n_rows = np.shape(distribution.mean())
     args = [np.broadcast_to(a, n_rows)[rows] for a in distribution.args]
     named = {key: np.broadcast_to(a, n_rows)[rows] for key, a in distribution.kwds.items()}
     return distribution.dist(*args, **named)
 
 
-def _predict_quantile_models(model: Any, X: Any) -> LawPredictive:
-    return LawPredictive([_at_quantiles(model.predict(X, quantiles=_MIDDLES.tolist()))])
+def _predict_quantile_models(model: Any, X: Any) -> TensorPredictive:
+    return TensorPredictive([_at_quantiles(model.predict(X, quantiles=_LEVELS.tolist()))])
 
 
-# By module and class; those derived from it count.
-LAWS: dict[tuple[str, str], Callable[[Any, Any], Any]] = {
+# Models of other packages by module and class. Derived classes count as well.
+_PREDICT: dict[tuple[str, str], Callable[[Any, Any], Any]] = {
     ("sklearn.ensemble", "VotingRegressor"): _predict_voting,
     ("sklearn.ensemble", "BaggingRegressor"): _predict_bagging,
     ("sklearn.multioutput", "MultiOutputRegressor"): lambda model, X: JointPredictive(
@@ -531,9 +553,10 @@ LAWS: dict[tuple[str, str], Callable[[Any, Any], Any]] = {
 
 
 def _kind(model: Any) -> tuple[str, str] | None:
-    """Key of the law of a model that has one of its own, where its module is loaded."""
-    return next((key for key in LAWS if _is_of(model, *key)), None)
+    """Return the key of `_PREDICT` for a model of another package, or None."""
+    return next((key for key in _PREDICT if _is_instance_of(model, *key)), None)
 
 
-def _is_of(value: Any, module: str, name: str) -> bool:
+def _is_instance_of(value: Any, module: str, name: str) -> bool:
+    """Whether a value is an instance of a class whose module may not be loaded."""
     return module in sys.modules and isinstance(value, vars(sys.modules[module]).get(name, ()))

@@ -142,7 +142,9 @@ def numeric_conversion(what: str, remedy: str = "", X: Any = None) -> Iterator[N
             f"{_culprits(X)}. Give numbers: days since a date, or a month."
         ) from error
     except ValueError as error:
-        if "could not convert" not in str(error) and "Cannot cast" not in str(error):
+        # NumPy's errors of text, of mixed types, and of nested or ragged sequences.
+        phrases = ("could not convert", "Cannot cast", "setting an array element")
+        if not any(phrase in str(error) for phrase in phrases):
             raise
         raise ValueError(f"{what} must hold numbers: {error}{_culprits(X)}.{remedy}") from error
 

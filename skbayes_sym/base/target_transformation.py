@@ -6,9 +6,9 @@ A model of :math:`z = f(y)` with the distribution function :math:`F` predicts
 
 .. math:: P(y \le t) = F(\sup \{z : g(z) \le t\}), \quad p(y) = p(z) \, |dz / dy| .
 
-`elementary_transformations` knows both in closed form for scikit-learn's transformers and for
-NumPy's and SciPy's functions. Any other inverse is searched by bisection and differentiated
-numerically, if it is monotone.
+`elementary_transformations` has both in closed form for scikit-learn's transformers and for NumPy's
+and SciPy's functions. The inverse of any other monotone function is taken from the transformer and
+verified, or else found by bisection, and its derivative is numerical.
 """
 
 import warnings
@@ -39,21 +39,21 @@ _QUANTILE_BOUND = 1e-7  # probability from where a normal QuantileTransformer re
 
 @dataclass(frozen=True, eq=False)
 class Branch:
-    """A part of the line of z on which y is monotone.
+    """An interval of z on which y is monotone.
 
     Parameters
     ----------
     inward : callable
-        Of a rising branch the largest z with ``g(z) <= y``, of a falling one the smallest;
-        infinite where there is none, or no bound.
+        The largest z with ``g(z) <= y`` if y rises with z, and the smallest if y falls. It is
+        infinite if there is no such z or no bound.
     log_slope : callable
         ``log |dz / dy|`` at y; -inf where the branch doesn't reach y.
     low, high : float
-        Ends of the branch.
+        Ends of the interval.
     falls : bool
         Whether y falls as z rises.
     density_point : callable, optional
-        z at which the inner density of y is evaluated, if it differs from ``inward``: at the ends
+        z at which the inner density of y is evaluated, if it differs from ``inward``. At the ends
         of a bounded range ``inward`` is infinite, but the density has a limit from inside.
     """
 
@@ -72,46 +72,52 @@ class TargetTransformation:
     Parameters
     ----------
     outward : callable
-        y of z, arrays (..., n_targets). Where z lies outside the domain of the inverse, y is the
+        Maps z to y, arrays (..., n_targets). If z lies outside the domain of the inverse, y is the
         limit at the domain's end, which may be infinite.
     branches : tuple of Branch
-        Monotone parts, from the lowest z to the highest.
+        Monotone branches, from the lowest z to the highest.
     kinks : tuple of array-like
-        Values of z, (n_targets,), where y isn't smooth.
+        Values of z, (n_targets,), at which y isn't smooth.
+    is_analytic : bool, default=False
+        Whether y is an entire function of z, such as an exponential function or a polynomial.
+        Moments then need only a few quadrature nodes.
     """
 
     outward: Function
     branches: tuple[Branch, ...]
     kinks: tuple[Any, ...] = ()
+    is_analytic: bool = False
 
     @property
     def falls(self) -> bool:
-        """Whether the only branch falls."""
+        """Whether the first branch falls."""
         return self.branches[0].falls
 
     @property
     def is_monotone(self) -> bool:
-        """Whether there is one branch."""
+        """Whether there is a single branch."""
         return len(self.branches) == 1
 
 
 def elementary_transformations(transformer: Any, n_targets: int) -> list[TargetTransformation]:
-    """Split a fitted transformer into the maps that it applies to y, the first one first.
+    """Split a fitted transformer into elementary transformations.
 
     Parameters
     ----------
     transformer : fitted transformer
-        Of a `TransformedTargetRegressor`.
+        Transformer of a `TransformedTargetRegressor`.
     n_targets : int
+        Number of targets.
 
     Returns
     -------
     list of TargetTransformation
+        In the order in which the transformer applies their inverses to y.
 
     Raises
     ------
     TypeError
-        If a function has no closed form here and its inverse isn't monotone, or mixes the targets.
+        If an inverse has no closed form here and isn't monotone, or mixes the targets.
     """
     if isinstance(transformer, Pipeline):
         steps = [step for _, step in transformer.steps]
@@ -144,7 +150,7 @@ def elementary_transformations(transformer: Any, n_targets: int) -> list[TargetT
 
 
 def _scaler_units(scaler: Any, n_targets: int) -> tuple[Array, Array]:
-    """Location and scale (n_targets,) with ``y = location + scale * z``."""
+    """Return location and scale (n_targets,) with ``y = location + scale * z``."""
     zero = np.zeros(n_targets)
     scale = zero + 1.0
     if isinstance(scaler, MinMaxScaler):
@@ -163,13 +169,13 @@ def _scaler_units(scaler: Any, n_targets: int) -> tuple[Array, Array]:
 def _affine(location: Array, scale: Array) -> TargetTransformation:
     log_slope = -np.log(np.abs(scale))
     branch = Branch(lambda y: (y - location) / scale, lambda y: log_slope + 0.0 * y)
-    return TargetTransformation(lambda z: location + scale * z, (branch,))
+    return TargetTransformation(lambda z: location + scale * z, (branch,), is_analytic=True)
 
 
 def _within(y: Array, low: float, high: float, function: Function) -> Array:
     """``function(y)`` where y lies strictly between the ends, -inf elsewhere."""
     inside = (y > low) & (y < high)
-    # Any number between the ends stands for the others, which the function isn't defined for.
+    # The function isn't defined elsewhere: evaluate it at any value between the ends instead.
     placeholder = 1.0
     if np.isfinite(low) and np.isfinite(high):
         placeholder = 0.5 * (low + high)
@@ -183,20 +189,31 @@ def _rising(
     outward: Function, inward: Function, log_slope: Function,
     image: tuple[float, float] = (-np.inf, np.inf),
     domain: tuple[float, float] = (-np.inf, np.inf), steep: tuple[float, ...] = (),
+    is_analytic: bool = False,
 ) -> Callable[[], TargetTransformation]:  # fmt: skip
-    """A rising function by its inverse, the logarithm of the inverse's derivative, and its range.
+    """Return a constructor of the transformation by a rising function.
 
     Parameters
     ----------
+    outward, inward : callable
+        The function from z to y, and its inverse.
+    log_slope : callable
+        Logarithm of the inverse's derivative.
     image : (float, float)
-        Infimum and supremum of y. The infimum belongs to it where z has a finite value there.
+        Infimum and supremum of y. The infimum is attained if the domain has a finite left end.
     domain : (float, float)
-        Ends of the z for which the function is defined.
+        Ends of the interval of z on which the function is defined.
     steep : tuple of float
-        Values of z where the function's derivative is infinite or 0.
+        Values of z at which the function's derivative is infinite or 0.
+    is_analytic : bool, default=False
+        Whether the function is entire.
+
+    Returns
+    -------
+    callable
     """
-    (lowest, highest) = image
-    (left, right) = domain
+    lowest, highest = image
+    left, right = domain
 
     def place(y: Array) -> Array:
         with np.errstate(all="ignore"):
@@ -213,11 +230,13 @@ def _rising(
 
     branch = Branch(place, lambda y: _within(y, lowest, highest, log_slope))
     kinks = (*(end for end in domain if np.isfinite(end)), *steep)
-    return lambda: TargetTransformation(value, (branch,), kinks)
+    return lambda: TargetTransformation(value, (branch,), kinks, is_analytic)
 
 
-def _even(outward: Function, inward: Function, log_slope: Function) -> TargetTransformation:
-    """A function of |z| that rises with it from 0: two values of z have the same y."""
+def _even(
+    outward: Function, inward: Function, log_slope: Function, *, is_analytic: bool = False
+) -> TargetTransformation:
+    """Return the transformation by an even function that rises with |z| from 0."""
     left = Branch(
         lambda y: np.where(y < 0.0, 0.0, -inward(np.maximum(y, 0.0))),
         lambda y: _within(y, 0.0, np.inf, log_slope), high=0.0, falls=True,
@@ -226,7 +245,7 @@ def _even(outward: Function, inward: Function, log_slope: Function) -> TargetTra
         lambda y: np.where(y < 0.0, 0.0, inward(np.maximum(y, 0.0))),
         lambda y: _within(y, 0.0, np.inf, log_slope), low=0.0,
     )  # fmt: skip
-    return TargetTransformation(outward, (left, right), (0.0,))
+    return TargetTransformation(outward, (left, right), (0.0,), is_analytic)
 
 
 def _reciprocal() -> TargetTransformation:
@@ -252,7 +271,7 @@ def _reciprocal() -> TargetTransformation:
 
 def _negative() -> TargetTransformation:
     branch = Branch(np.negative, np.zeros_like, falls=True)
-    return TargetTransformation(np.negative, (branch,))
+    return TargetTransformation(np.negative, (branch,), is_analytic=True)
 
 
 def _log_cosh(y: Array) -> Array:
@@ -263,24 +282,44 @@ _LINE = (-np.inf, np.inf)
 _HALF = (0.0, np.inf)
 _UNIT = (0.0, 1.0)
 
-# By the function that leads from z to y.
+# Closed forms by the function that maps z to y.
 _FUNCTIONS: dict[Any, Callable[[], TargetTransformation]] = {
     np.positive: lambda: _affine(np.zeros(1), np.ones(1)),
     np.negative: _negative,
     np.reciprocal: _reciprocal,
-    np.square: lambda: _even(np.square, np.sqrt, lambda y: -0.5 * np.log(y) - log(2.0)),
+    np.square: lambda: _even(
+        np.square, np.sqrt, lambda y: -0.5 * np.log(y) - log(2.0), is_analytic=True
+    ),
     np.absolute: lambda: _even(np.absolute, lambda y: y, np.zeros_like),
     np.fabs: lambda: _even(np.fabs, lambda y: y, np.zeros_like),
     np.sqrt: _rising(np.sqrt, np.square, lambda y: np.log(2.0 * y), _HALF, _HALF),
     np.cbrt: _rising(
         np.cbrt, lambda y: y**3, lambda y: log(3.0) + 2.0 * np.log(np.abs(y)), steep=(0.0,)
     ),
-    np.exp: _rising(np.exp, np.log, lambda y: -np.log(y), _HALF),
-    np.exp2: _rising(np.exp2, np.log2, lambda y: -np.log(y) - log(log(2.0)), _HALF),
-    np.expm1: _rising(np.expm1, np.log1p, lambda y: -np.log1p(y), (-1.0, np.inf)),
-    special.exp10: _rising(special.exp10, np.log10, lambda y: -np.log(y) - log(log(10.0)), _HALF),
-    special.exp2: _rising(special.exp2, np.log2, lambda y: -np.log(y) - log(log(2.0)), _HALF),
-    special.expm1: _rising(special.expm1, np.log1p, lambda y: -np.log1p(y), (-1.0, np.inf)),
+    np.exp: _rising(
+        np.exp, np.log, lambda y: -np.log(y), _HALF,
+        is_analytic=True,
+    ),
+    np.exp2: _rising(
+        np.exp2, np.log2, lambda y: -np.log(y) - log(log(2.0)), _HALF,
+        is_analytic=True,
+    ),
+    np.expm1: _rising(
+        np.expm1, np.log1p, lambda y: -np.log1p(y), (-1.0, np.inf),
+        is_analytic=True,
+    ),
+    special.exp10: _rising(
+        special.exp10, np.log10, lambda y: -np.log(y) - log(log(10.0)), _HALF,
+        is_analytic=True,
+    ),
+    special.exp2: _rising(
+        special.exp2, np.log2, lambda y: -np.log(y) - log(log(2.0)), _HALF,
+        is_analytic=True,
+    ),
+    special.expm1: _rising(
+        special.expm1, np.log1p, lambda y: -np.log1p(y), (-1.0, np.inf),
+        is_analytic=True,
+    ),
     np.log: _rising(np.log, np.exp, lambda y: y, _LINE, _HALF),
     np.log2: _rising(np.log2, np.exp2, lambda y: y * log(2.0) + log(log(2.0)), _LINE, _HALF),
     np.log10: _rising(
@@ -288,7 +327,9 @@ _FUNCTIONS: dict[Any, Callable[[], TargetTransformation]] = {
     ),
     np.log1p: _rising(np.log1p, np.expm1, lambda y: y, _LINE, (-1.0, np.inf)),
     special.log1p: _rising(np.log1p, np.expm1, lambda y: y, _LINE, (-1.0, np.inf)),
-    np.sinh: _rising(np.sinh, np.arcsinh, lambda y: -np.log(np.hypot(1.0, y))),
+    np.sinh: _rising(
+        np.sinh, np.arcsinh, lambda y: -np.log(np.hypot(1.0, y)), is_analytic=True
+    ),
     np.arcsinh: _rising(np.arcsinh, np.sinh, _log_cosh),
     np.tanh: _rising(np.tanh, np.arctanh, lambda y: -np.log1p(-y * y), (-1.0, 1.0)),
     np.arctanh: _rising(np.arctanh, np.tanh, lambda y: -2.0 * _log_cosh(y), _LINE, (-1.0, 1.0)),
@@ -435,14 +476,27 @@ def _quantile_transformation(transformer: QuantileTransformer) -> TargetTransfor
 
 _REACH = 690.0  # asinh of the largest z that is searched
 _BISECTIONS = 64
-_STEPS = 2.0 ** -np.arange(2.0, 24.0)  # of the numerical slope, relative to z or absolute
-_MOST_ERROR = 0.01  # relative error of a numerical slope without a warning
+# Step sizes of numerical slopes, relative or absolute. The extrapolated difference is exact to
+# 1e-11 for smooth functions at 2**-9; larger and smaller steps serve curved and steep functions.
+_STEPS = 2.0 ** -np.array([3.0, 6.0, 9.0, 12.0, 16.0, 21.0])
+_MAX_SLOPE_ERROR = 0.01  # relative error of a numerical slope without a warning
 
 
 def _numerical(transformer: Any, n_targets: int) -> TargetTransformation:
-    """Map of any transformer, whose inverse is searched and differentiated numerically.
+    """Return the transformation of any transformer with a monotone inverse.
 
-    The inverse must be monotone on a fixed grid of z: whether it is doesn't depend on the rows.
+    Parameters
+    ----------
+    transformer : fitted transformer
+        With ``inverse_transform``, and with ``transform`` for a faster inversion.
+    n_targets : int
+        Number of targets.
+
+    Raises
+    ------
+    TypeError
+        If the inverse isn't monotone on a fixed grid of z (so that this doesn't depend on the
+        rows), isn't defined on an interval, or mixes the targets.
     """
     name = type(transformer).__name__
 
@@ -479,8 +533,29 @@ def _numerical(transformer: Any, n_targets: int) -> TargetTransformation:
     def outward(z: Array) -> Array:
         return raw(np.clip(z, low, high))
 
+    def transform(y: Array) -> Array:
+        """Return the transformer's own z of y, or nan if it has none."""
+        rows = np.ascontiguousarray(y, dtype=float).reshape(-1, n_targets)
+        try:
+            with np.errstate(all="ignore"):
+                z = np.asarray(transformer.transform(rows), dtype=float)
+        except (ArithmeticError, AttributeError, TypeError, ValueError):
+            return np.full(y.shape, np.nan)
+        return z.reshape(y.shape)
+
     def inward(y: Array) -> Array:
-        """Bisection of asinh(z), which resolves z to rounding whatever its magnitude."""
+        """Return the transformer's own z if its inverse is y, and otherwise bisect."""
+        z = transform(y)
+        is_finite = np.isfinite(z)
+        inverse = outward(np.where(is_finite, z, np.clip(1.0, low, high)))
+        is_inverse = is_finite & (np.abs(inverse - y) <= 4.0 * np.finfo(float).eps * np.abs(y))
+        is_inverse &= (y != 0.0) & (z > low) & (z < high)
+        if is_inverse.all():
+            return z
+        return np.where(is_inverse, z, bisect(y))
+
+    def bisect(y: Array) -> Array:
+        """Bisect asinh(z), which resolves z to rounding at any magnitude."""
         left = np.full(y.shape, np.arcsinh(max(low, -np.sinh(_REACH))))
         right = np.full(y.shape, np.arcsinh(min(high, np.sinh(_REACH))))
         at_left = outward(np.sinh(left)) <= y
@@ -503,7 +578,7 @@ def _numerical(transformer: Any, n_targets: int) -> TargetTransformation:
         away = np.abs(outward(z) - y)
         reached &= away <= 1e-6 * np.abs(y) + 1e-6 * np.abs(slope) * (np.abs(z) + 1e-300)
         reached &= np.isfinite(slope) & (slope != 0.0)
-        uncertain = np.asarray(reached & (error > _MOST_ERROR * np.abs(slope)))
+        uncertain = np.asarray(reached & (error > _MAX_SLOPE_ERROR * np.abs(slope)))
         if uncertain.any():
             worst = float(np.max(error[uncertain] / np.abs(slope[uncertain])))
             warnings.warn(
@@ -537,7 +612,26 @@ def _require_separate_columns(raw: Function, n_targets: int, middle: float, name
 
 
 def _domain_end(raw: Function, n_targets: int, grid: Array, place: int, side: int) -> float:
-    """Last z on one side for which the inverse is defined; infinite where it is on the grid."""
+    """Return the last z on one side at which the inverse is defined.
+
+    Parameters
+    ----------
+    raw : callable
+        Inverse of the transformation.
+    n_targets : int
+        Number of targets.
+    grid : ndarray
+        Values of z.
+    place : int
+        Position of the last value of the grid at which the inverse is defined.
+    side : {-1, 1}
+        Direction.
+
+    Returns
+    -------
+    float
+        Infinite if the inverse is defined at the end of the grid.
+    """
     beyond = place + side
     if not 0 <= beyond < len(grid):
         return side * np.inf
@@ -553,10 +647,10 @@ def _domain_end(raw: Function, n_targets: int, grid: Array, place: int, side: in
 
 
 def _numerical_slope(function: Function, z: Array) -> tuple[Array, Array]:
-    """Derivative by extrapolated central differences, and an estimate of its error.
+    """Return the derivative by extrapolated central differences, and an estimate of its error.
 
-    Of many step sizes the one with the least error is taken: the change by one Richardson
-    extrapolation, and rounding.
+    The error of a step size is estimated by the change through one Richardson extrapolation plus
+    rounding errors. The step size with the smallest error is used.
     """
     best = np.full(z.shape, np.nan)
     least = np.full(z.shape, np.inf)

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, RegressorMixin
 
-from skbayes_sym.base.distributions import PredictiveDistribution
-from skbayes_sym.base.pipelines import fitted_attribute, unwrap
+from skbayes_sym.base.distributions import PredictiveDistribution, observed_targets
+from skbayes_sym.base.pipelines import fitted_attribute
 from skbayes_sym.base.predictive import predictive, predicts_distribution
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import BaseScorer, check_sample_weight, num_samples
@@ -129,8 +129,8 @@ def _neg_crps(estimator: BaseEstimator, X: Any, y: Any) -> Array:
 
 
 def _neg_pinball(estimator: BaseEstimator, X: Any, y: Any, quantile: float) -> Array:
-    off = np.asarray(y, dtype=float) - _regression_distribution(estimator, X).quantile(quantile)
-    return -np.maximum(quantile * off, (quantile - 1.0) * off)
+    residual = observed_targets(y) - _regression_distribution(estimator, X).quantile(quantile)
+    return -np.maximum(quantile * residual, (quantile - 1.0) * residual)
 
 
 def _weighed(values: Array, y: Any, sample_weight: Any = None) -> float:

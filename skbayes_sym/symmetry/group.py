@@ -143,6 +143,10 @@ class InPlaceActionMixin(WeightValidationMixin):
                 "theta is an expanded view whose entries share memory, so act_ can't write on it. "
                 "Use act, or theta.clone()."
             )
+        if theta.requires_grad and theta.is_leaf and torch.is_grad_enabled():
+            raise ValueError(
+                "theta requires gradients, so act_ can't write on it. Use act, or torch.no_grad()."
+            )
         return self.move_(g, theta)
 
     def act(self, g: Any, theta: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from skbayes_sym import (
     PredictiveStackingRegressor,
     predictive,
 )
-from skbayes_sym.base.distributions import LawPredictive, NormalPredictive
+from skbayes_sym.base.distributions import NormalPredictive, TensorPredictive
 from skbayes_sym.base.predictive import OtherPredictive, as_targets, scipy_rows
 
 
@@ -78,7 +78,7 @@ CASES = {
     "stack of counts": lambda: of(
         PredictiveStackingRegressor([("l", "linear"), ("p", POISSON)], random_state=0), COUNTS
     ),
-    "quadrature": lambda: LawPredictive(
+    "quadrature": lambda: TensorPredictive(
         [as_targets(NormalPredictive(NUMBERS, np.ones(24)))], is_flat=False
     ),
 }

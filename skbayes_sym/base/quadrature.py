@@ -1,0 +1,308 @@
+"""Integrals over predictive distributions by Gaussian quadrature.
+
+`Quadrature` returns nodes and weights for the mean, the standard deviation and the continuous
+ranked probability score of a distribution, or of a transformation of a distribution.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtr
+from scipy.stats import norm
+
+from skbayes_sym.base.rows import Array
+from skbayes_sym.base.target_transformation import TargetTransformation
+from skbayes_sym.base.warnings import warn_user
+
+_GAUSS_NODES, _GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(8)
+# Edges of the panels of a single normal distribution, in standard deviations. Eight nodes in a
+# panel of this width integrate a normal density to 1e-12.
+_PANEL_EDGES = np.linspace(-12.0, 12.0, 17)
+_MAX_PANELS = 32
+_NEGLIGIBLE_PROBABILITY = 1e-6  # next to a pole of the inverse; moments leave it out
+_MAX_COUNTS = 4096  # counts that are summed one by one
+# Gauss-Hermite nodes per normal component: of mixtures with many components, of others.
+_MANY_COMPONENTS = 16
+_NODES_OF_MANY = 15
+_NODES_OF_FEW = 32
+
+
+def with_target_axis(values: Array) -> Array:
+    """Return values (S, N) or (S, N, T) with an axis of targets."""
+    return values if values.ndim == 3 else values[..., None]
+
+
+class Quadrature:
+    """Nodes and weights over a distribution, which may be a transformation of another one.
+
+    Parameters
+    ----------
+    distribution : PredictiveDistribution
+        Distribution of N rows and T targets.
+
+    Notes
+    -----
+    Mixtures of normals are integrated by composite Gauss-Legendre quadrature in the units of the
+    innermost distribution, counts by a sum over their values, and joint distributions of several
+    targets over their quantiles. Moments of a mixture under transformations that are analytic
+    everywhere are integrated by Gauss-Hermite quadrature instead.
+    """
+
+    def __init__(self, distribution: Any) -> None:
+        root, transformations = distribution.unwrap_transformations()
+        if not root.has_normal_components:
+            root = root.evaluated()  # otherwise every evaluation would run the model
+        self._distribution = distribution
+        self._root = root
+        self._transformations = transformations
+        n_falling = sum(transformation.falls for transformation in transformations)
+        self._falls = n_falling % 2 == 1
+        self._is_monotone = all(t.is_monotone for t in transformations)
+
+        is_joint = len(root.shape) == 2 and root.shape[1] > 1
+        self._fixed: tuple[Array, Array, Array] | None = None
+        if root.is_discrete:
+            self._fixed = _count_nodes(root) or _quantile_nodes(root)
+        elif is_joint and not root.has_normal_components:
+            self._fixed = _quantile_nodes(root)
+        else:
+            self._panels = _Panels(root)
+            self._kinks = self._kink_positions()
+
+    def nodes(self, targets: Array) -> tuple[Array, Array, Array]:
+        """Return nodes for integrals whose integrand has a kink at given targets.
+
+        Parameters
+        ----------
+        targets : ndarray of shape (N, T)
+            Values at which panels end.
+
+        Returns
+        -------
+        values, weights, cdf : ndarray of shape (K, N, T)
+            Values of the target, their weights, which add up to 1, and the distribution function.
+        """
+        if self._fixed is not None:
+            z, weights, below = self._fixed
+        else:
+            edges = [*self._kinks, *self._invert(targets, self._transformations)]
+            z, weights, below = self._panels.nodes(edges)
+        values = _transform(self._transformations, z)
+        if self._falls:
+            below = 1.0 - below
+        if not self._is_monotone:
+            below = self._distribution._cdf(np.nan_to_num(values))
+        values, weights = _drop_poles(values, weights, below)
+        self._warn_infinite(values)
+        return values, weights, below
+
+    def moment_nodes(self) -> tuple[Array, Array]:
+        """Return values and weights, (K, N, T), whose weighted sums are moments."""
+        if self._root.has_normal_components:
+            is_analytic = all(t.is_analytic for t in self._transformations)
+            hermite = _hermite_nodes(self._root, is_analytic=is_analytic)
+            if hermite is not None:
+                z, weights = hermite
+                values = _transform(self._transformations, z)
+                if np.isfinite(values).all():
+                    return values, weights
+
+        if self._fixed is None:
+            z, weights, below = self._panels.nodes(self._kinks)
+        else:
+            z, weights, below = self._fixed
+        if self._falls:
+            below = 1.0 - below
+        values = _transform(self._transformations, z)
+        values, weights = _drop_poles(values, weights, below)
+        self._warn_infinite(values)
+        return values, weights
+
+    def _invert(
+        self, values: Array, transformations: Sequence[TargetTransformation]
+    ) -> list[Array]:
+        """Return the values of the innermost target that are transformed to ``values``."""
+        points = [values]
+        for transformation in reversed(transformations):
+            points = [branch.inward(v) for v in points for branch in transformation.branches]
+        return points
+
+    def _kink_positions(self) -> list[Array]:
+        """Return the values of the innermost target at which the transformations have kinks."""
+        shape = self._panels.edges.shape[1:]
+        positions = []
+        for k, transformation in enumerate(self._transformations):
+            for kink in transformation.kinks:
+                inner = self._transformations[:k]
+                positions += self._invert(np.broadcast_to(kink, shape), inner)
+        return positions
+
+    def _warn_infinite(self, values: Array) -> None:
+        """Warn of rows whose moments are infinite."""
+        rows = np.isinf(values).any(axis=(0, 2))
+        if rows.any():
+            warn_user(
+                f"the mean, standard deviation and CRPS of {rows.sum()} rows, the first is row "
+                f"{int(rows.argmax())}, are infinite: {self._distribution!r} has a probability "
+                f"above {_NEGLIGIBLE_PROBABILITY:g} of values for which the inverse of the "
+                "transformation is infinite. Quantiles, cdf and log_prob hold; another "
+                "transformation of y, such as a logarithm, has an inverse everywhere.",
+                UserWarning,
+            )
+
+
+class _Panels:
+    """Composite Gauss-Legendre quadrature in the units of a distribution.
+
+    For a mixture of normals, panels end at order statistics of all components' means plus multiples
+    of their standard deviations. For other densities, the width of panels grows with the distance
+    from the median.
+    """
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        tiny = np.finfo(float).tiny
+        if root.has_normal_components:
+            weights, loc, scale = root.components()
+            self._weights = np.asarray(weights)
+            self._loc = with_target_axis(loc)
+            self._scale = np.maximum(with_target_axis(scale), tiny)
+            edges = self._loc + _PANEL_EDGES[:, None, None, None] * self._scale
+            edges = np.sort(edges.reshape(-1, *self._loc.shape[1:]), axis=0)
+            n_edges = min(len(edges), _MAX_PANELS + 1)
+            index = np.linspace(0, len(edges) - 1, n_edges).round().astype(int)
+            self.edges = edges[index]
+        else:
+            quartiles = np.moveaxis(root._quantiles(np.array([0.25, 0.5, 0.75])), -1, 0)
+            low, median, high = with_target_axis(quartiles)
+            steps = np.sinh(np.linspace(-10.0, 10.0, 2 * _MAX_PANELS + 1))[:, None, None]
+            self.edges = median + steps * np.maximum(high - low, tiny)
+
+    def nodes(self, kinks: Sequence[Array]) -> tuple[Array, Array, Array]:
+        """Return nodes, weights and the distribution function, (K, N, T).
+
+        Parameters
+        ----------
+        kinks : sequence of ndarray of shape (N, T)
+            Values at which panels end in addition to the usual edges.
+        """
+        inside = [np.clip(kink, self.edges[0], self.edges[-1])[None] for kink in kinks]
+        edges = np.sort(np.concatenate([self.edges, *inside]), axis=0)
+        half = 0.5 * np.diff(edges, axis=0)
+        z = edges[:-1, None] + half[:, None] * (1.0 + _GAUSS_NODES[:, None, None])
+        z = z.reshape(-1, *edges.shape[1:])
+        step = half[:, None] * _GAUSS_WEIGHTS[:, None, None]
+        step = step.reshape(-1, *edges.shape[1:])
+        density, cdf = self._density_and_cdf(z)
+        weights = step * density
+        total = weights.sum(axis=0)
+        # All panels of a point mass have zero width, and its density is no number: its nodes, which
+        # coincide, have equal weights.
+        has_density = total > 0.5
+        weights = weights / np.where(has_density, total, 1.0)
+        return z, np.where(has_density, weights, 1.0 / len(z)), cdf
+
+    def _density_and_cdf(self, z: Array) -> tuple[Array, Array]:
+        """Return density and distribution function at nodes (K, N, T)."""
+        if not self._root.has_normal_components:
+            return np.exp(self._root._log_prob(z))[..., None], self._root._cdf(z)
+        density = np.empty(z.shape)
+        cdf = np.empty(z.shape)
+        block = max(1, (1 << 20) // max(1, self._loc.size))
+        for start in range(0, len(z), block):
+            rows = slice(start, start + block)
+            u = (z[rows, None] - self._loc) / self._scale
+            with np.errstate(over="ignore", under="ignore"):
+                normal = np.exp(-0.5 * u * u) / (self._scale * np.sqrt(2.0 * np.pi))
+            density[rows] = np.einsum("s,ks...->k...", self._weights, normal)
+            cdf[rows] = np.einsum("s,ks...->k...", self._weights, ndtr(u))
+        return density, cdf
+
+
+def _transform(transformations: Sequence[TargetTransformation], values: Array) -> Array:
+    for transformation in transformations:
+        values = transformation.outward(values)
+    return values
+
+
+def _drop_poles(values: Array, weights: Array, below: Array) -> tuple[Array, Array]:
+    """Leave out infinite values on a side if their probability is negligible.
+
+    The inverse of a transformation can have a pole. Next to it no sum of nodes converges.
+
+    Parameters
+    ----------
+    values, weights, below : ndarray of shape (K, N, T)
+        Values of the target, their weights and the distribution function.
+
+    Returns
+    -------
+    values, weights : ndarray of shape (K, N, T)
+        Values are 0 where the weight is 0.
+    """
+    for pole, outside in ((np.inf, 1.0 - below), (-np.inf, below)):
+        infinite = values == pole
+        if not infinite.any():
+            continue
+        is_small = (weights * infinite).sum(axis=0) < _NEGLIGIBLE_PROBABILITY
+        dropped = infinite.any(axis=0) & is_small & (outside < _NEGLIGIBLE_PROBABILITY)
+        weights = np.where(dropped, 0.0, weights)
+        weights = weights / weights.sum(axis=0)
+    return np.where(weights > 0.0, values, 0.0), weights
+
+
+def _hermite_nodes(root: Any, *, is_analytic: bool) -> tuple[Array, Array] | None:
+    """Return Gauss-Hermite nodes and weights of each normal component.
+
+    Parameters
+    ----------
+    root : PredictiveDistribution
+        Mixture of S normal components.
+    is_analytic : bool
+        Whether the integrand is analytic everywhere. Otherwise mixtures of few components are
+        integrated by panels, which can end at kinks.
+
+    Returns
+    -------
+    values, weights : ndarray of shape (K, N, T), or None
+        None if panels are more accurate.
+    """
+    mixture_weights, loc, scale = root.components()
+    if len(mixture_weights) >= _MANY_COMPONENTS:
+        n_nodes = _NODES_OF_MANY
+    elif is_analytic:
+        n_nodes = _NODES_OF_FEW
+    else:
+        return None
+    loc = with_target_axis(loc)
+    scale = with_target_axis(scale)
+    nodes, node_weights = np.polynomial.hermite_e.hermegauss(n_nodes)
+    values = (loc[None] + nodes[:, None, None, None] * scale[None]).reshape(-1, *loc.shape[1:])
+    weights = node_weights[:, None] / node_weights.sum() * mixture_weights
+    return values, np.broadcast_to(weights.reshape(-1, 1, 1), values.shape)
+
+
+def _count_nodes(root: Any) -> tuple[Array, Array, Array] | None:
+    """Return all relevant counts, their probabilities and cdf, or None if there are too many."""
+    ends = root._quantiles(np.array([1e-10, 1.0 - 1e-10]))
+    low = with_target_axis(ends[None, ..., 0])[0]
+    high = with_target_axis(ends[None, ..., 1])[0]
+    n_values = int((high - low).max(initial=0.0)) + 1
+    if n_values > _MAX_COUNTS:
+        return None
+    counts = low + np.arange(n_values)[:, None, None]
+    cdf = root._cdf(counts)
+    mass = np.diff(cdf, axis=0, prepend=0.0)
+    return counts, mass / mass.sum(axis=0), cdf - 0.5 * mass
+
+
+def _quantile_nodes(root: Any) -> tuple[Array, Array, Array]:
+    """Return quantiles whose levels have Gauss-Legendre nodes as normal scores."""
+    edges = np.linspace(-8.0, 8.0, 17)
+    scores = (edges[:-1, None] + 0.5 * (1.0 + _GAUSS_NODES)).ravel()
+    weights = np.tile(0.5 * _GAUSS_WEIGHTS, 16) * norm.pdf(scores)
+    weights = weights / weights.sum()
+    values = with_target_axis(np.moveaxis(root._quantiles(ndtr(scores)), -1, 0))
+    weights = np.broadcast_to(weights[:, None, None], values.shape)
+    return values, weights, np.broadcast_to(ndtr(scores)[:, None, None], values.shape)

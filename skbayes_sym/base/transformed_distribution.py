@@ -1,0 +1,267 @@
+"""Predictive distribution of a target that a `TransformedTargetRegressor` transforms."""
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import numpy as np
+from sklearn.preprocessing import StandardScaler
+
+from skbayes_sym.base.distributions import PredictiveDistribution
+from skbayes_sym.base.quadrature import Quadrature
+from skbayes_sym.base.rows import Array
+from skbayes_sym.base.target_transformation import (
+    Branch,
+    TargetTransformation,
+    elementary_transformations,
+)
+
+_MAX_JOINT_TARGETS = 6  # the density sums over branches**targets combinations
+
+
+class TransformedPredictive(PredictiveDistribution):
+    """Distribution of ``y = g(z)`` for a predictive distribution of z.
+
+    Quantiles, draws, the distribution function and the density evaluate the inner distribution once
+    per branch of g, with the closed forms of `target_transformation`. Mean, standard deviation and
+    CRPS are integrals by quadrature. Where g has a pole, as the inverse of a Yeo-Johnson
+    transformation has, the outermost 1e-6 of the probability is left out of them. If more than that
+    lies beyond the pole, they are infinite.
+
+    Parameters
+    ----------
+    inner : PredictiveDistribution
+        Distribution of the transformed target z.
+    transformation : TargetTransformation
+        One elementary transformation g.
+    transformer : transformer
+        The scikit-learn transformer that g is a part of, for `repr`.
+    is_flat : bool
+        Whether `shape` has no axis of targets.
+    """
+
+    def __init__(
+        self, inner: Any, transformation: TargetTransformation, transformer: Any, *, is_flat: bool
+    ) -> None:
+        self._inner = inner
+        self._transformation = transformation
+        self._transformer = transformer
+        self._is_flat = is_flat
+
+    def __repr__(self) -> str:
+        inner = self._inner
+        while isinstance(inner, TransformedPredictive) and inner._transformer is self._transformer:
+            inner = inner._inner
+        return f"<{self._transformer} of {inner!r}>"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """``(n_samples,)`` or ``(n_samples, n_targets)``."""
+        inner = self._inner.shape
+        return inner[:1] if self._is_flat else (*inner, 1)[:2]
+
+    @property
+    def is_discrete(self) -> bool:  # type: ignore[override]
+        """Whether the inner target is discrete."""
+        return bool(self._inner.is_discrete)
+
+    def _replace_inner(self, inner: Any) -> "TransformedPredictive":
+        return TransformedPredictive(
+            inner, self._transformation, self._transformer, is_flat=self._is_flat
+        )
+
+    def _take(self, rows: Array) -> "TransformedPredictive":
+        return self._replace_inner(self._inner._take(rows))
+
+    def evaluated(self) -> "TransformedPredictive":
+        """Return the same distribution, with the inner model evaluated."""
+        return self._replace_inner(self._inner.evaluated())
+
+    def unwrap_transformations(self) -> tuple[PredictiveDistribution, list[TargetTransformation]]:
+        """Return the innermost distribution and the transformations, innermost first."""
+        root, transformations = self._inner.unwrap_transformations()
+        return root, [*transformations, self._transformation]
+
+    def _transform(self, values: Array) -> Array:
+        """Return g of values of the inner target, (*inner shape, n)."""
+        by_target = values.reshape(len(self), -1, values.shape[-1])
+        transformed = self._transformation.outward(np.moveaxis(by_target, 1, -1))
+        return np.moveaxis(transformed, -1, 1).reshape(*self.shape, values.shape[-1])
+
+    def sample(self, n: int = 1, random_state: Any = 0) -> Array:
+        """Draw targets, ``(n_samples, n)`` or ``(n_samples, n_targets, n)``."""
+        return self._transform(self._inner.sample(n, random_state))
+
+    def functions(self, n: int = 1, random_state: Any = 0) -> Array:
+        """Draw noise-free functions, shaped as `sample`."""
+        return self._transform(self._inner.functions(n, random_state))
+
+    def _quantiles(self, levels: Array) -> Array:
+        if self._transformation.is_monotone:
+            inner_levels = 1.0 - levels if self._transformation.falls else levels
+            return self._transform(self._inner._quantiles(inner_levels))
+        median = self._transform(self._inner._quantiles(np.array([0.5])))
+        median = median.reshape(1, len(self), -1)
+        grid = np.broadcast_to(levels[:, None, None], (len(levels), *median.shape[1:]))
+        values = invert_cdf_grid(self.evaluated()._cdf, grid, median)
+        return np.moveaxis(values, 0, -1).reshape(*self.shape, len(levels))
+
+    def _round_counts(self, z: Array) -> Array:
+        """Round values of a discrete inner target that differ from a count by rounding errors."""
+        if not self._inner.is_discrete:
+            return z
+        finite = np.where(np.isfinite(z), z, 0.0)
+        count = np.rint(finite)
+        is_close = np.abs(finite - count) < 1e-7 * (1.0 + np.abs(count))
+        return np.where(np.isfinite(z) & is_close, count, z)
+
+    def _inner_cdf(self, z: Array) -> Array:
+        """Return the inner distribution function, also at infinite values."""
+        finite = np.isfinite(z)
+        if not finite.any():
+            return (z > 0.0).astype(float)
+        return np.where(finite, self._inner._cdf(np.where(finite, z, 0.0)), z > 0.0)
+
+    def _cdf(self, y: Array) -> Array:
+        below = np.zeros(y.shape)
+        for branch in self._transformation.branches:
+            z = self._round_counts(branch.inward(y))
+            if branch.falls:
+                # The event is Z >= z, which includes a count z itself.
+                just_below = z - 1e-6 * (1.0 + np.abs(z)) if self._inner.is_discrete else z
+                below += self._inner_cdf(np.full(y.shape, branch.high))
+                below -= self._inner_cdf(just_below)
+            else:
+                below += self._inner_cdf(z)
+                below -= self._inner_cdf(np.full(y.shape, branch.low))
+        return below.clip(0.0, 1.0)
+
+    def _log_prob(self, y: Array) -> Array:
+        """Return the log of the sum over branches of ``p(z) |dz / dy|``, joint over targets."""
+        n_targets = y.shape[-1]
+        is_monotone = self._transformation.is_monotone
+        if not is_monotone and n_targets > _MAX_JOINT_TARGETS:
+            raise TypeError(
+                f"{self!r}: the inverse has several branches, which are summed over for 6 targets "
+                f"at most, got {n_targets}."
+            )
+        points: list[Array] = []
+        slopes: list[Array] = []
+        for branch in self._transformation.branches:
+            z = self._round_counts((branch.density_point or branch.inward)(y))
+            slope = self._log_slope(branch, z, y)
+            if points and self.is_discrete:
+                # A count at the common end of two branches has its probability once.
+                slope = np.where(z == points[-1], -np.inf, slope)
+            points.append(z)
+            slopes.append(slope)
+
+        # With one branch, all targets are on it. With several, each target has its own branch.
+        n_free = 1 if is_monotone else n_targets
+        total = np.full(y.shape[:2], -np.inf)
+        for choice in product(range(len(points)), repeat=n_free):
+            branches = choice * n_targets if is_monotone else choice
+            z = np.stack([points[k][..., t] for t, k in enumerate(branches)], axis=-1)
+            slope = np.stack([slopes[k][..., t] for t, k in enumerate(branches)], axis=-1)
+            slope = slope.sum(axis=-1)
+            is_reached = np.isfinite(z).all(axis=-1) & (slope > -np.inf)
+            inner = self._inner._log_prob(np.where(is_reached[..., None], z, 0.0))
+            log_density = inner + np.where(is_reached, slope, 0.0)
+            total = np.logaddexp(total, np.where(is_reached, log_density, -np.inf))
+        return total
+
+    def _log_slope(self, branch: Branch, z: Array, y: Array) -> Array:
+        """Return ``log |dz / dy|``; for a discrete target, 0 if g(z) is y and -inf otherwise."""
+        if not self.is_discrete:
+            return branch.log_slope(y)
+        transformed = self._transformation.outward(np.where(np.isfinite(z), z, 0.0))
+        is_reached = np.isfinite(z) & np.isclose(transformed, y, rtol=1e-9, atol=1e-12)
+        return np.where(is_reached, 0.0, -np.inf)
+
+    def mean(self) -> Array:
+        """Return the expected target."""
+        values, weights = Quadrature(self).moment_nodes()
+        return self._weighted_mean(values, weights).reshape(self.shape)
+
+    def std(self) -> Array:
+        """Return the standard deviation, observation noise included."""
+        values, weights = Quadrature(self).moment_nodes()
+        mean = self._weighted_mean(values, weights)
+        with np.errstate(invalid="ignore", over="ignore"):
+            deviation = np.where(weights > 0.0, values - mean, 0.0)
+            std = np.sqrt(np.einsum("k...,k...,k...->...", weights, deviation, deviation))
+        return np.where(np.isfinite(mean), std, np.inf).reshape(self.shape)
+
+    @staticmethod
+    def _weighted_mean(values: Array, weights: Array) -> Array:
+        with np.errstate(invalid="ignore", over="ignore"):
+            return np.einsum("k...,k...->...", weights, values)
+
+
+def transformed_predictive(
+    inner: PredictiveDistribution, transformer: Any, n_targets: int, *, is_flat: bool
+) -> PredictiveDistribution:
+    """Return the distribution of a target from that of its transformation.
+
+    Parameters
+    ----------
+    inner : PredictiveDistribution
+        Distribution of the transformed target.
+    transformer : fitted transformer
+        Transformer from the target to the inner target.
+    n_targets : int
+        Number of targets.
+    is_flat : bool
+        Whether predictions have no axis of targets.
+
+    Returns
+    -------
+    PredictiveDistribution
+
+    Raises
+    ------
+    TypeError
+        If the transformer's inverse isn't monotone and has no closed form.
+    """
+    transformations = elementary_transformations(transformer, n_targets)
+    if not transformations and is_flat != (len(inner.shape) == 1):
+        identity = StandardScaler(with_mean=False, with_std=False)
+        transformations = elementary_transformations(identity, n_targets)
+    for transformation in reversed(transformations):
+        inner = TransformedPredictive(inner, transformation, transformer, is_flat=is_flat)
+    return inner
+
+
+def invert_cdf_grid(cdf: Callable[[Array], Array], levels: Array, median: Array) -> Array:
+    """Find the quantiles of a grid of distributions by bisection, to rounding.
+
+    Parameters
+    ----------
+    cdf : callable
+        Maps values (G, N, T) to probabilities.
+    levels : ndarray of shape (G, N, T)
+        Levels of the quantiles.
+    median : ndarray that broadcasts to (G, N, T)
+        Centre of the first bracket.
+
+    Returns
+    -------
+    ndarray of shape (G, N, T)
+    """
+    width = np.ones(levels.shape)
+    lower = median - width
+    upper = median + width
+    for _ in range(1100):  # doublings that exceed the range of floating-point numbers
+        is_too_high = cdf(lower) >= levels
+        is_too_low = cdf(upper) < levels
+        if not (is_too_high.any() or is_too_low.any()):
+            break
+        width = 2.0 * width
+        lower = np.where(is_too_high, median - width, lower)
+        upper = np.where(is_too_low, median + width, upper)
+    for _ in range(70):
+        middle = 0.5 * (lower + upper)
+        is_below = cdf(middle) < levels
+        lower = np.where(is_below, middle, lower)
+        upper = np.where(is_below, upper, middle)
+    return 0.5 * (lower + upper)
