@@ -26,7 +26,7 @@ from skbayes_sym.symmetry.group import (
     SimpleGroup,
     SymmetryGroup,
     Trivial,
-    described,
+    format_lines,
 )
 from skbayes_sym.symmetry.units import SignedPermutation, SignedPermutations, Units, take
 
@@ -306,7 +306,7 @@ class Wreath(InPlaceActionMixin, SimpleGroup):
 
     def __repr__(self) -> str:
         heading = f"Wreath of {len(self.parts)} levels, log |G| = {self.log_order:.1f} nats"
-        return described(heading, [part.moves for part in self.parts])
+        return format_lines(heading, [part.moves for part in self.parts])
 
     @cached_property
     def n_params(self) -> int:  # type: ignore[override]

@@ -175,14 +175,27 @@ class SimpleGroup:
         return group if keeps(group) else Trivial()
 
 
-_MOST_LINES = 10  # of a group's repr
+_MAX_LINES = 10  # of a group's repr
 
 
-def described(heading: str, lines: Sequence[str]) -> str:
-    """A heading and lines below it, ten in all at most."""
-    if len(lines) >= _MOST_LINES:
-        rest = len(lines) - _MOST_LINES + 2
-        lines = [*lines[: _MOST_LINES - 2], f"and {rest} more"]
+def format_lines(heading: str, lines: Sequence[str], *, remedy: str = "") -> str:
+    """Format a repr of at most ten lines, a heading and an item in each other line.
+
+    Parameters
+    ----------
+    heading : str
+        First line.
+    lines : sequence of str
+        Items.
+    remedy : str, default=""
+        How to see all items, shown if some are omitted.
+    """
+    if len(lines) >= _MAX_LINES:
+        n_omitted = len(lines) - _MAX_LINES + 2
+        omitted = f"and {n_omitted} more"
+        if remedy:
+            omitted = f"{omitted}: {remedy}"
+        lines = [*lines[: _MAX_LINES - 2], omitted]
     return "\n- ".join([heading, *lines])
 
 
@@ -202,7 +215,7 @@ class Product(WeightValidationMixin):
     def __repr__(self) -> str:
         n = len(self.factors)
         heading = f"{type(self).__name__} of {n} factors, log |G| = {self.log_order:.1f} nats"
-        return described(heading, [" ".join(repr(f).splitlines()) for f in self.factors])
+        return format_lines(heading, [" ".join(repr(f).splitlines()) for f in self.factors])
 
     @property
     def n_params(self) -> int:

@@ -19,7 +19,7 @@ from skbayes_sym.inspection import SymmetryDisplay
 from skbayes_sym.inspection.symmetry_removal import remove_symmetries
 from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
 from skbayes_sym.symmetry import Wreath, symmetry_of
-from skbayes_sym.symmetry.modules.module_symmetry import build_output_function
+from skbayes_sym.symmetry.modules.numerical_check import build_output_function
 from skbayes_sym.symmetry.relabelling import align_to_mean, orbit_mean_square
 
 SMALL = {"hidden_layer_sizes": (3,), "activation": "tanh", "n_features_in": 1, "random_state": 0}

@@ -115,8 +115,8 @@ def test_many_factors_are_counted():
         torch.zeros(2, 4),
     )
     text = repr(group)
-    assert text.startswith("19 factors, log |G| = ")
-    assert text.endswith("and 11 more")
+    assert text.startswith("Symmetry group of 19 factors, log |G| = ")
+    assert text.endswith("and 11 more: print(group.report()) shows all")
     assert len(text.splitlines()) == 10
     assert repr(Product(group.factors)).startswith("Product of 19 factors")
     assert repr(dense()) == dense().report()

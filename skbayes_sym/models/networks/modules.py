@@ -19,7 +19,8 @@ from skbayes_sym.models.networks.network import (
 )
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.random import float64_normal
-from skbayes_sym.symmetry.modules.module_symmetry import ModuleSymmetry, check_module, symmetry_of
+from skbayes_sym.symmetry.modules.module_symmetry import ModuleSymmetry, symmetry_of
+from skbayes_sym.symmetry.modules.validation import check_module
 
 
 class UnsupportedModuleError(ValueError):

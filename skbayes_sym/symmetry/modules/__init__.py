@@ -1,8 +1,11 @@
 """Symmetry groups of torch modules, found from their traced graph.
 
-* `module_symmetry`: `symmetry_of`, the group with its report, and its numerical check
-* `graph_analysis`: trace the module and label all tensor axes
-* `rules`: one rule per operation
-* `axis_partition`: partitions of axes into interchangeable parts
-* `merging`: align and average trained copies of a module
+* `module_symmetry`: `symmetry_of`, which returns the group with a report
+* `graph_analysis`: traces the module, and labels the axes of all tensors
+* `rules`: one rule for each operation, and how to add a rule
+* `axis_partition`: partition of axes into blocks that are permuted together, with a glossary
+* `group_assembly`: makes a group from the partition
+* `numerical_check`: tries random elements of the group on the module
+* `validation`: checks of the modules and inputs that users pass
+* `merging`: aligns and averages trained copies of a module
 """

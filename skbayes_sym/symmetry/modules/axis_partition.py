@@ -1,16 +1,33 @@
-"""Atoms: what is known about the axes of tensors while a module's trace is read.
+"""Partition of tensor axes into blocks of positions that are permuted together.
 
-An *atom* is a set of places on tensor axes that are permuted together. An axis is a list of
-*segments* (a concatenation), each a list of occurrences of atoms (their product, the first the
-slowest). Every parameter's axis starts as one atom. Operations `unify` atoms, `pin` them (their
-places must stay), or refine them (`substitute`): a view makes a product, a slice a concatenation.
-``depends`` holds the atoms whose place may choose an atom's permutation, as heads choose that of
-the dimensions inside them. A *family* is an atom with one member for each place of a pinned atom:
-the three parts of packed queries, keys and values.
+`graph_analysis` labels every tensor of a traced module with the structure of its axes, and the
+rules of the operations relate these structures. The vocabulary is:
 
-Signs and scales are linear: every axis of a parameter is a variable, and an occurrence carries an
-exponent of each variable (its *characters*, for the sign over GF(2), for the scale over the
-rationals). Operations add equations; what solves them all is a sign flip or a rescaling.
+block
+    A set of positions on tensor axes that are permuted together, identified by an integer. Each
+    axis of a parameter starts as one block. The positions of 8 hidden units on the rows of one
+    weight matrix and on the columns of the next end up in the same block.
+axis, segment, factor
+    An axis is a concatenation of segments. A segment is a product of factors, the first of which
+    varies slowest. A factor is one block on this axis, with the exponents of its sign and scale.
+    A view makes products, and a slice makes concatenations.
+leaf
+    A block that hasn't been replaced by smaller ones.
+fixed
+    A fixed block isn't permuted.
+controllers
+    The blocks whose position may select the permutation of another block. In attention, the
+    head controls the permutation of the dimensions inside that head.
+family
+    A block with one member block for each position of a fixed block. The rows of packed queries,
+    keys and values are a family over the three packed parts.
+exponents
+    A sign flip or a positive rescaling of an axis of a parameter is a variable. The sign (scale)
+    of a factor is a product of powers of these variables, stored as a dict of exponents. Signs
+    have exponents in GF(2), and scales have rational ones.
+equation
+    A combination of exponents that must be zero, because an operation requires it. The solutions
+    of all equations are the sign flips and rescalings that leave the module's function unchanged.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,360 +39,444 @@ SIGN = 0
 SCALE = 1
 KINDS = (SIGN, SCALE)
 
-Exponents = dict[str, Fraction]  # of variables; those not named are 0
+Exponents = dict[str, Fraction]  # by variable; variables that aren't listed have exponent 0
 
 
-class Occurrence(NamedTuple):
-    """An atom on one axis of a tensor, and the characters of its sign and its scale."""
+class Factor(NamedTuple):
+    """A block on one axis of a tensor.
 
-    atom: int
-    characters: tuple[Exponents, Exponents] = ({}, {})
+    Attributes
+    ----------
+    block : int
+        The block.
+    exponents : tuple of two dicts
+        Exponents of the sign and of the scale.
+    """
+
+    block: int
+    exponents: tuple[Exponents, Exponents] = ({}, {})
 
 
-Segment = list[Occurrence]
+Segment = list[Factor]
 Axis = list[Segment]
-Label = list[Axis]
-ONE: Axis = [[]]  # an axis of a single place
+TensorAxes = list[Axis]
+ONE: Axis = [[]]  # an axis with a single position
 
 
 class ConflictError(Exception):
     """Two axes can't have one structure."""
 
 
-class AtomFamily(NamedTuple):
-    """Atoms for the places of a pinned atom."""
+class BlockFamily(NamedTuple):
+    """One block for each position of a fixed block.
 
-    of: int
+    Attributes
+    ----------
+    index_block : int
+        The fixed block.
+    members : list of int
+        The block at each of its positions.
+    """
+
+    index_block: int
     members: list[int]
 
 
-def added(first: Exponents, second: Exponents, times: Fraction | int = 1) -> Exponents:
-    """``first + times second``."""
+def add_exponents(first: Exponents, second: Exponents, times: Fraction | int = 1) -> Exponents:
+    """Return ``first + times second`` without zeros."""
     total = {v: first.get(v, Fraction(0)) + times * second.get(v, 0) for v in (*first, *second)}
     return {v: power for v, power in total.items() if power}
 
 
-def _piece(characters: tuple[Exponents, Exponents], i: int) -> tuple[Exponents, Exponents]:
-    """Characters of the i-th piece of a concatenation, each of which has variables of its own."""
-    sign, scale = ({f"{v}/{i}": power for v, power in e.items()} for e in characters)
+def _rename_variables(
+    exponents: tuple[Exponents, Exponents], i: int
+) -> tuple[Exponents, Exponents]:
+    """Exponents of the i-th piece of a concatenation or family, which has separate variables."""
+    sign, scale = ({f"{v}/{i}": power for v, power in e.items()} for e in exponents)
     return sign, scale
 
 
-class Atoms:
-    """Union-find over atoms, their refinements and dependences, and the characters' equations."""
+class AxisPartition:
+    """Union-find structure over blocks, with their refinements, controllers and equations.
+
+    The module's docstring explains the terms. Blocks are integers; the lists below are indexed by
+    them.
+
+    Attributes
+    ----------
+    size : list of int
+        Number of positions of each block.
+    is_fixed : list of bool
+        Whether each block is fixed.
+    segments : list
+        For a block that was refined, the segments (lists of blocks) that replace it; else None.
+    families : list of BlockFamily or None
+        The family that replaces a block, if any.
+    equations : tuple of two lists
+        Equations of the signs and of the scales. Each is a pair of a block and a combination of
+        exponents that must be zero at every position of the block.
+    operation : str
+        Name of the operation that is being analysed.
+    losses : set of str
+        Operations that fixed positions which could have been permuted, with the reason.
+    """
 
     def __init__(self) -> None:
         self.size: list[int] = []
-        self.pinned: list[bool] = []
-        self.parts: list[list[list[int]] | None] = []  # the segments that replaced an atom
-        self.family: list[AtomFamily | None] = []
+        self.is_fixed: list[bool] = []
+        self.segments: list[list[list[int]] | None] = []
+        self.families: list[BlockFamily | None] = []
         self._parent: list[int] = []
-        self._depends: list[set[int] | None] = []  # None: nothing has restricted it yet
+        self._controllers: list[set[int] | None] = []  # None: not restricted yet
         self._pending: list[tuple[int, set[int]]] = []
         self.equations: tuple[list[tuple[int, Exponents]], list[tuple[int, Exponents]]] = ([], [])
-        self.operation = ""  # that is being read
-        self.losses: set[str] = set()  # operations that pinned what might have moved, and why
+        self.operation = ""
+        self.losses: set[str] = set()
 
-    def new(self, size: int, *, pinned: bool = False, depends: set[int] | None = None) -> int:
-        """A new atom; unpinned ones may depend on anything until something restricts them."""
+    def add_block(
+        self, size: int, *, fixed: bool = False, controllers: set[int] | None = None
+    ) -> int:
+        """Add a block. With ``controllers=None`` any block may control it until restricted."""
         self._parent.append(len(self._parent))
         self.size.append(size)
-        self.pinned.append(pinned)
-        self.parts.append(None)
-        self.family.append(None)
-        self._depends.append(depends)
+        self.is_fixed.append(fixed)
+        self.segments.append(None)
+        self.families.append(None)
+        self._controllers.append(controllers)
         return len(self._parent) - 1
 
-    def find(self, atom: int) -> int:
-        """The representative of an atom."""
-        while self._parent[atom] != atom:
-            atom = self._parent[atom]
-        return atom
+    def find(self, block: int) -> int:
+        """Return the representative of a block."""
+        while self._parent[block] != block:
+            block = self._parent[block]
+        return block
 
-    def leaves(self, atom: int) -> set[int]:
-        """The atoms that stand for it now."""
-        atom = self.find(atom)
-        inner = [x for segment in self.parts[atom] or [] for x in segment]
-        family = self.family[atom]
+    def leaves(self, block: int) -> set[int]:
+        """Return the blocks that currently replace a block."""
+        block = self.find(block)
+        inner = [x for segment in self.segments[block] or [] for x in segment]
+        family = self.families[block]
         inner += family.members if family else []
-        return set().union(*(self.leaves(x) for x in inner)) if inner else {atom}
+        return set().union(*(self.leaves(x) for x in inner)) if inner else {block}
 
     def state(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Unpinned atoms and what they depend on: two equal states are a fixed point."""
-        free = (a for a in range(len(self.size)) if self.find(a) == a and not self.pinned[a])
-        return [(a, tuple(sorted(self.depends(a) or ()))) for a in free if self.parts[a] is None]
+        """Return the leaves that aren't fixed, with their controllers.
 
-    def depends(self, atom: int) -> set[int] | None:
-        """Atoms whose place may choose the permutation of ``atom``; None: any."""
-        names = self._depends[atom]
-        return None if names is None else self._current(names) - {atom}
+        The analysis has reached a fixed point when two passes end in equal states.
+        """
+        free = (b for b in range(len(self.size)) if self.find(b) == b and not self.is_fixed[b])
+        return [
+            (b, tuple(sorted(self.controllers(b) or ()))) for b in free if self.segments[b] is None
+        ]
 
-    def restrict(self, atom: int, allowed: set[int]) -> None:
-        """Only these may choose its permutation."""
-        atom = self.find(atom)
-        before = self.depends(atom)
-        self._depends[atom] = set(allowed) if before is None else before & allowed
-        family = self.family[atom]
-        if family and self.find(family.of) not in (self._depends[atom] or ()):
-            self._collapse(atom)
+    # Controllers
 
-    def forget(self, kept: Iterable[Axis], mixed: set[int]) -> None:
-        """An operation mixes places: they choose no permutation of what is kept."""
-        for occurrence in (o for axis in kept for segment in axis for o in segment):
-            names = self.depends(self.find(occurrence.atom))
-            if names is not None:
-                self.restrict(occurrence.atom, names - mixed)
+    def controllers(self, block: int) -> set[int] | None:
+        """Return the blocks whose position may select the permutation; None stands for any."""
+        controllers = self._controllers[block]
+        return None if controllers is None else self._current(controllers) - {block}
 
-    def settle(self, label: Label) -> Label:
-        """The label in leaves, whose dependences are restricted to what this tensor has once."""
+    def restrict_controllers(self, block: int, allowed: set[int]) -> None:
+        """Allow only these blocks to control ``block``."""
+        block = self.find(block)
+        before = self.controllers(block)
+        self._controllers[block] = set(allowed) if before is None else before & allowed
+        family = self.families[block]
+        if family and self.find(family.index_block) not in (self._controllers[block] or ()):
+            self._collapse_family(block)
+
+    def remove_controllers(self, axes: Iterable[Axis], mixed: set[int]) -> None:
+        """Remove controllers whose positions an operation mixes, from all blocks on some axes."""
+        for factor in (f for axis in axes for segment in axis for f in segment):
+            controllers = self.controllers(self.find(factor.block))
+            if controllers is not None:
+                self.restrict_controllers(factor.block, controllers - mixed)
+
+    def settle(self, axes: TensorAxes) -> TensorAxes:
+        """Resolve the axes of a tensor and restrict the controllers to blocks it has just once.
+
+        A controller must have one definite position for each entry of the tensor.
+        """
         while self._pending:
-            atom, names = self._pending.pop()
-            for leaf in self.leaves(atom):
-                self.restrict(leaf, self._current(names))
-        atoms = [axis_atoms(self.resolve(axis)) for axis in label]
-        for i, axis in enumerate(atoms):
-            common = [set.intersection(*map(set, a)) for j, a in enumerate(atoms) if j != i]
-            for atom in {a for segment in axis for a in segment}:
-                beside = set.intersection(*[set(s) - {atom} for s in axis if atom in s])
-                present = [a for group in (*common, beside) for a in group]
-                self.restrict(atom, {a for a in present if present.count(a) == 1 and a != atom})
-        return [self.resolve(axis) for axis in label]
+            block, controllers = self._pending.pop()
+            for leaf in self.leaves(block):
+                self.restrict_controllers(leaf, self._current(controllers))
+        blocks = [axis_blocks(self.resolve(axis)) for axis in axes]
+        for i, axis in enumerate(blocks):
+            others = [set.intersection(*map(set, a)) for j, a in enumerate(blocks) if j != i]
+            for block in {b for segment in axis for b in segment}:
+                same_axis = set.intersection(*[set(s) - {block} for s in axis if block in s])
+                present = [b for group in (*others, same_axis) for b in group]
+                unique = {b for b in present if present.count(b) == 1 and b != block}
+                self.restrict_controllers(block, unique)
+        return [self.resolve(axis) for axis in axes]
 
-    def _current(self, names: set[int]) -> set[int]:
+    def _current(self, blocks: set[int]) -> set[int]:
+        """Replace refined blocks by their factors; concatenations have no single replacement."""
         current = set()
-        todo = list(names)
-        while todo:
-            atom = self.find(todo.pop())
-            parts = self.parts[atom]
-            if parts is None:
-                current.add(atom)
-            elif len(parts) == 1:
-                todo += parts[0]
+        stack = list(blocks)
+        while stack:
+            block = self.find(stack.pop())
+            segments = self.segments[block]
+            if segments is None:
+                current.add(block)
+            elif len(segments) == 1:
+                stack += segments[0]
         return current
 
-    def pin(self, atom: int) -> None:
-        """Keep its places."""
-        for x in {self.find(atom)} | self.leaves(atom):
-            self.pinned[x] = True
+    # Fixed blocks
+
+    def fix(self, block: int) -> None:
+        """Fix a block and its leaves."""
+        for leaf in {self.find(block)} | self.leaves(block):
+            self.is_fixed[leaf] = True
 
     def can_move(self, segments: Iterable[Segment]) -> bool:
-        """Whether any of these places could still move."""
-        leaves = {leaf for s in segments for o in s for leaf in self.leaves(o.atom)}
-        return any(self.size[leaf] > 1 and not self.pinned[leaf] for leaf in leaves)
+        """Return whether any position of these segments can still be permuted."""
+        leaves = {leaf for s in segments for f in s for leaf in self.leaves(f.block)}
+        return any(self.size[leaf] > 1 and not self.is_fixed[leaf] for leaf in leaves)
 
-    def note_loss(self, segments: Iterable[Segment], reason: str) -> None:
-        """Name the present operation if any of these places could have moved until now."""
+    def record_loss(self, segments: Iterable[Segment], reason: str) -> None:
+        """Record the current operation if positions could have been permuted until now."""
         if self.can_move(segments):
             self.losses.add(f"{self.operation} {reason}".strip())
 
+    def freeze(self, axis: Axis) -> Factor:
+        """Fix an axis with trivial signs and scales; return one fixed factor of its length."""
+        self.record_loss(axis, "of axes whose parts differ")
+        for factor in (f for segment in axis for f in segment):
+            self.fix(factor.block)
+            self.require_trivial(factor)
+            for leaf in self.leaves(factor.block):
+                self.restrict_controllers(leaf, set())
+        return Factor(self.add_block(self.length(axis), fixed=True, controllers=set()))
+
+    # Structure of axes
+
     def resolve(self, axis: Axis) -> Axis:
-        """The axis in leaves; atoms of one place are left out."""
+        """Express an axis in leaves, without blocks of a single position."""
         resolved: Axis = []
         for segment in axis:
             products: Axis = [[]]
-            for occurrence in segment:
-                atom = self.find(occurrence.atom)
-                if self.size[atom] == 1:
+            for factor in segment:
+                block = self.find(factor.block)
+                if self.size[block] == 1:
                     continue
-                inner = self._inside(atom, occurrence.characters)
-                if len(inner) > 1 and products != ONE:  # a concatenation under a product
+                inner = self._replacement(block, factor.exponents)
+                if len(inner) > 1 and products != ONE:  # a concatenation inside a product
                     inner = [[self.freeze(inner)]]
                 products = inner if products == ONE else [p + inner[0] for p in products]
             resolved += products
         return resolved
 
-    def _inside(self, atom: int, characters: tuple[Exponents, Exponents]) -> Axis:
-        parts = self.parts[atom]
-        if parts is None:
-            return [[Occurrence(atom, characters)]]
-        several = len(parts) > 1
+    def _replacement(self, block: int, exponents: tuple[Exponents, Exponents]) -> Axis:
+        """Return the axis in leaves that replaces one block."""
+        segments = self.segments[block]
+        if segments is None:
+            return [[Factor(block, exponents)]]
+        if len(segments) == 1:
+            pieces = [exponents]
+        else:
+            pieces = [_rename_variables(exponents, i) for i in range(len(segments))]
         return self.resolve([
-            [Occurrence(x, _piece(characters, i) if several else characters) for x in segment]
-            for i, segment in enumerate(parts)
+            [Factor(x, piece) for x in segment]
+            for segment, piece in zip(segments, pieces, strict=True)
         ])  # fmt: skip
 
     def length(self, axis: Axis) -> int:
-        """Number of places of an axis."""
-        return sum(prod(self.size[o.atom] for o in segment) for segment in axis)
-
-    def freeze(self, axis: Axis) -> Occurrence:
-        """Pin all of an axis, signs and scales too; one pinned atom that stands for it."""
-        self.note_loss(axis, "of axes whose parts differ")
-        for occurrence in (o for segment in axis for o in segment):
-            self.pin(occurrence.atom)
-            self.trivial(occurrence)
-            for leaf in self.leaves(occurrence.atom):
-                self.restrict(leaf, set())
-        return Occurrence(self.new(self.length(axis), pinned=True, depends=set()))
+        """Return the number of positions of an axis."""
+        return sum(prod(self.size[f.block] for f in segment) for segment in axis)
 
     def unify(self, first: int, second: int) -> None:
-        """Make two atoms one."""
+        """Make two blocks one."""
         first = self.find(first)
         second = self.find(second)
         if first == second:
             return
-        if self.parts[first] is not None or self.parts[second] is not None:
-            self.unify_axes([[Occurrence(first)]], [[Occurrence(second)]])
+        if self.segments[first] is not None or self.segments[second] is not None:
+            self.unify_axes([[Factor(first)]], [[Factor(second)]])
             return
-        if self.family[second]:
-            first, second = second, first
-        ours = self.family[first]
-        theirs = self.family[second]
-        if ours and theirs:
-            if self.find(ours.of) != self.find(theirs.of):
-                self._collapse(second)
+        if self.families[second]:  # if only one block is a family, it stays
+            exchanged = first
+            first = second
+            second = exchanged
+        first_family = self.families[first]
+        second_family = self.families[second]
+        if first_family and second_family:
+            if self.find(first_family.index_block) != self.find(second_family.index_block):
+                self._collapse_family(second)
                 self.unify(first, second)
                 return
-            for a, b in zip(ours.members, theirs.members, strict=True):
+            for a, b in zip(first_family.members, second_family.members, strict=True):
                 self.unify(a, b)
-            self.family[second] = None
+            self.families[second] = None
         self._parent[second] = first
-        self.pinned[first] = self.pinned[first] or self.pinned[second]
-        if self.pinned[first]:
-            self.pin(first)
-        names = self._depends[second]
-        if names is not None:  # what both depend on may be unified by the same operation
-            self._pending.append((first, names))
+        self.is_fixed[first] = self.is_fixed[first] or self.is_fixed[second]
+        if self.is_fixed[first]:
+            self.fix(first)
+        controllers = self._controllers[second]
+        if controllers is not None:  # the same operation may still unify their controllers
+            self._pending.append((first, controllers))
 
     def unify_axes(self, first: Axis, second: Axis) -> tuple[Axis, Axis]:
-        """Give two axes one structure and return them; both are frozen if there is none."""
+        """Give two axes the same structure and return them; freeze both if that is impossible."""
         try:
             while True:
                 first = self.resolve(first)
                 second = self.resolve(second)
-                if axis_atoms(first) == axis_atoms(second):
+                if axis_blocks(first) == axis_blocks(second):
                     return first, second
-                self._approach(first, second)
+                self._reduce_difference(first, second)
         except ConflictError:
             return [[self.freeze(first)]], [[self.freeze(second)]]
 
-    def _approach(self, first: Axis, second: Axis) -> None:
-        """Refine or unify where two axes first differ."""
+    def _reduce_difference(self, first: Axis, second: Axis) -> None:
+        """Refine or unify blocks where two resolved axes first differ."""
         for s, t in zip(first, second, strict=False):
             n = self.length([s])
             m = self.length([t])
             if n != m:
-                return self.cut(s if n > m else t, min(n, m))
-            for o, p in zip(s, t, strict=False):
-                a, b = sorted((self.find(o.atom), self.find(p.atom)), key=lambda x: self.size[x])
-                if self.size[a] != self.size[b]:
-                    return self.divide(b, self.size[a])
-                if a != b:
-                    return self.unify(a, b)
+                return self.split_segment(s if n > m else t, min(n, m))
+            for f, g in zip(s, t, strict=False):
+                small, large = sorted(
+                    (self.find(f.block), self.find(g.block)), key=lambda x: self.size[x]
+                )
+                if self.size[small] != self.size[large]:
+                    return self.factorize(large, self.size[small])
+                if small != large:
+                    return self.unify(small, large)
         raise ConflictError
 
-    def cut(self, segment: Segment, n: int) -> None:
-        """Make two segments of one, the first of ``n`` places."""
-        slowest = segment[0].atom
+    def split_segment(self, segment: Segment, n: int) -> None:
+        """Split a segment into two, the first of which has ``n`` positions."""
+        slowest = segment[0].block
         rest = self.length([segment[1:]])
         if n % rest:
             raise ConflictError
-        self.substitute(slowest, [[n // rest], [self.size[slowest] - n // rest]])
+        self.replace_block(slowest, [[n // rest], [self.size[slowest] - n // rest]])
 
-    def divide(self, atom: int, n: int) -> None:
-        """Make an atom a product, the first factor of ``n`` places."""
-        if self.size[atom] % n:
+    def factorize(self, block: int, n: int) -> None:
+        """Make a block a product of two, the first of which has ``n`` positions."""
+        if self.size[block] % n:
             raise ConflictError
-        self.substitute(atom, [[n, self.size[atom] // n]])
+        self.replace_block(block, [[n, self.size[block] // n]])
 
-    def substitute(self, atom: int, sizes: list[list[int]]) -> None:
-        """An atom becomes a concatenation of products of new atoms of these sizes.
+    def replace_block(self, block: int, sizes: list[list[int]]) -> None:
+        """Replace a block by a concatenation of products of new blocks of the given sizes.
 
-        The later factors of a product may depend on the earlier ones.
+        The earlier factors of a product may control the later ones.
         """
-        atom = self.find(atom)
-        if self.family[atom]:
-            self.pin(atom)
-            self._collapse(atom)
+        block = self.find(block)
+        if self.families[block]:
+            self.fix(block)
+            self._collapse_family(block)
             raise ConflictError
         segments = []
-        names = self._depends[atom]
+        controllers = self._controllers[block]
         for row in sizes:
-            above: list[int] = []
+            segment: list[int] = []
             for n in row:
-                depends = None if names is None else names | set(above)
-                above.append(self.new(n, pinned=self.pinned[atom], depends=depends))
-            segments.append(above)
-        self.parts[atom] = segments
+                inherited = None if controllers is None else controllers | set(segment)
+                new = self.add_block(n, fixed=self.is_fixed[block], controllers=inherited)
+                segment.append(new)
+            segments.append(segment)
+        self.segments[block] = segments
 
-    def member(self, occurrence: Occurrence, index: int, i: int) -> Occurrence:
-        """The occurrence at place ``i`` of a pinned atom ``index`` that may choose its permutation.
+    # Families
 
-        Families over the places of two atoms aren't kept: the first one collapses.
+    def select_member(self, factor: Factor, index_block: int, i: int) -> Factor:
+        """Return the factor at position ``i`` of a fixed block that may control it.
+
+        A block that this fixed block may control becomes a family over it. Families over two
+        blocks aren't supported, so that the first family collapses.
         """
-        atom = occurrence.atom
-        names = self.depends(atom)
-        if names is None or index not in names:
-            return occurrence
-        family = self.family[atom]
-        if family and self.find(family.of) != index:
-            self._collapse(atom)
-            return occurrence
+        block = factor.block
+        controllers = self.controllers(block)
+        if controllers is None or index_block not in controllers:
+            return factor
+        family = self.families[block]
+        if family and self.find(family.index_block) != index_block:
+            self._collapse_family(block)
+            return factor
         if not family:
             members = []
-            for k in range(self.size[index]):  # what it depends on may be a family over it itself
-                depends = {self._member_index(x, index, k) for x in names - {index}}
-                members.append(self.new(self.size[atom], pinned=self.pinned[atom], depends=depends))
-            family = self.family[atom] = AtomFamily(index, members)
-        return Occurrence(family.members[i], _piece(occurrence.characters, i))
+            for k in range(self.size[index_block]):
+                # A controller may itself be a family over the same block.
+                inherited = {
+                    self._member_or_block(x, index_block, k) for x in controllers - {index_block}
+                }
+                fixed = self.is_fixed[block]
+                members.append(self.add_block(self.size[block], fixed=fixed, controllers=inherited))
+            family = BlockFamily(index_block, members)
+            self.families[block] = family
+        return Factor(family.members[i], _rename_variables(factor.exponents, i))
 
-    def _member_index(self, atom: int, index: int, k: int) -> int:
-        family = self.family[atom]
-        return family.members[k] if family and self.find(family.of) == index else atom
+    def _member_or_block(self, block: int, index_block: int, k: int) -> int:
+        """Return the member at position ``k``, or the block if it is no family over the index."""
+        family = self.families[block]
+        if family and self.find(family.index_block) == index_block:
+            return family.members[k]
+        return block
 
-    def _collapse(self, atom: int) -> None:
-        """Make the members of a family one atom."""
-        family = self.family[atom]
+    def _collapse_family(self, block: int) -> None:
+        """Make the members of a family one block."""
+        family = self.families[block]
         if family is None:
             return
         first, *others = family.members
-        self.family[atom], self.parts[atom] = None, [[first]]
+        self.families[block] = None
+        self.segments[block] = [[first]]
         for other in others:
             self.unify(first, other)
 
-    def trivial(self, occurrence: Occurrence, kinds: Sequence[int] = KINDS) -> None:
-        """Set its sign and its scale to 1."""
-        for kind in kinds:
-            self.equate(occurrence.atom, occurrence.characters[kind], kind)
+    # Equations
 
-    def equate(self, atom: int, exponents: Exponents, kind: int) -> None:
-        """This combination of variables must be 0 at every place of ``atom``."""
+    def require_trivial(self, factor: Factor, kinds: Sequence[int] = KINDS) -> None:
+        """Require that the sign and the scale of a factor are 1."""
+        for kind in kinds:
+            self.add_equation(factor.block, factor.exponents[kind], kind)
+
+    def add_equation(self, block: int, exponents: Exponents, kind: int) -> None:
+        """Require that a combination of variables is 0 at every position of ``block``."""
         if exponents:
-            self.equations[kind].append((atom, exponents))
+            self.equations[kind].append((block, exponents))
 
     def equations_by_leaf(self, kind: int) -> dict[int, list[Exponents]]:
-        """The equations by leaf."""
+        """Return the equations of each leaf."""
         by_leaf: dict[int, list[Exponents]] = {}
-        for atom, exponents in self.equations[kind]:
-            for leaf, spread in self._spread(atom, exponents):
-                by_leaf.setdefault(leaf, []).append(spread)
+        for block, exponents in self.equations[kind]:
+            for leaf, leaf_exponents in self._distribute(block, exponents):
+                by_leaf.setdefault(leaf, []).append(leaf_exponents)
         return by_leaf
 
-    def _spread(self, atom: int, exponents: Exponents) -> list[tuple[int, Exponents]]:
-        atom = self.find(atom)
-        family = self.family[atom]
-        pieces = [[x] for x in family.members] if family else self.parts[atom]
+    def _distribute(self, block: int, exponents: Exponents) -> list[tuple[int, Exponents]]:
+        """Return an equation of a block as equations of its leaves."""
+        block = self.find(block)
+        family = self.families[block]
+        pieces = [[x] for x in family.members] if family else self.segments[block]
         if not pieces:
-            return [(atom, exponents)]
-        spread = []
+            return [(block, exponents)]
+        equations = []
         for i, segment in enumerate(pieces):
-            part = _piece((exponents, {}), i)[0] if len(pieces) > 1 else exponents
-            spread += [pair for x in segment for pair in self._spread(x, part)]
-        return spread
+            piece = _rename_variables((exponents, {}), i)[0] if len(pieces) > 1 else exponents
+            equations += [pair for x in segment for pair in self._distribute(x, piece)]
+        return equations
 
 
-def axis_atoms(axis: Axis) -> list[list[int]]:
-    """Atoms of the segments of an axis."""
-    return [[o.atom for o in segment] for segment in axis]
+def axis_blocks(axis: Axis) -> list[list[int]]:
+    """Return the blocks of each segment of an axis."""
+    return [[f.block for f in segment] for segment in axis]
 
 
 def null_space(
     equations: list[Exponents], variables: list[str], kind: int
 ) -> list[dict[str, Fraction]]:
-    """Basis of the exponents that solve the equations, over GF(2) or the rationals.
+    """Return a basis of the exponents that solve the equations.
 
-    Variables of constants (their names begin with "c") are eliminated. Any other that isn't named
-    is one of a foreign axis, which should not be: everything that meets it is set to 0.
+    Solved by Gaussian elimination over GF(2) for signs and over the rationals for scales.
+    Variables of constants, whose names begin with "c", are eliminated. Any other variable outside
+    ``variables`` belongs to another block. This shouldn't happen; for safety, everything in an
+    equation with such a variable is set to 0.
     """
     others = sorted({v for e in equations for v in e} - set(variables))
     foreign = {v for v in others if not v.startswith("c")}
@@ -384,23 +485,29 @@ def null_space(
     columns = others + variables
     order = {v: i for i, v in enumerate(columns)}
 
-    def less(x: Exponents, factor: Fraction, y: Exponents) -> Exponents:
-        total = added(x, y, -factor)
+    def subtract(x: Exponents, factor: Fraction, y: Exponents) -> Exponents:
+        total = add_exponents(x, y, -factor)
         return {v: p % 2 for v, p in total.items() if p % 2} if kind == SIGN else total
 
-    rows: dict[str, Exponents] = {}  # by their first variable, which no other row has
+    # Reduced row echelon form. Rows are keyed by their pivot, which no other row contains.
+    rows: dict[str, Exponents] = {}
     for e in equations:
-        row = less(e, Fraction(0), {})
-        for c in rows.keys() & row.keys():
-            row = less(row, row[c], rows[c])
+        row = subtract(e, Fraction(0), {})
+        for pivot in rows.keys() & row.keys():
+            row = subtract(row, row[pivot], rows[pivot])
         if row:
-            c = min(row, key=order.__getitem__)
-            row = less({}, -1 / row[c], row)
-            rows = {p: less(x, x[c], row) if c in x else x for p, x in rows.items()} | {c: row}
+            pivot = min(row, key=order.__getitem__)
+            row = subtract({}, -1 / row[pivot], row)
+            rows = {p: subtract(x, x[pivot], row) if pivot in x else x for p, x in rows.items()}
+            rows[pivot] = row
+
+    # One basis vector for each variable that is no pivot.
     basis = []
-    for c in (c for c in columns if c not in rows):
-        solution = less({}, Fraction(1), {p: row[c] for p, row in rows.items() if c in row})
-        solution = {v: x for v, x in {c: Fraction(1), **solution}.items() if v in variables}
+    for free in (v for v in columns if v not in rows):
+        solution = subtract(
+            {}, Fraction(1), {p: row[free] for p, row in rows.items() if free in row}
+        )
+        solution = {v: x for v, x in {free: Fraction(1), **solution}.items() if v in variables}
         if solution:
             basis.append(solution)
     return basis

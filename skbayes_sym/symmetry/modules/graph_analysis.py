@@ -1,4 +1,14 @@
-"""Traces a module and reads it: tensors get labels, every operation's rule relates the labels."""
+"""Trace a torch module, and label the axes of all tensors by the rules of its operations.
+
+`trace` records the ATen operations of one call. `GraphAnalysis` gives every tensor of the trace a
+`TensorAxes`, the structure of its axes in terms of an `AxisPartition`. For each operation it calls
+the rule in ``rules``, which relates the axes of the arguments to those of the result. Passes over
+the trace are repeated until nothing changes. The glossary is in
+`skbayes_sym.symmetry.modules.axis_partition`.
+
+Nothing is skipped silently. An operation without a rule, or whose rule doesn't know the arguments,
+is added to `GraphAnalysis.refused`, and all of its arguments are fixed.
+"""
 
 import copy
 import itertools
@@ -6,27 +16,31 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from fractions import Fraction
 from functools import cache
+from operator import getitem
 from traceback import walk_tb
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch._C import _get_mkldnn_enabled, _set_mkldnn_enabled
+from torch._ops import OpOverload
+from torch.nn.modules.dropout import _DropoutNd
 
 from skbayes_sym.numerics.runtime import import_symbolic_shapes
 from skbayes_sym.symmetry.modules.axis_partition import (
     KINDS,
     ONE,
-    Atoms,
     Axis,
+    AxisPartition,
     ConflictError,
     Exponents,
-    Label,
-    Occurrence,
-    added,
-    axis_atoms,
+    Factor,
+    TensorAxes,
+    add_exponents,
+    axis_blocks,
 )
 
-# Composite operations that the core set keeps: written out, they need no rules of their own.
+# Composite operations that torch's core set keeps. They are decomposed, so that they need no rules.
 _COMPOSITE = (
     "native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit",
     "_native_batch_norm_legit_no_training", "_fused_rms_norm", "glu",
@@ -34,12 +48,15 @@ _COMPOSITE = (
 
 
 def trace(module: nn.Module, inputs: tuple[Any, ...]) -> fx.Graph:
-    """Graph of ``module(*inputs)``; its first inputs are the parameters, then the buffers.
+    """Return the graph of ATen operations of ``module(*inputs)``.
 
-    Dropout counts as absent: the function is random, and symmetric in distribution. The module
-    isn't changed.
+    The first inputs of the graph are the parameters, followed by the buffers. Dropout is omitted,
+    because it is symmetric in distribution. The module isn't changed.
 
-    Raises ValueError if its control flow depends on values, or it fails on the inputs.
+    Raises
+    ------
+    ValueError
+        If the control flow depends on the values of tensors, or the call fails.
     """
     import_symbolic_shapes()
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -54,7 +71,7 @@ def trace(module: nn.Module, inputs: tuple[Any, ...]) -> fx.Graph:
     traced: Any = call
     try:
         with _plain_kernels(), _python_recurrence(module):
-            for _ in range(2):  # some decompositions write in place; the second time nothing does
+            for _ in range(2):  # some decompositions write in place; a second pass removes this
                 traced = make_fx(
                     torch.func.functionalize(traced), decomposition_table=_decompositions(),
                     tracing_mode="fake", _allow_non_fake_inputs=True,
@@ -78,7 +95,7 @@ def trace(module: nn.Module, inputs: tuple[Any, ...]) -> fx.Graph:
 
 
 def _uses_packed_sequences(error: BaseException) -> bool:
-    """Whether a call that failed was given or made packed sequences."""
+    """Return whether a failed call received or created packed sequences."""
     for frame, _ in walk_tb(error.__traceback__):
         values = frame.f_locals.values()
         if frame.f_code.co_name == "pack_padded_sequence" or any(
@@ -90,27 +107,31 @@ def _uses_packed_sequences(error: BaseException) -> bool:
 
 @cache
 def _decompositions() -> dict[Any, Any]:
-    """Operations written out in core ones; listing them takes longer than most traces."""
+    """Return the decompositions into core operations. Cached, as listing them is slow."""
     from torch._decomp import core_aten_decompositions, get_decompositions
 
-    known = (getattr(torch.ops.aten, name, None) for name in _COMPOSITE)  # older releases lack some
-    composite = get_decompositions([op for op in known if op is not None])
+    # Older releases lack some operations.
+    operations = (getattr(torch.ops.aten, name, None) for name in _COMPOSITE)
+    composite = get_decompositions([op for op in operations if op is not None])
     return {**core_aten_decompositions(), **composite}
 
 
 def _writes(graph: fx.Graph) -> bool:
-    """Whether an operation writes on what isn't an input; buffers are written when all is done."""
-    calls = (node for node in graph.nodes if isinstance(node.target, torch._ops.OpOverload))
+    """Return whether an operation writes on a tensor that isn't an input.
+
+    Buffers are inputs. They are written at the end of the trace, which doesn't matter here.
+    """
+    calls = (node for node in graph.nodes if isinstance(node.target, OpOverload))
     written = (node.args[0] for node in calls if node.target._schema.is_mutable)
     return any(node.op != "placeholder" for node in written)
 
 
 def without_dropout(module: nn.Module) -> nn.Module:
-    """A copy, with the same tensors, in which dropout does nothing."""
+    """Return a copy that shares all tensors, with dropout switched off."""
     tensors = [*module.parameters(), *module.buffers()]
     module = copy.deepcopy(module, {id(tensor): tensor for tensor in tensors})
     for layer in module.modules():
-        if isinstance(layer, nn.modules.dropout._DropoutNd):
+        if isinstance(layer, _DropoutNd):
             layer.eval()
         if isinstance(layer, nn.MultiheadAttention | nn.RNNBase):
             layer.dropout = 0.0
@@ -119,25 +140,26 @@ def without_dropout(module: nn.Module) -> nn.Module:
 
 @contextmanager
 def _plain_kernels() -> Iterator[None]:
-    """Attention, encoders and recurrent layers by their definitions, not by fused kernels."""
+    """Compute attention, encoders and recurrent layers by their definitions, unfused."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     fast = torch.backends.mha.get_fastpath_enabled()
-    onednn = torch._C._get_mkldnn_enabled()
+    onednn = _get_mkldnn_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
-    torch._C._set_mkldnn_enabled(False)  # `mkldnn.flags` sets more, and warns of GPUs
+    _set_mkldnn_enabled(False)  # `mkldnn.flags` changes more settings, and warns about GPUs
     try:
         with sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-        torch._C._set_mkldnn_enabled(onednn)
+        _set_mkldnn_enabled(onednn)
 
 
 def _python_recurrence(module: nn.Module) -> AbstractContextManager[Any]:
-    """Recurrent layers by definitions in Python: those in C++ write in place, which costs a pass.
+    """Use Python decompositions for modules with recurrent layers.
 
-    Others keep theirs, which older releases of torch decompose further.
+    The C++ versions write in place, which would cost a second pass. Other modules keep theirs,
+    because older releases of torch decompose these further.
     """
     from torch._dispatch.python import enable_python_dispatcher
 
@@ -145,342 +167,471 @@ def _python_recurrence(module: nn.Module) -> AbstractContextManager[Any]:
     return enable_python_dispatcher() if is_recurrent else nullcontext()
 
 
-# how characters of several tensors meet
-SAME = "same"
-SUM = "sum"
-TRIVIAL = "trivial"
+# How the exponents of several arguments combine in an entrywise operation.
+SAME = "same"  # they must be equal
+SUM = "sum"  # they are added, as in a product
+TRIVIAL = "trivial"  # they must be zero
 
-# Exponents that multiply the sign and the scale; None: they must be trivial.
+# Powers to which an entrywise function raises the sign and the scale of its argument; None: the
+# sign (scale) must be trivial.
 Powers = tuple[int | None, Fraction | int | None]
 
-# Of a node and its arguments, in which labels stand for tensors; None: it can't say.
+# A rule takes the analysis, the node and the node's arguments, in which `TensorAxes` stand for
+# tensors. It returns the axes of the result, or None if it doesn't know the arguments.
 Rule = Callable[..., Any]
 
-
-# Operations that say nothing of why units can be exchanged.
+# Operations that only rearrange entries. Reports don't name them.
 _VIEWS = {
     "view", "permute", "clone", "unsqueeze", "squeeze", "expand", "select", "slice",
     "split_with_sizes", "slice_scatter", "cat",
 }  # fmt: skip
 
+# Operations that create a constant of one value. Its axes may be permuted.
+_UNIFORM_CONSTANTS = ("full", "zeros", "ones")
+_LIKE = ("full_like", "zeros_like", "ones_like")
 
-class Reader:
-    """Labels of all tensors of a trace, read again and again until nothing changes.
+# Operations that create other deterministic constants. Their axes are fixed.
+_CONSTANTS = {
+    "arange", "empty", "eye", "linspace", "scalar_tensor", "tril_indices", "triu_indices",
+}  # fmt: skip
+
+
+class GraphAnalysis:
+    """Structure of the axes of all tensors in a trace.
 
     Parameters
     ----------
     graph : fx.Graph
-        Of ATen operations.
+        Graph of ATen operations.
     moving : sequence of int
-        Which of its inputs have axes that may be permuted, in the order of the flat ``theta``. All
-        others (inputs of the module, frozen parameters, buffers) are constants.
+        Positions of the graph inputs whose axes may be permuted, in the order of the flat
+        ``theta``. All other inputs (arguments of the module, frozen parameters, buffers) are
+        constants.
     rules : dict of str to Rule
-        Rule of each operation. One without a rule, or whose rule fails, pins all that comes in.
+        Rule of each operation, by its name.
+
+    Attributes
+    ----------
+    partition : AxisPartition
+        Blocks of positions that are permuted together.
+    parameters : list of TensorAxes
+        Axes of the moving inputs.
+    used : set of int
+        Positions of the graph inputs on which the output depends.
+    refused : set of str
+        Operations without a rule, or with arguments that their rule doesn't know. All that enters
+        them is fixed.
+    operations : dict of int to dict
+        Operations that each block passes, in their order.
     """
 
     def __init__(self, graph: fx.Graph, moving: Sequence[int], rules: dict[str, Rule]) -> None:
-        self.atoms = Atoms()
+        self.partition = AxisPartition()
         self.graph = graph
         self.rules = rules
         self.refused: set[str] = set()
-        self.operations: dict[int, dict[str, None]] = {}  # that each atom takes part in, in order
-        self._labels: dict[Any, Any] = {}  # of inputs and constants; kept over passes
+        self.operations: dict[int, dict[str, None]] = {}
+        self._constants: dict[Any, Any] = {}  # axes of inputs and constants, the same in all passes
         inputs = [node for node in graph.nodes if node.op == "placeholder"]
         position = {i: k for k, i in enumerate(moving)}
         for i, node in enumerate(inputs):
             free = i in position and bool(node.users)
             variable = f"{position[i]}" if free else None
-            self._labels[node] = self.fresh(output_shape(node), variable, pinned=not free)
-        self.parameters: list[Label] = [self._labels[inputs[i]] for i in moving]
-        self._needed = _needed(graph)
-        # Inputs on which the output depends, by their positions.
+            self._constants[node] = self.new_axes(output_shape(node), variable, fixed=not free)
+        self.parameters: list[TensorAxes] = [self._constants[inputs[i]] for i in moving]
+        self._needed = _find_needed_nodes(graph)
         self.used = {i for i, node in enumerate(inputs) if node in set(self._needed)}
 
-    def read(self, max_passes: int = 20) -> bool:
-        """Pass over the trace until nothing changes; whether that was reached.
+    def run(self, max_passes: int = 20) -> bool:
+        """Analyse the trace until nothing changes; return whether that was reached.
 
-        The equations of the last pass count: by then the structure is fixed.
+        The equations are those of the last pass, in which the structure was already final.
         """
         before: Any = None
         for _ in range(max_passes):
-            self._pass()
-            state = self.atoms.state()
+            self._run_pass()
+            state = self.partition.state()
             if state == before:
                 return True
             before = state
         return False
 
-    def _pass(self) -> None:
-        self.atoms.equations = ([], [])
+    def _run_pass(self) -> None:
+        self.partition.equations = ([], [])
         self.operations = {}
-        labels: dict[fx.Node, Any] = {}
+        axes: dict[fx.Node, Any] = {}
         for node in self._needed:
-            inputs = [labels[n] for n in node.all_input_nodes]
+            inputs = [axes[n] for n in node.all_input_nodes]
             if node.op == "output":
-                for one in inputs:
-                    self.pin(one)
-            elif node.op != "call_function":
-                constant = self.kept(node, node.meta["val"], pinned=True)
-                labels[node] = self.atoms.settle(constant)
-            elif "getitem" in str(node.target):
-                labels[node] = inputs[0][node.args[1]]
+                for argument in inputs:
+                    self.fix(argument)
+            elif node.op in ("placeholder", "get_attr"):
+                constant = self.constant_axes(node, node.meta.get("val"), fixed=True)
+                axes[node] = self.partition.settle(constant)
+            elif node.target is getitem:
+                axes[node] = inputs[0][node.args[1]]
             else:
-                args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: labels[n])
-                result = self._apply(node, inputs, args, kwargs)
-                several = isinstance(node.meta["val"], tuple | list)
-                settle = self.atoms.settle
-                labels[node] = [settle(r) for r in result] if several else settle(result)
+                args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: axes[n])
+                result = self._apply_rule(node, inputs, args, kwargs)
+                if _is_sequence(node.meta.get("val")):
+                    axes[node] = [self.partition.settle(r) for r in result]
+                else:
+                    axes[node] = self.partition.settle(result)
 
-    def _apply(self, node: fx.Node, inputs: list[Label], args: Any, kwargs: Any) -> Any:
-        """Labels of what an operation returns."""
+    def _apply_rule(self, node: fx.Node, inputs: list[TensorAxes], args: Any, kwargs: Any) -> Any:
+        """Return the axes of an operation's result; a list of them for several results.
+
+        Parameters
+        ----------
+        node : fx.Node
+            Node of the operation.
+        inputs : list of TensorAxes
+            Axes of the arguments that are tensors.
+        args, kwargs : tuple and dict
+            Arguments of the node, in which axes stand for tensors.
+        """
         name = operation(node)
-        value = node.meta["val"]
-        self.atoms.operation = name
-        if not node.all_input_nodes or name in ("full_like", "zeros_like", "ones_like"):
-            is_constant = name.startswith(("full", "zeros", "ones"))
-            is_zero = name.startswith("zeros") or (is_constant and node.args[1:2] == (0,))
-            return self.kept(node, value, f"c{node.name}" if is_zero else None,
-                             pinned=not is_constant)  # fmt: skip
-        moved = {a for one in inputs for axis in one for s in axis_atoms(axis) for a in s}
-        for atom in moved if name not in _VIEWS else ():
-            self.operations.setdefault(self.atoms.find(atom), {})[name] = None
+        value = node.meta.get("val")
+        self.partition.operation = name
+        if not node.all_input_nodes or name in _LIKE:
+            return self._create_constant(node, name, value)
+        blocks = {b for axes in inputs for axis in axes for s in axis_blocks(axis) for b in s}
+        for block in blocks if name not in _VIEWS else ():
+            self.operations.setdefault(self.partition.find(block), {})[name] = None
         try:
             result = self.rules[name](self, node, *args, **kwargs) if name in self.rules else None
-        except (IndexError, KeyError, TypeError, ValueError, ConflictError):
-            result = None  # arguments that the rule doesn't know; what it joined stays joined
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError, ConflictError):
+            result = None  # the rule doesn't know the arguments; what it has unified stays so
         if result is None:
             self.refused.add(name)
-            for one in inputs:
-                self.pin(one)
-            return self.kept(node, value, pinned=True)
+            for argument in inputs:
+                self.fix(argument)
+            return self.constant_axes(node, value, fixed=True)
         return result
 
-    def fresh(self, sizes: Sequence[int], variable: str | None, *, pinned: bool) -> Label:
-        """A label of new atoms, with a variable for each axis."""
-        label: Label = []
+    def _create_constant(self, node: fx.Node, name: str, value: Any) -> Any:
+        """Return the axes of a constant that an operation creates, and refuse unknown operations.
+
+        Zeros have a sign and a scale that are free, so that they get variables, which begin with
+        "c" and are eliminated.
+        """
+        is_uniform = name.startswith(_UNIFORM_CONSTANTS)
+        if not is_uniform and name not in _CONSTANTS:
+            self.refused.add(name)
+        is_zero = name.startswith("zeros") or (is_uniform and node.args[1:2] == (0,))
+        variable = f"c{node.name}" if is_zero else None
+        return self.constant_axes(node, value, variable, fixed=not is_uniform)
+
+    # Axes of new tensors
+
+    def new_axes(self, sizes: Sequence[int], variable: str | None, *, fixed: bool) -> TensorAxes:
+        """Return axes of new blocks, each with a variable for its sign and scale."""
+        axes: TensorAxes = []
         for k, n in enumerate(sizes):
-            one: Exponents = {f"{variable}.{k}": Fraction(1)} if variable else {}
-            atom = self.atoms.new(n, pinned=pinned, depends=set() if pinned else None)
-            label.append([[Occurrence(atom, (one, one))]])
-        return label
+            exponents: Exponents = {f"{variable}.{k}": Fraction(1)} if variable else {}
+            block = self.partition.add_block(n, fixed=fixed, controllers=set() if fixed else None)
+            axes.append([[Factor(block, (exponents, exponents))]])
+        return axes
 
-    def kept(self, key: Any, value: Any, variable: str | None = None, *, pinned: bool) -> Any:
-        """The label of a constant, the same in every pass; a list for several tensors."""
-        if key not in self._labels:
-            if isinstance(value, tuple | list):
-                label: Any = [self.fresh(_sizes(v), None, pinned=pinned) for v in value]
+    def constant_axes(
+        self, key: Any, value: Any, variable: str | None = None, *, fixed: bool
+    ) -> Any:
+        """Return the axes of a constant, which are the same in every pass.
+
+        Parameters
+        ----------
+        key : object
+            Identifies the constant.
+        value : Tensor or sequence of Tensor
+            Gives the shape. A sequence has a list of axes for each tensor.
+        variable : str or None, default=None
+            Prefix of the variables of its signs and scales; None: both are 1.
+        fixed : bool
+            Whether the positions are fixed.
+        """
+        if key not in self._constants:
+            if _is_sequence(value):
+                axes: Any = [self.new_axes(_shape(v), None, fixed=fixed) for v in value]
             else:
-                label = self.fresh(_sizes(value), variable, pinned=pinned)
-            self._labels[key] = label
-        return self._labels[key]
+                axes = self.new_axes(_shape(value), variable, fixed=fixed)
+            self._constants[key] = axes
+        return self._constants[key]
 
-    def pinned(self, n: int) -> Axis:
-        """An axis whose places stay."""
-        return [[Occurrence(self.atoms.new(n, pinned=True, depends=set()))]]
+    def fixed_axis(self, n: int) -> Axis:
+        """Return an axis with ``n`` fixed positions."""
+        return [[Factor(self.partition.add_block(n, fixed=True, controllers=set()))]]
 
-    def pin(self, label: Label, dims: Iterable[int] | None = None) -> None:
-        """These axes (by default all) must stay in place, sign and scale too."""
-        chosen = range(len(label)) if dims is None else [d % len(label) for d in dims]
-        mixed = self.trivial([label[d] for d in chosen])
-        for atom in mixed:
-            self.atoms.pin(atom)
-        self.atoms.forget([axis for i, axis in enumerate(label) if i not in chosen], mixed)
+    # What rules can require
 
-    def lose(self, label: Label, dims: Iterable[int], reason: str) -> None:
-        """Pin axes that a rule can't follow, and name the operation if they could have moved."""
-        chosen = [label[d % len(label)] for d in dims]
-        self.atoms.note_loss([s for axis in chosen for s in self.atoms.resolve(axis)], reason)
-        self.pin(label, dims)
+    def fix(self, axes: TensorAxes, dims: Iterable[int] | None = None) -> None:
+        """Fix the positions on these axes (by default all), with trivial signs and scales."""
+        selected = range(len(axes)) if dims is None else [d % len(axes) for d in dims]
+        mixed = self.require_trivial([axes[d] for d in selected])
+        for block in mixed:
+            self.partition.fix(block)
+        others = [axis for i, axis in enumerate(axes) if i not in selected]
+        self.partition.remove_controllers(others, mixed)
 
-    def mix(self, label: Label, dims: Iterable[int]) -> None:
-        """An operation over these axes is the same for any order of their places."""
-        chosen = [d % len(label) for d in dims]
-        mixed = self.trivial([label[d] for d in chosen], ())
-        kept = [self.atoms.resolve(axis) for i, axis in enumerate(label) if i not in chosen]
-        self.atoms.forget(kept, mixed)
+    def fix_and_record(self, axes: TensorAxes, dims: Iterable[int], reason: str) -> None:
+        """Fix axes that a rule can't follow, and record the loss if they could be permuted."""
+        selected = [axes[d % len(axes)] for d in dims]
+        segments = [s for axis in selected for s in self.partition.resolve(axis)]
+        self.partition.record_loss(segments, reason)
+        self.fix(axes, dims)
 
-    def trivial(self, axes: Iterable[Axis], kinds: Sequence[int] = KINDS) -> set[int]:
-        """Signs and scales on these axes must be 1; the atoms there."""
-        occurrences = [o for axis in axes for s in self.atoms.resolve(axis) for o in s]
-        for occurrence in occurrences:
-            self.atoms.trivial(occurrence, kinds)
-        return {o.atom for o in occurrences}
+    def mix_positions(self, axes: TensorAxes, dims: Iterable[int]) -> None:
+        """Declare that an operation mixes the positions on these axes, equally in any order."""
+        selected = [d % len(axes) for d in dims]
+        mixed = self.require_trivial([axes[d] for d in selected], ())
+        others = [self.partition.resolve(axis) for i, axis in enumerate(axes) if i not in selected]
+        self.partition.remove_controllers(others, mixed)
 
-    def raised(self, label: Label, powers: Powers) -> Label:
-        """The label of an entrywise function: characters to some powers."""
+    def require_trivial(self, axes: Iterable[Axis], kinds: Sequence[int] = KINDS) -> set[int]:
+        """Require that signs and scales on these axes are 1; return the blocks there."""
+        factors = [f for axis in axes for s in self.partition.resolve(axis) for f in s]
+        for factor in factors:
+            self.partition.require_trivial(factor, kinds)
+        return {f.block for f in factors}
+
+    def apply_powers(self, axes: TensorAxes, powers: Powers) -> TensorAxes:
+        """Return the axes of an entrywise function, which raises sign and scale to powers."""
         for kind in KINDS:
             if powers[kind] is None:
-                self.trivial(label, (kind,))
+                self.require_trivial(axes, (kind,))
         return [
-            [[Occurrence(o.atom, _raised(o.characters, powers)) for o in segment]
-             for segment in self.atoms.resolve(axis)]
-            for axis in label
+            [[Factor(f.block, _raise_exponents(f.exponents, powers)) for f in segment]
+             for segment in self.partition.resolve(axis)]
+            for axis in axes
         ]  # fmt: skip
 
-    def pointwise(
-        self, n_axes: int, labels: Sequence[Label], modes: tuple[str, str],
+    def combine(
+        self, n_axes: int, arguments: Sequence[TensorAxes], modes: tuple[str, str],
         powers: Sequence[int] | None = None,
-    ) -> Label:  # fmt: skip
-        """The label of an entrywise function of tensors that broadcast.
+    ) -> TensorAxes:  # fmt: skip
+        """Return the axes of an entrywise function of several tensors that broadcast.
 
-        ``modes``: how their signs and scales meet: they must be the same, they are added (a
-        product, each to one of ``powers``), or they must be trivial.
+        Parameters
+        ----------
+        n_axes : int
+            Number of axes of the result.
+        arguments : sequence of TensorAxes
+            Axes of the arguments.
+        modes : tuple of two str
+            How signs and how scales combine: ``SAME``, ``SUM`` or ``TRIVIAL``.
+        powers : sequence of int or None, default=None
+            For ``SUM``, the power of each argument; None: 1.
+
+        Returns
+        -------
+        TensorAxes
         """
-        powers = powers or [1] * len(labels)
+        powers = powers or [1] * len(arguments)
         result = list[Axis]()
         for k in range(1, n_axes + 1):
-            axes = self._unified([label[-k] if len(label) >= k else ONE for label in labels])
-            whole = next((axis for axis in axes if axis != ONE), ONE)
-            axis: Axis = []
-            for i, segment in enumerate(whole):
-                axis.append([])
-                for j, occurrence in enumerate(segment):
-                    atom = occurrence.atom
-                    met = [a[i][j].characters if a != ONE else ({}, {}) for a in axes]
+            axes = self._unify_all([a[-k] if len(a) >= k else ONE for a in arguments])
+            structure = next((axis for axis in axes if axis != ONE), ONE)
+            combined: Axis = []
+            for i, segment in enumerate(structure):
+                combined.append([])
+                for j, factor in enumerate(segment):
+                    pairs = [a[i][j].exponents if a != ONE else ({}, {}) for a in axes]
                     sign, scale = (
-                        self._met(atom, kind, [c[kind] for c in met], modes[kind], powers)
+                        self._combine_exponents(
+                            factor.block, kind, [pair[kind] for pair in pairs], modes[kind], powers
+                        )
                         for kind in KINDS
                     )
-                    axis[-1].append(Occurrence(atom, (sign, scale)))
-            result.insert(0, axis)
+                    combined[-1].append(Factor(factor.block, (sign, scale)))
+            result.insert(0, combined)
         return result
 
-    def _unified(self, axes: list[Axis]) -> list[Axis]:
-        atoms = self.atoms
-        long = [axis for axis in axes if atoms.resolve(axis) != ONE]
+    def _unify_all(self, axes: list[Axis]) -> list[Axis]:
+        """Give axes that broadcast one structure; axes of one position stay as they are."""
+        partition = self.partition
+        long = [axis for axis in axes if partition.resolve(axis) != ONE]
         for first, second in itertools.combinations(long, 2):
-            atoms.unify_axes(first, second)
-        axes = [atoms.resolve(axis) for axis in axes]
-        structures = [axis_atoms(axis) for axis in axes if axis != ONE]
+            partition.unify_axes(first, second)
+        axes = [partition.resolve(axis) for axis in axes]
+        structures = [axis_blocks(axis) for axis in axes if axis != ONE]
         if any(structure != structures[0] for structure in structures):
-            frozen = [[[atoms.freeze(axis)]] for axis in axes if axis != ONE]
+            frozen = [[[partition.freeze(axis)]] for axis in axes if axis != ONE]
             axes = [frozen[0] if axis != ONE else axis for axis in axes]
         return axes
 
-    def _met(
-        self, atom: int, kind: int, met: list[Exponents], mode: str, powers: Sequence[int]
+    def _combine_exponents(
+        self, block: int, kind: int, exponents: list[Exponents], mode: str, powers: Sequence[int]
     ) -> Exponents:
+        """Combine the exponents of the arguments' factors, and add equations.
+
+        Parameters
+        ----------
+        block : int
+            Block of the factors.
+        kind : {SIGN, SCALE}
+            Which exponents these are.
+        exponents : list of dict
+            Exponents of each argument.
+        mode : {SAME, SUM, TRIVIAL}
+            How they combine.
+        powers : sequence of int
+            For ``SUM``, the power of each argument.
+        """
         if mode == TRIVIAL:
-            for exponents in met:
-                self.atoms.equate(atom, exponents, kind)
+            for e in exponents:
+                self.partition.add_equation(block, e, kind)
             return {}
         if mode == SAME:
-            for exponents in met[1:]:
-                self.atoms.equate(atom, added(met[0], exponents, -1), kind)
-            return met[0]
+            for e in exponents[1:]:
+                self.partition.add_equation(block, add_exponents(exponents[0], e, -1), kind)
+            return exponents[0]
         total: Exponents = {}
-        for exponents, power in zip(met, powers, strict=True):
-            total = added(total, exponents, power)
+        for e, power in zip(exponents, powers, strict=True):
+            total = add_exponents(total, e, power)
         return total
 
     def contract(self, first: Axis, second: Axis, batch: list[Axis], kept: list[Axis]) -> None:
-        """An axis of one tensor is summed against an axis of another.
+        """Require what a sum over an axis of one tensor times an axis of another requires.
 
-        Signs and scales of the two cancel. What is summed may be permuted by the place of the batch
-        only; what is kept can't be by the place of what is summed, though the result may have such
-        an axis again.
+        Signs and scales of the two axes cancel. Only batch positions, or positions that are also
+        summed, may control the permutation of the summed positions. Summed positions don't control
+        the axes of the result, even if the result has such an axis again.
+
+        Parameters
+        ----------
+        first, second : Axis
+            The axes that are summed over, one of each tensor.
+        batch : list of Axis
+            Axes that both tensors and the result have.
+        kept : list of Axis
+            The other axes of the result.
         """
-        atoms = self.atoms
-        first, second = atoms.unify_axes(first, second)
+        partition = self.partition
+        first, second = partition.unify_axes(first, second)
         for s, t in zip(first, second, strict=True):
-            for o, p in zip(s, t, strict=True):
+            for f, g in zip(s, t, strict=True):
                 for kind in KINDS:
-                    atoms.equate(o.atom, added(o.characters[kind], p.characters[kind]), kind)
-        summed = {o.atom for s in atoms.resolve(first) for o in s}
-        aligned = {o.atom for axis in batch for s in atoms.resolve(axis) for o in s}
-        for atom in summed:
-            names = atoms.depends(atom)
-            atoms.restrict(atom, aligned | summed if names is None else names & (aligned | summed))
-        atoms.forget([atoms.resolve(axis) for axis in kept], summed)
+                    total = add_exponents(f.exponents[kind], g.exponents[kind])
+                    partition.add_equation(f.block, total, kind)
+        summed = {f.block for s in partition.resolve(first) for f in s}
+        batch_blocks = {f.block for axis in batch for s in partition.resolve(axis) for f in s}
+        allowed = batch_blocks | summed
+        for block in summed:
+            controllers = partition.controllers(block)
+            partition.restrict_controllers(
+                block, allowed if controllers is None else controllers & allowed
+            )
+        partition.remove_controllers([partition.resolve(axis) for axis in kept], summed)
 
-    def reshaped(self, label: Label, old: Sequence[int], new: Sequence[int]) -> Label:
-        """The label of a view: axes are merged to products, and divided into factors."""
-        atoms = self.atoms
-        axes = [axis for axis, n in zip(label, old, strict=True) if n != 1]
-        sizes = [n for n in old if n != 1]
-        goals = [n for n in new if n != 1]
+    def reshape(self, axes: TensorAxes, old: Sequence[int], new: Sequence[int]) -> TensorAxes:
+        """Return the axes of a view: old axes are merged to products and split into factors.
+
+        Parameters
+        ----------
+        axes : TensorAxes
+            Axes of the tensor.
+        old, new : sequence of int
+            Shapes before and after.
+        """
+        partition = self.partition
+        remaining = [axis for axis, n in zip(axes, old, strict=True) if n != 1]
+        old_sizes = [n for n in old if n != 1]
+        new_sizes = [n for n in new if n != 1]
         result: list[Axis] = []
-        while axes or goals:
-            merged = [axes.pop(0)]
-            goal = [goals.pop(0)]
-            n = sizes.pop(0)
-            m = goal[0]
+        while remaining or new_sizes:
+            # The smallest groups of old and new axes with equal numbers of positions.
+            merged = [remaining.pop(0)]
+            target = [new_sizes.pop(0)]
+            n = old_sizes.pop(0)
+            m = target[0]
             while n != m:
                 if n < m:
-                    n *= sizes.pop(0)
-                    merged.append(axes.pop(0))
+                    n *= old_sizes.pop(0)
+                    merged.append(remaining.pop(0))
                 else:
-                    goal.append(goals.pop(0))
-                    m *= goal[-1]
-            whole = atoms.resolve(merged[0])
-            for axis in map(atoms.resolve, merged[1:]):
-                one = axis if len(axis) == 1 else [[atoms.freeze(axis)]]
-                whole = [segment + one[0] for segment in whole]
-            result += [whole] if len(goal) == 1 else self._divided(whole, goal)
+                    target.append(new_sizes.pop(0))
+                    m *= target[-1]
+            product = partition.resolve(merged[0])
+            for axis in map(partition.resolve, merged[1:]):
+                (inner,) = axis if len(axis) == 1 else [[partition.freeze(axis)]]
+                product = [segment + inner for segment in product]
+            result += [product] if len(target) == 1 else self._split_axis(product, target)
         rest = iter(result)
         return [ONE if n == 1 else next(rest) for n in new]
 
-    def _divided(self, whole: Axis, sizes: list[int]) -> list[Axis]:
-        """An axis as a product of axes of these sizes; all pinned where its structure has none."""
-        atoms = self.atoms
+    def _split_axis(self, axis: Axis, sizes: list[int]) -> list[Axis]:
+        """Write an axis as a product of axes of these sizes; fix all if that is impossible."""
+        partition = self.partition
         try:
-            if len(whole) > 1:
+            if len(axis) > 1:
                 raise ConflictError
-            segment = whole[0]
+            segment = axis[0]
             axes = list[Axis]()
             for n in sizes:
-                row = list[Occurrence]()
-                have = 1
-                while have < n:
-                    first, *segment = atoms.resolve([segment])[0]
-                    size = atoms.size[first.atom]
-                    if n % (have * size) == 0:
-                        row = [*row, first]
-                        have = have * size
+                factors = list[Factor]()
+                length = 1
+                while length < n:
+                    first, *segment = partition.resolve([segment])[0]
+                    size = partition.size[first.block]
+                    if n % (length * size) == 0:
+                        factors = [*factors, first]
+                        length = length * size
                         continue
-                    if n % have:
+                    if n % length:
                         raise ConflictError
-                    atoms.divide(first.atom, n // have)
-                    segment = [*atoms.resolve([[first]])[0], *segment]
-                axes.append([row])
+                    partition.factorize(first.block, n // length)
+                    segment = [*partition.resolve([[first]])[0], *segment]
+                axes.append([factors])
             return axes
         except ConflictError:
-            atoms.freeze(whole)
-            return [self.pinned(n) for n in sizes]
+            partition.freeze(axis)
+            return [self.fixed_axis(n) for n in sizes]
 
 
 def operation(node: fx.Node) -> str:
-    """Name of a node's ATen operation."""
+    """Return the name of a node's operation.
+
+    Operations outside of torch's own namespaces get their namespace as a prefix, so that a custom
+    operation never uses the rule of an ATen operation of the same name.
+    """
     target = node.target
-    packet: Any = target.overloadpacket if isinstance(target, torch._ops.OpOverload) else target
-    return str(packet.__name__)
+    if not isinstance(target, OpOverload):
+        return str(getattr(target, "__name__", target))
+    name = str(target.overloadpacket.__name__)
+    return name if target.namespace in ("aten", "prims") else f"{target.namespace}::{name}"
 
 
 def output_shape(node: Any) -> torch.Size:
-    """Shape of what a node returns; of several tensors, of the first."""
+    """Return the shape of a node's result; of several tensors, that of the first."""
     value = node.meta["val"]
-    return _sizes(value[0] if isinstance(value, tuple | list) else value)
+    return _shape(value[0] if _is_sequence(value) else value)
 
 
-def _sizes(value: Any) -> torch.Size:
+def _shape(value: Any) -> torch.Size:
     return value.shape if isinstance(value, Tensor) else torch.Size()
 
 
-def _raised(characters: tuple[Exponents, Exponents], powers: Powers) -> tuple[Exponents, Exponents]:
+def _is_sequence(value: Any) -> bool:
+    return isinstance(value, tuple | list)
+
+
+def _raise_exponents(
+    exponents: tuple[Exponents, Exponents], powers: Powers
+) -> tuple[Exponents, Exponents]:
+    """Multiply the exponents by powers; a power of None makes the result trivial."""
     sign, scale = (
-        {} if power is None else added({}, exponents, power)
-        for exponents, power in zip(characters, powers, strict=True)
+        {} if power is None else add_exponents({}, e, power)
+        for e, power in zip(exponents, powers, strict=True)
     )
     return sign, scale
 
 
-def _needed(graph: fx.Graph) -> list[fx.Node]:
-    """The nodes on which the output depends, in order."""
+def _find_needed_nodes(graph: fx.Graph) -> list[fx.Node]:
+    """Return the nodes on which the output depends, in their order."""
     needed = set[fx.Node]()
-    todo = [node for node in graph.nodes if node.op == "output"]
-    while todo:
-        node = todo.pop()
+    stack = [node for node in graph.nodes if node.op == "output"]
+    while stack:
+        node = stack.pop()
         if node not in needed:
             needed.add(node)
-            todo += node.all_input_nodes
+            stack += node.all_input_nodes
     return [node for node in graph.nodes if node in needed]

@@ -1,4 +1,4 @@
-"""Trained copies of one module brought onto one another, and their average."""
+"""Align trained copies of one module, and average them."""
 
 import copy
 from collections.abc import Sequence
@@ -8,16 +8,18 @@ import torch
 from torch import Tensor, nn
 
 from skbayes_sym.numerics.layout import ParamLayout
-from skbayes_sym.symmetry.modules.module_symmetry import check_module, symmetry_of
+from skbayes_sym.symmetry.modules.module_symmetry import symmetry_of
+from skbayes_sym.symmetry.modules.validation import check_module
 
 
 def merge_modules(modules: Sequence[nn.Module], example_input: Any) -> nn.Module:
-    """Average of modules of one architecture after their units are aligned.
+    """Average modules of one architecture after their units are aligned.
 
     Parameters
     ----------
     modules : sequence of torch.nn.Module
-        Trained apart, from different starts say; not changed.
+        Modules that were trained separately, for example from different initial weights. They
+        aren't changed.
     example_input : Tensor or tuple of Tensor
         Arguments of one call.
 
@@ -25,19 +27,19 @@ def merge_modules(modules: Sequence[nn.Module], example_input: Any) -> nn.Module
     -------
     torch.nn.Module
         A copy of the first whose parameters and floating-point buffers are the means of
-        `align_modules`. Integers and bools are the first's.
+        `align_modules`. Integers and bools are those of the first.
 
     Raises
     ------
     TypeError
-        If ``modules`` isn't a sequence of modules, or the example no tensor.
+        If ``modules`` isn't a sequence of modules, or the example isn't a tensor.
     ValueError
         As `align_modules` does.
 
     Notes
     -----
-    Averaged networks have smaller activations than their parts (Jordan et al. 2023): after merging,
-    let a batch norm see the data again in train mode.
+    Averaged networks have smaller activations than the networks they average (Jordan et al. 2023).
+    After merging, run a batch norm in train mode on the data again.
 
     References
     ----------
@@ -56,65 +58,84 @@ def merge_modules(modules: Sequence[nn.Module], example_input: Any) -> nn.Module
     True
     """
     copies = align_modules(modules, example_input)
-    return _loaded(
-        copies[0], torch.stack([flatten_module(module) for module in copies]).mean(dim=0)
-    )
+    mean = torch.stack([flatten_module(module) for module in copies]).mean(dim=0)
+    return _copy_with_values(copies[0], mean)
 
 
-def interpolate_modules(first: nn.Module, second: nn.Module, share: float) -> nn.Module:
-    """Copy of the first module, moved a share of the straight way to the second."""
-    return _loaded(first, torch.lerp(flatten_module(first), flatten_module(second), share))
+def interpolate_modules(first: nn.Module, second: nn.Module, weight: float) -> nn.Module:
+    """Return a copy of the first module, moved towards the second on a straight line.
+
+    Parameters
+    ----------
+    first, second : torch.nn.Module
+        Modules of one architecture.
+    weight : float
+        Weight of the second module; 0 gives the first and 1 the second.
+    """
+    theta = torch.lerp(flatten_module(first), flatten_module(second), weight)
+    return _copy_with_values(first, theta)
 
 
 def flatten_module(module: nn.Module) -> Tensor:
-    """Parameters and buffers of a module, (P,), float64."""
+    """Return the parameters and buffers of a module as one vector (P,) in float64."""
     return torch.cat([t.detach().cpu().double().flatten() for t in _tensors(module).values()])
 
 
 def align_modules(modules: Sequence[nn.Module], example_input: Any) -> list[nn.Module]:
-    """Copies of modules that compute the same, their units in the order of the first's.
-
-    All are moved onto one place, so going from one to another by way of a third is going straight
-    (cycle consistency): each in turn is aligned with the mean of the others until none moves
-    (Ainsworth et al. 2023, Algorithm 3). Batch norms' running moments move along. Parameters that
-    are frozen in all modules, and are the same in all, stay as they are.
+    """Return copies of modules that compute the same, with units in the order of the first's.
 
     Parameters
     ----------
-    modules, example_input : object
-        As for `merge_modules`.
+    modules : sequence of torch.nn.Module
+        Modules of one architecture. They aren't changed.
+    example_input : Tensor or tuple of Tensor
+        Arguments of one call.
 
     Returns
     -------
     list of torch.nn.Module
+        One for each module.
 
     Raises
     ------
     TypeError
-        If ``modules`` isn't a sequence of modules, or the example no tensor.
+        If ``modules`` isn't a sequence of modules, or the example isn't a tensor.
     ValueError
         If there is no module, or their parameters have different names or shapes, or their integer
         buffers different values.
+
+    Notes
+    -----
+    Each module in turn is aligned with the mean of the others until none moves (Ainsworth et al.
+    2023, Algorithm 3). All are aligned with one another, so that the alignments are consistent
+    around cycles. Running moments of batch norms move along. Parameters that are frozen in all
+    modules, and have equal values in all, don't move.
     """
-    _check_alike(modules)
-    first = copy.deepcopy(modules[0]).eval()
-    for name, parameter in first.named_parameters():
-        same = [module.get_parameter(name) for module in modules]
-        is_frozen = not any(p.requires_grad for p in same)
+    _check_same_architecture(modules)
+
+    # The group acts on all parameters that differ, and on the buffers.
+    template = copy.deepcopy(modules[0]).eval()
+    for name, parameter in template.named_parameters():
+        copies = [module.get_parameter(name) for module in modules]
+        is_frozen = not any(p.requires_grad for p in copies)
         values = parameter.detach()
-        is_equal = all(torch.equal(values, p.detach().to(values)) for p in same)
+        is_equal = all(torch.equal(values, p.detach().to(values)) for p in copies)
         parameter.requires_grad_(not (is_frozen and is_equal))
-    if not any(p.requires_grad for p in first.parameters()):
-        return [copy.deepcopy(module) for module in modules]  # the same parameters in all
-    group = symmetry_of(first, example_input, buffers=True)
+    if not any(p.requires_grad for p in template.parameters()):
+        return [copy.deepcopy(module) for module in modules]  # all parameters are equal
+    group = symmetry_of(template, example_input, buffers=True)
     moves = torch.cat([
         torch.full((tensor.numel(),), name in group.layout.shapes)
         for name, tensor in _tensors(modules[0]).items()
     ])  # fmt: skip
-    whole = torch.stack([flatten_module(module) for module in modules])
-    theta = whole[:, moves]
+
+    # Align all with the first.
+    flat = torch.stack([flatten_module(module) for module in modules])
+    theta = flat[:, moves]
     theta = torch.cat([theta[:1], group.align(theta[1:], theta[0])[0]])
-    # Each sweep lowers the sum of squared distances, so they end.
+
+    # Align each with the mean of the others. The sum of squared distances falls in each sweep, so
+    # that this ends.
     for _ in range(50 if len(modules) > 2 else 0):
         before = theta.clone()
         for i in range(1, len(modules)):
@@ -122,11 +143,11 @@ def align_modules(modules: Sequence[nn.Module], example_input: Any) -> list[nn.M
             theta[i] = group.align(theta[i], others)[0]
         if torch.equal(before, theta):
             break
-    whole[:, moves] = theta
-    return [_loaded(module, moved) for module, moved in zip(modules, whole, strict=True)]
+    flat[:, moves] = theta
+    return [_copy_with_values(module, row) for module, row in zip(modules, flat, strict=True)]
 
 
-def _check_alike(modules: Any) -> None:
+def _check_same_architecture(modules: Any) -> None:
     """Raise unless these are modules of one architecture."""
     if isinstance(modules, nn.Module) or not isinstance(modules, Sequence):
         raise TypeError(f"modules must be a list of modules, got {type(modules).__name__}.")
@@ -153,18 +174,21 @@ def _check_alike(modules: Any) -> None:
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters and buffers of a module by name."""
     return dict(module.named_parameters()) | dict(module.named_buffers())
 
 
 def _layout(module: nn.Module) -> ParamLayout:
+    """Return the names and shapes of the parameters and buffers."""
     return ParamLayout({name: tuple(t.shape) for name, t in _tensors(module).items()})
 
 
-def _loaded(module: nn.Module, theta: Tensor) -> nn.Module:
-    """A copy with these parameters and buffers."""
-    module, values = copy.deepcopy(module), _layout(module).unflatten(theta)
+def _copy_with_values(module: nn.Module, theta: Tensor) -> nn.Module:
+    """Return a copy with the parameters and buffers in ``theta`` (P,)."""
+    module = copy.deepcopy(module)
+    values = _layout(module).unflatten(theta)
     with torch.no_grad():
         for name, tensor in _tensors(module).items():
-            if tensor.is_floating_point():  # integers stay the module's own
+            if tensor.is_floating_point():  # integers keep their values
                 tensor.copy_(values[name])
     return module

@@ -1,10 +1,26 @@
-"""Rules: what each ATen operation says about the axes of its arguments and of its result.
+"""Rules of ATen operations: how the axes of the arguments relate to those of the result.
 
-A rule takes the reader, the node and its arguments, labels for tensors, and returns the label of
-the result (a list for several); None: it can't say, and everything that comes in is pinned. It must
-say no less than what the operation needs: an equation too many costs a symmetry, one too few makes
-a false one. "Sign" and "scale" below are the characters: what happens to the result where an entry
-of the argument is negated or multiplied by a positive number.
+A rule must require at least what the operation needs. A requirement too many costs a symmetry. One
+too few makes a false symmetry, which the numerical check of `symmetry_of` finds and removes.
+
+The glossary is in `skbayes_sym.symmetry.modules.axis_partition`. "Sign" and "scale" describe what
+happens to a result if an entry of the argument is negated or multiplied by a positive number.
+
+Adding a rule
+-------------
+An operation without a rule appears in ``symmetry_of(module, x).refused`` under its name. To add its
+rule:
+
+1. Entrywise functions and reductions are one entry in ``_ENTRYWISE`` or ``_REDUCTIONS``: the powers
+   to which they raise the sign and the scale. Any other rule is a function with the decorator
+   ``@_rule("name", ...)``. It receives the `GraphAnalysis`, the node and the node's arguments, in
+   which a `TensorAxes` stands for each tensor. It returns the `TensorAxes` of the result, a list of
+   them for several results, or None if it can't handle the arguments. Methods of `GraphAnalysis`
+   state the requirements: ``apply_powers`` and ``combine`` (entrywise functions), ``contract``
+   (sums of products), ``reshape`` (views), ``mix_positions`` and ``fix``.
+2. Add a module that uses the operation, with the order of its group, to ``CASES`` in
+   ``tests/symmetry/modules/architectures.py``. The tests check the order, the group laws, and that
+   random elements leave the module's outputs unchanged.
 """
 
 import itertools
@@ -14,13 +30,13 @@ from typing import Any
 
 from torch import fx
 
-from skbayes_sym.symmetry.modules.axis_partition import ONE, Axis, ConflictError, Label
+from skbayes_sym.symmetry.modules.axis_partition import ONE, Axis, ConflictError, TensorAxes
 from skbayes_sym.symmetry.modules.graph_analysis import (
     SAME,
     SUM,
     TRIVIAL,
+    GraphAnalysis,
     Powers,
-    Reader,
     Rule,
     operation,
     output_shape,
@@ -30,6 +46,8 @@ RULES: dict[str, Rule] = {}
 
 
 def _rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register a function as the rule of the operations with these names."""
+
     def register(function: Rule) -> Rule:
         RULES.update(dict.fromkeys(names, function))
         return function
@@ -37,8 +55,8 @@ def _rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-# Powers of the sign and of the scale. Odd functions keep the sign, even ones lose it, positively
-# homogeneous ones keep the scale; for all others it must be trivial.
+# Entrywise functions. Odd functions keep the sign, even ones lose it, and positively homogeneous
+# ones keep the scale. For all others the sign (scale) must be trivial, which is written as None.
 _ENTRYWISE: dict[str, Powers] = {
     "clone alias detach lift_fresh_copy neg contiguous": (1, 1),
     "tanh sin asinh atan erf tan asin sinh": (1, None),
@@ -54,346 +72,500 @@ _ENTRYWISE: dict[str, Powers] = {
 }
 
 
-def _entrywise(powers: Powers) -> Rule:
-    def rule(r: Reader, node: fx.Node, x: Label, *rest: Any, **more: Any) -> Any:
-        is_one = not any(isinstance(other, list) for other in (*rest, *more.values()))
-        return r.raised(x, powers) if is_one else None
+def _make_entrywise_rule(powers: Powers) -> Rule:
+    """Return the rule of an entrywise function of a single tensor."""
+
+    def rule(
+        analysis: GraphAnalysis, _node: fx.Node, x: TensorAxes, *args: Any, **kwargs: Any
+    ) -> TensorAxes | None:
+        if any(isinstance(other, list) for other in (*args, *kwargs.values())):
+            return None
+        return analysis.apply_powers(x, powers)
 
     return rule
 
 
 for _names, _powers in _ENTRYWISE.items():
-    RULES.update(dict.fromkeys(_names.split(), _entrywise(_powers)))
+    RULES.update(dict.fromkeys(_names.split(), _make_entrywise_rule(_powers)))
 
 
 @_rule("_to_copy")
-def _convert(r: Reader, node: fx.Node, x: Label, **more: Any) -> Any:
-    """Conversion to another dtype: to whole numbers or bools nothing is kept."""
+def _convert(analysis: GraphAnalysis, node: fx.Node, x: TensorAxes, **_kwargs: Any) -> TensorAxes:
+    """Convert to another dtype; integers and bools keep neither sign nor scale."""
     is_real = node.meta["val"].is_floating_point()
-    return r.raised(x, (1, 1) if is_real else (None, None))
+    return analysis.apply_powers(x, (1, 1) if is_real else (None, None))
 
 
 @_rule("add", "sub")
-def _add(r: Reader, node: fx.Node, a: Label, b: Any, **more: Any) -> Any:
-    """Terms have the same sign and scale; with a number other than 0, none."""
+def _add(
+    analysis: GraphAnalysis, node: fx.Node, a: TensorAxes, b: Any, **_kwargs: Any
+) -> TensorAxes:
+    """Add terms of the same sign and scale. A number other than 0 makes them trivial."""
     if not isinstance(b, list):
-        return r.raised(a, (1, 1) if b == 0 else (None, None))
-    return r.pointwise(len(output_shape(node)), [a, b], (SAME, SAME))
+        return analysis.apply_powers(a, (1, 1) if b == 0 else (None, None))
+    return analysis.combine(len(output_shape(node)), [a, b], (SAME, SAME))
 
 
 @_rule("mul")
-def _multiply(r: Reader, node: fx.Node, a: Label, b: Any, power: int = 1) -> Any:
-    """Signs and scales of factors are multiplied."""
+def _multiply(
+    analysis: GraphAnalysis, node: fx.Node, a: TensorAxes, b: Any, power: int = 1
+) -> TensorAxes:
+    """Multiply signs and scales of the factors."""
     if not isinstance(b, list):
-        return r.raised(a, (1, 1))
-    return r.pointwise(len(output_shape(node)), [a, b], (SUM, SUM), [1, power])
+        return analysis.apply_powers(a, (1, 1))
+    return analysis.combine(len(output_shape(node)), [a, b], (SUM, SUM), [1, power])
 
 
-RULES["div"] = lambda r, node, a, b: _multiply(r, node, a, b, -1)
+@_rule("div")
+def _divide(analysis: GraphAnalysis, node: fx.Node, a: TensorAxes, b: Any) -> TensorAxes:
+    """Divide signs and scales."""
+    return _multiply(analysis, node, a, b, -1)
 
 
 @_rule("pow")
-def _power(r: Reader, node: fx.Node, a: Any, p: Any) -> Any:
-    """``a^p``: the sign to a whole power, the scale to any."""
+def _power(analysis: GraphAnalysis, _node: fx.Node, a: Any, p: Any) -> TensorAxes | None:
+    """Raise the sign to an integer power, and the scale to any power."""
     if isinstance(p, list) or not isinstance(a, list):
         return None
-    return r.raised(a, (int(p) if p == int(p) else None, Fraction(p)))
+    return analysis.apply_powers(a, (int(p) if p == int(p) else None, Fraction(p)))
 
 
 @_rule("logical_and", "logical_or", "bitwise_and", "bitwise_or", "eq", "ne", "lt", "gt", "le", "ge")
 @_rule("maximum", "minimum")
-def _compare(r: Reader, node: fx.Node, *arguments: Any) -> Any:
-    """Compared numbers have no sign, and for the larger or smaller one the same scale."""
-    labels = [a for a in arguments if isinstance(a, list)]
+def _compare(analysis: GraphAnalysis, node: fx.Node, *arguments: Any) -> TensorAxes:
+    """Compare values of trivial sign; a maximum or minimum keeps the common scale."""
+    tensors = [a for a in arguments if isinstance(a, list)]
     mode = SAME if operation(node) in ("maximum", "minimum") else TRIVIAL
-    return r.pointwise(len(output_shape(node)), labels, (TRIVIAL, mode))
+    return analysis.combine(len(output_shape(node)), tensors, (TRIVIAL, mode))
 
 
 @_rule("where")
-def _where(r: Reader, node: fx.Node, condition: Label, *chosen: Any) -> Any:
-    r.trivial(condition)
-    labels = [r.raised(condition, (0, 0)), *[c for c in chosen if isinstance(c, list)]]
-    return r.pointwise(len(output_shape(node)), labels, (TRIVIAL, TRIVIAL))
+def _where(
+    analysis: GraphAnalysis, node: fx.Node, condition: TensorAxes, *values: Any
+) -> TensorAxes:
+    """Select between values of trivial sign and scale."""
+    analysis.require_trivial(condition)
+    tensors = [v for v in values if isinstance(v, list)]
+    arguments = [analysis.apply_powers(condition, (0, 0)), *tensors]
+    return analysis.combine(len(output_shape(node)), arguments, (TRIVIAL, TRIVIAL))
 
 
 @_rule("mm")
-def _matrix_product(r: Reader, node: fx.Node, a: Label, b: Label) -> Any:
-    r.contract(a[1], b[0], [], [a[0], b[1]])
+def _matrix_product(
+    analysis: GraphAnalysis, _node: fx.Node, a: TensorAxes, b: TensorAxes
+) -> TensorAxes:
+    """Sum over the columns of ``a`` and the rows of ``b``."""
+    analysis.contract(a[1], b[0], [], [a[0], b[1]])
     return [a[0], b[1]]
 
 
-RULES["addmm"] = lambda r, node, c, a, b: _add(r, node, c, _matrix_product(r, node, a, b))
+@_rule("addmm")
+def _affine(
+    analysis: GraphAnalysis, node: fx.Node, c: TensorAxes, a: TensorAxes, b: TensorAxes
+) -> TensorAxes:
+    """Add a matrix product and a bias."""
+    return _add(analysis, node, c, _matrix_product(analysis, node, a, b))
 
 
 @_rule("bmm")
-def _batch_product(r: Reader, node: fx.Node, a: Label, b: Label) -> Any:
-    (batch, *_) = r.pointwise(3, [[a[0], ONE, ONE], [b[0], ONE, ONE]], (SUM, SUM))
-    r.contract(a[2], b[1], [batch], [a[1], b[2]])
+def _batch_product(
+    analysis: GraphAnalysis, _node: fx.Node, a: TensorAxes, b: TensorAxes
+) -> TensorAxes:
+    """Multiply matrices for each batch position."""
+    (batch, *_) = analysis.combine(3, [[a[0], ONE, ONE], [b[0], ONE, ONE]], (SUM, SUM))
+    analysis.contract(a[2], b[1], [batch], [a[1], b[2]])
     return [batch, a[1], b[2]]
 
 
 @_rule("convolution")
-def _convolution(r: Reader, node: fx.Node, x: Label, w: Label, b: Label | None, *more: Any) -> Any:
-    """A product over channels, by group; kernels and space stay in place."""
-    is_transposed = more[3]
-    groups = more[5]
+def _convolution(
+    analysis: GraphAnalysis, node: fx.Node, x: TensorAxes, w: TensorAxes, b: TensorAxes | None,
+    *settings: Any,
+) -> TensorAxes | None:  # fmt: skip
+    """Sum over the channels of each group; positions of kernels and in space are fixed."""
+    is_transposed = settings[3]
+    groups = settings[5]
     if is_transposed and groups > 1:
         return None
-    r.pin(x, range(2, len(x)))
-    r.pin(w, range(2, len(w)))
+    analysis.fix(x, range(2, len(x)))
+    analysis.fix(w, range(2, len(w)))
     rows, columns = (w[1], w[0]) if is_transposed else (w[0], w[1])
     if groups == 1:
-        r.contract(x[1], columns, [], [x[0], rows])
-        axis = rows
+        analysis.contract(x[1], columns, [], [x[0], rows])
+        channels = rows
     else:
-        length = r.atoms.length
-        resolve = r.atoms.resolve
+        length = analysis.partition.length
+        resolve = analysis.partition.resolve
         n = length(resolve(x[1]))
         m = length(resolve(rows))
-        group, inner = r.reshaped([x[1]], [n], [groups, n // groups])
-        same_group, out = r.reshaped([rows], [m], [groups, m // groups])
-        (group,) = r.pointwise(1, [[group], [same_group]], (SUM, SUM))
-        r.contract(inner, columns, [group], [x[0], out])
-        (axis,) = r.reshaped([group, out], [groups, m // groups], [m])
+        group, inner = analysis.reshape([x[1]], [n], [groups, n // groups])
+        same_group, out = analysis.reshape([rows], [m], [groups, m // groups])
+        (group,) = analysis.combine(1, [[group], [same_group]], (SUM, SUM))
+        analysis.contract(inner, columns, [group], [x[0], out])
+        (channels,) = analysis.reshape([group, out], [groups, m // groups], [m])
     if b is not None:
-        x0, axis = r.pointwise(2, [[x[0], axis], b], (SAME, SAME))
-        x = [x0, *x[1:]]
-    return [x[0], axis, *[r.pinned(n) for n in output_shape(node)[2:]]]
+        rows_of_x, channels = analysis.combine(2, [[x[0], channels], b], (SAME, SAME))
+        x = [rows_of_x, *x[1:]]
+    return [x[0], channels, *[analysis.fixed_axis(n) for n in output_shape(node)[2:]]]
 
 
-# Powers of what is reduced; on the reduced axes signs and scales are trivial: all are added.
+# Reductions: powers of the sign and the scale of what is reduced. On the reduced axes themselves
+# signs and scales must be trivial, because all positions are added or compared.
 _REDUCTIONS: dict[str, Powers] = {
     "sum": (1, 1), "mean": (1, 1), "amax": (None, 1), "amin": (None, 1), "any": (None, None),
     "all": (None, None),
 }  # fmt: skip
 
 
-def _reduced(r: Reader, x: Label, dims: Any, keepdim: bool, powers: Powers) -> Label:
-    dims = range(len(x)) if dims is None or dims == [] else dims
-    chosen = [d % len(x) for d in ([dims] if isinstance(dims, int) else dims)]
-    r.trivial([x[d] for d in chosen])
-    result = r.raised(x, powers)
-    kept = (i for i in range(len(x)) if keepdim or i not in chosen)
-    return [ONE if i in chosen else result[i] for i in kept]
+def _reduce(
+    analysis: GraphAnalysis, x: TensorAxes, dims: Any, keepdim: bool, powers: Powers
+) -> TensorAxes:
+    """Return the axes of a reduction.
+
+    Parameters
+    ----------
+    analysis : GraphAnalysis
+        The analysis.
+    x : TensorAxes
+        Axes of the argument.
+    dims : int, sequence of int or None
+        Reduced axes; None or an empty list: all.
+    keepdim : bool
+        Whether reduced axes stay, with one position.
+    powers : tuple
+        Powers of the sign and the scale.
+    """
+    if dims is None or dims == []:
+        dims = range(len(x))
+    reduced = [d % len(x) for d in ([dims] if isinstance(dims, int) else dims)]
+    analysis.require_trivial([x[d] for d in reduced])
+    result = analysis.apply_powers(x, powers)
+    remaining = (i for i in range(len(x)) if keepdim or i not in reduced)
+    return [ONE if i in reduced else result[i] for i in remaining]
+
+
+def _make_reduction_rule(powers: Powers) -> Rule:
+    """Return the rule of a reduction."""
+
+    def rule(
+        analysis: GraphAnalysis, _node: fx.Node, x: TensorAxes, dims: Any = None,
+        keepdim: bool = False, **_kwargs: Any,
+    ) -> TensorAxes:  # fmt: skip
+        return _reduce(analysis, x, dims, keepdim, powers)
+
+    return rule
 
 
 for _name, _powers in _REDUCTIONS.items():
-    RULES[_name] = lambda r, node, x, dims=None, keepdim=False, powers=_powers, **more: _reduced(
-        r, x, dims, keepdim, powers
-    )
+    RULES[_name] = _make_reduction_rule(_powers)
 
 
 @_rule("var", "var_mean")
 def _variance(
-    r: Reader, node: fx.Node, x: Label, dims: Any = None, *, correction: Any = 1, keepdim: Any = 0
-) -> Any:
-    variance, mean = (_reduced(r, x, dims, keepdim, powers) for powers in ((0, 2), (1, 1)))
+    analysis: GraphAnalysis, node: fx.Node, x: TensorAxes, dims: Any = None, *,
+    correction: Any = 1, keepdim: Any = 0,
+) -> Any:  # fmt: skip
+    """Reduce to the variance, whose sign is +1, and to the mean."""
+    del correction  # a constant factor
+    variance, mean = (_reduce(analysis, x, dims, keepdim, powers) for powers in ((0, 2), (1, 1)))
     return [variance, mean] if isinstance(node.meta["val"], tuple | list) else variance
 
 
 @_rule("_softmax", "_log_softmax")
-def _softmax(r: Reader, node: fx.Node, x: Label, dim: int, *rest: Any) -> Any:
-    """The same for any order of the places; signs and scales are trivial."""
-    r.mix(x, [dim])
-    return r.raised(x, (None, None))
+def _softmax(
+    analysis: GraphAnalysis, _node: fx.Node, x: TensorAxes, dim: int, *_args: Any
+) -> TensorAxes:
+    """Normalise over one axis, equally for any order of its positions."""
+    analysis.mix_positions(x, [dim])
+    return analysis.apply_powers(x, (None, None))
 
 
-def _spatial(r: Reader, node: fx.Node, x: Label, n_kept: int, powers: Powers) -> Label:
-    """Operations over space, which stays in place, apart for each of the first axes."""
-    r.lose(x, range(n_kept, len(x)), "over an axis of units")
-    space = [r.pinned(n) for n in output_shape(node)[n_kept:]]
-    return [*r.raised(x[:n_kept], powers), *space]
+def _fix_space(
+    analysis: GraphAnalysis, node: fx.Node, x: TensorAxes, n_leading: int, powers: Powers
+) -> TensorAxes:
+    """Return the axes of an operation over space, separately for all leading positions.
+
+    Parameters
+    ----------
+    analysis : GraphAnalysis
+        The analysis.
+    node : fx.Node
+        Node of the operation.
+    x : TensorAxes
+        Axes of the argument.
+    n_leading : int
+        Number of leading axes, which may be permuted. Those behind them are fixed.
+    powers : tuple
+        Powers of the sign and the scale.
+    """
+    analysis.fix_and_record(x, range(n_leading, len(x)), "over an axis of units")
+    space = [analysis.fixed_axis(n) for n in output_shape(node)[n_leading:]]
+    return [*analysis.apply_powers(x[:n_leading], powers), *space]
 
 
-RULES["max_pool2d_with_indices"] = lambda r, node, x, *rest: (
-    [_spatial(r, node, x, len(x) - 2, (None, 1))] * 2
-)  # fmt: skip
+@_rule("max_pool2d_with_indices")
+def _max_pool(
+    analysis: GraphAnalysis, node: fx.Node, x: TensorAxes, *_args: Any
+) -> list[TensorAxes]:
+    """Take the maximum over space, and its position."""
+    return [_fix_space(analysis, node, x, len(x) - 2, (None, 1))] * 2
+
+
+@_rule("avg_pool2d", "_adaptive_avg_pool2d", "upsample_nearest2d", "upsample_bilinear2d")
+def _average_pool(
+    analysis: GraphAnalysis, node: fx.Node, x: TensorAxes, *_args: Any, **_kwargs: Any
+) -> TensorAxes:
+    """Average or interpolate linearly over space."""
+    return _fix_space(analysis, node, x, 2, (1, 1))
 
 
 @_rule("constant_pad_nd")
-def _pad(r: Reader, node: fx.Node, x: Label, pad: list[int], value: float = 0.0) -> Any:
-    """A concatenation with constants, of zeros for any sign; space stays in place."""
+def _pad(
+    analysis: GraphAnalysis, node: fx.Node, x: TensorAxes, pad: list[int], value: float = 0.0
+) -> TensorAxes:
+    """Concatenate constants before and behind each axis; zeros have any sign and scale."""
     sizes = output_shape(node)
     result = list(x)
     for i in range(len(pad) // 2):
         k = len(x) - 1 - i
-        before = pad[2 * i]
-        behind = pad[2 * i + 1]
-        if before == behind == 0:
+        n_before = pad[2 * i]
+        n_behind = pad[2 * i + 1]
+        if n_before == n_behind == 0:
             continue
-        segments = r.atoms.resolve(x[k])
-        if min(before, behind) < 0 or not r.atoms.can_move(segments):
-            r.lose(x, [k], "that cuts units apart")
-            result[k] = r.pinned(sizes[k])
+        segments = analysis.partition.resolve(x[k])
+        if min(n_before, n_behind) < 0 or not analysis.partition.can_move(segments):
+            analysis.fix_and_record(x, [k], "that cuts units apart")
+            result[k] = analysis.fixed_axis(sizes[k])
             continue
         if value != 0:
-            r.trivial(axis for j, axis in enumerate(x) if j != k)
-        result[k] = [
-            *(r.pinned(before) if before else []), *segments, *(r.pinned(behind) if behind else []),
-        ]  # fmt: skip
+            analysis.require_trivial(axis for j, axis in enumerate(x) if j != k)
+        before = analysis.fixed_axis(n_before) if n_before else []
+        behind = analysis.fixed_axis(n_behind) if n_behind else []
+        result[k] = [*before, *segments, *behind]
     return result
 
 
-for _name in ("avg_pool2d", "_adaptive_avg_pool2d", "upsample_nearest2d", "upsample_bilinear2d"):
-    RULES[_name] = lambda r, node, x, *rest, **more: _spatial(r, node, x, 2, (1, 1))
-
-
 @_rule("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze")
-def _view(r: Reader, node: fx.Node, x: Label, *rest: Any) -> Any:
-    return r.reshaped(x, output_shape(node.args[0]), output_shape(node))
+def _view(analysis: GraphAnalysis, node: fx.Node, x: TensorAxes, *_args: Any) -> TensorAxes:
+    """Merge axes and split them."""
+    return analysis.reshape(x, output_shape(node.args[0]), output_shape(node))
 
 
 @_rule("as_strided")
-def _as_strided(r: Reader, node: fx.Node, x: Label, *rest: Any) -> Any:
-    before: Any = node.args[0]
-    old = before.meta["val"]
+def _as_strided(
+    analysis: GraphAnalysis, node: fx.Node, x: TensorAxes, *_args: Any
+) -> TensorAxes | None:
+    """Handle strided views that are plain reshapes of contiguous tensors."""
+    argument: Any = node.args[0]
+    old = argument.meta["val"]
     new = node.meta["val"]
-    same = old.is_contiguous() and new.is_contiguous() and old.numel() == new.numel()
-    return _view(r, node, x) if same and new.storage_offset() == old.storage_offset() else None
+    is_reshape = old.is_contiguous() and new.is_contiguous() and old.numel() == new.numel()
+    if not is_reshape or new.storage_offset() != old.storage_offset():
+        return None
+    return _view(analysis, node, x)
 
 
-RULES["permute"] = lambda r, node, x, dims: [x[d] for d in dims]
+@_rule("permute")
+def _permute(
+    _analysis: GraphAnalysis, _node: fx.Node, x: TensorAxes, dims: list[int]
+) -> TensorAxes:
+    """Reorder the axes."""
+    return [x[d] for d in dims]
 
 
 @_rule("expand")
-def _expand(r: Reader, node: fx.Node, x: Label, *rest: Any, **more: Any) -> Any:
-    """New places hold copies: they may be permuted."""
+def _expand(
+    analysis: GraphAnalysis, node: fx.Node, x: TensorAxes, *_args: Any, **_kwargs: Any
+) -> TensorAxes:
+    """Copy along axes; the copies may be permuted."""
     old = output_shape(node.args[0])
     new = output_shape(node)
-    fresh = r.kept(("expand", node), node.meta["val"], pinned=False)
-    lead = len(new) - len(old)
-    is_kept = (k >= lead and old[k - lead] == n for k, n in enumerate(new))
-    return [x[k - lead] if kept else fresh[k] for k, kept in enumerate(is_kept)]
+    copies = analysis.constant_axes(("expand", node), node.meta["val"], fixed=False)
+    n_new = len(new) - len(old)
+    is_old = (k >= n_new and old[k - n_new] == n for k, n in enumerate(new))
+    return [x[k - n_new] if old_axis else copies[k] for k, old_axis in enumerate(is_old)]
 
 
 @_rule("embedding")
-def _embedding(r: Reader, node: fx.Node, w: Label, index: Label, *rest: Any) -> Any:
-    r.pin(w, [0])
-    r.trivial(index)
+def _embedding(
+    analysis: GraphAnalysis, _node: fx.Node, w: TensorAxes, index: TensorAxes, *_args: Any
+) -> TensorAxes:
+    """Select rows by index, which fixes the rows."""
+    analysis.fix(w, [0])
+    analysis.require_trivial(index)
     return [*index, w[1]]
 
 
 @_rule("index", "_unsafe_index")
-def _index(r: Reader, node: fx.Node, x: Label, indices: list[Any]) -> Any:
-    used = [k for k, i in enumerate(indices) if i is not None]
-    r.lose(x, used, "of chosen places")
-    for k in used:
-        r.pin(indices[k])
-    if used != list(range(used[0], len(x))):
+def _index(
+    analysis: GraphAnalysis, node: fx.Node, x: TensorAxes, indices: list[Any]
+) -> TensorAxes | None:
+    """Select positions by index tensors, which fixes the indexed axes."""
+    indexed = [k for k, i in enumerate(indices) if i is not None]
+    analysis.fix_and_record(x, indexed, "of chosen places")
+    for k in indexed:
+        analysis.fix(indices[k])
+    if indexed != list(range(indexed[0], len(x))):
         return None
-    return [*x[: used[0]], *[r.pinned(n) for n in output_shape(node)[used[0] :]]]
+    new = [analysis.fixed_axis(n) for n in output_shape(node)[indexed[0] :]]
+    return [*x[: indexed[0]], *new]
 
 
 @_rule("cat")
-def _concatenate(r: Reader, node: fx.Node, labels: list[Label], dim: int = 0) -> Any:
-    """Segments one after another; the other axes are the same.
+def _concatenate(
+    analysis: GraphAnalysis, node: fx.Node, tensors: list[TensorAxes], dim: int = 0
+) -> TensorAxes:
+    """Concatenate the segments of one axis; the other axes are the same.
 
-    A piece of one place is an empty segment: nothing moves there, and what lies before and behind
-    it is free.
+    A tensor with one position there has an empty segment. Nothing moves in it, and what lies before
+    and behind it is free.
     """
-    dim = dim % len(labels[0])
-    others = [[ONE if i == dim else axis for i, axis in enumerate(x)] for x in labels]
-    result = r.pointwise(len(output_shape(node)), others, (SAME, SAME))
-    result[dim] = [segment for x in labels for segment in r.atoms.resolve(x[dim])]
+    dim = dim % len(tensors[0])
+    others = [[ONE if i == dim else axis for i, axis in enumerate(x)] for x in tensors]
+    result = analysis.combine(len(output_shape(node)), others, (SAME, SAME))
+    resolve = analysis.partition.resolve
+    result[dim] = [segment for x in tensors for segment in resolve(x[dim])]
     return result
 
 
 @_rule("select")
-def _select(r: Reader, node: fx.Node, x: Label, dim: int, i: int) -> Any:
-    """Keep one place of an axis: what it may choose the permutation of is a family."""
-    atoms = r.atoms
+def _select(analysis: GraphAnalysis, node: fx.Node, x: TensorAxes, dim: int, i: int) -> TensorAxes:
+    """Select one position of an axis, which is fixed.
+
+    Blocks on the other axes that this axis may control become families over its positions.
+    """
+    partition = analysis.partition
     dim = dim % len(x)
-    axis = atoms.resolve(x[dim])
-    rest = [atoms.resolve(other) for j, other in enumerate(x) if j != dim]
-    if len(axis) > 1 and _place_alone(r, axis, i % atoms.length(axis)):
-        return rest
-    could_move = any(not atoms.pinned[o.atom] for s in axis for o in s)
-    single = r.trivial([axis])
-    for atom in single:
-        atoms.pin(atom)
-    if len([o for s in axis for o in s]) != 1:
+    axis = partition.resolve(x[dim])
+    others = [partition.resolve(other) for j, other in enumerate(x) if j != dim]
+    if len(axis) > 1 and _is_single_segment(analysis, axis, i % partition.length(axis)):
+        return others
+    factors = [f for s in axis for f in s]
+    could_move = any(not partition.is_fixed[f.block] for f in factors)
+    blocks = analysis.require_trivial([axis])
+    for block in blocks:
+        partition.fix(block)
+    if len(factors) != 1:
         if could_move:
-            atoms.losses.add(f"{operation(node)} of one place of an axis")
-        atoms.forget(rest, single)
-        return rest
-    (index,) = single
-    i %= atoms.size[index]
-    result = [[[atoms.member(o, index, i) for o in s] for s in axis] for axis in rest]
-    is_family = any(atoms.family[o.atom] is not None for axis in rest for s in axis for o in s)
+            partition.losses.add(f"{operation(node)} of one place of an axis")
+        partition.remove_controllers(others, blocks)
+        return others
+    (index_block,) = blocks
+    i %= partition.size[index_block]
+    result = [
+        [[partition.select_member(f, index_block, i) for f in s] for s in axis] for axis in others
+    ]
+    is_family = any(
+        partition.families[f.block] is not None for axis in others for s in axis for f in s
+    )
     if could_move and not is_family:
-        atoms.losses.add(f"{operation(node)} of one place of an axis")
+        partition.losses.add(f"{operation(node)} of one place of an axis")
     return result
 
 
-def _place_alone(r: Reader, axis: Axis, i: int) -> bool:
-    """Whether a place of an axis is a segment of its own, which nothing moves."""
-    place = 0
+def _is_single_segment(analysis: GraphAnalysis, axis: Axis, i: int) -> bool:
+    """Return whether position ``i`` is a segment by itself, in which nothing moves."""
+    start = 0
     for segment in axis:
-        n = r.atoms.length([segment])
-        if place <= i < place + n:
+        n = analysis.partition.length([segment])
+        if start <= i < start + n:
             return n == 1
-        place += n
+        start += n
     return False
 
 
 @_rule("slice")
 def _slice(
-    r: Reader, node: fx.Node, x: Label, dim: int = 0, start: Any = 0, end: Any = None, step: int = 1
-) -> Any:
-    """Some segments of an axis, which is cut where the slice begins and ends."""
-    atoms = r.atoms
+    analysis: GraphAnalysis, node: fx.Node, x: TensorAxes, dim: int = 0, start: Any = 0,
+    end: Any = None, step: int = 1,
+) -> TensorAxes:  # fmt: skip
+    """Keep some segments of an axis, which is split where the slice begins and ends.
+
+    Parameters
+    ----------
+    analysis : GraphAnalysis
+        The analysis.
+    node : fx.Node
+        Node of the operation.
+    x : TensorAxes
+        Axes of the argument.
+    dim : int, default=0
+        The sliced axis.
+    start, end, step : int or None
+        As in ``x[start:end:step]``.
+    """
+    partition = analysis.partition
     dim = dim % len(x)
-    n = max(atoms.length(atoms.resolve(x[dim])), 1)
+    n = max(partition.length(partition.resolve(x[dim])), 1)
     start, end, _ = slice(start, end).indices(n)
     if (start, end, step) == (0, n, 1):
         return list(x)
-    if end - start == 1:  # as unbind is decomposed
-        rest = _select(r, node, x, dim, start)
-        return [*rest[:dim], ONE, *rest[dim:]]
+    if end - start == 1:  # decompositions of unbind contain such slices
+        others = _select(analysis, node, x, dim, start)
+        return [*others[:dim], ONE, *others[dim:]]
     result = list(x)
-    segments = _segments(r, x[dim], start, end) if step == 1 else None
+    segments = _find_segments(analysis, x[dim], start, end) if step == 1 else None
     if segments is None:
-        r.lose(x, [dim], "that cuts units apart")
-        segments = r.pinned(len(range(start, end, step)))
+        analysis.fix_and_record(x, [dim], "that cuts units apart")
+        segments = analysis.fixed_axis(len(range(start, end, step)))
     result[dim] = segments
     return result
 
 
-def _segments(r: Reader, axis: Any, start: int, end: int) -> Any:
-    """The segments between two places; None where the axis can't be cut there."""
-    atoms = r.atoms
+def _find_segments(analysis: GraphAnalysis, axis: Axis, start: int, end: int) -> Axis | None:
+    """Return the segments between two positions; None if the axis can't be split there."""
+    partition = analysis.partition
     try:
         for edge in (start, end):
-            place = 0
-            for segment in atoms.resolve(axis):
-                n = atoms.length([segment])
-                if place < edge < place + n:
-                    atoms.cut(segment, edge - place)
-                place += n
+            position = 0
+            for segment in partition.resolve(axis):
+                n = partition.length([segment])
+                if position < edge < position + n:
+                    partition.split_segment(segment, edge - position)
+                position += n
     except ConflictError:
         return None
-    whole = atoms.resolve(axis)
-    ends = itertools.accumulate(atoms.length([s]) for s in whole)
-    return [segment for segment, e in zip(whole, ends, strict=True) if start < e <= end]
+    segments = partition.resolve(axis)
+    ends = itertools.accumulate(partition.length([s]) for s in segments)
+    return [segment for segment, e in zip(segments, ends, strict=True) if start < e <= end]
 
 
 @_rule("split_with_sizes")
-def _split(r: Reader, node: fx.Node, x: Label, sizes: list[int], dim: int = 0) -> Any:
+def _split(
+    analysis: GraphAnalysis, node: fx.Node, x: TensorAxes, sizes: list[int], dim: int = 0
+) -> list[TensorAxes]:
+    """Slice an axis into consecutive pieces."""
     ends = [0, *itertools.accumulate(sizes)]
-    if max(sizes) > 1:  # cut first, so that pieces of one place are segments of their own
+    if max(sizes) > 1:  # split first, so that pieces of one position are separate segments
         for start, end in itertools.pairwise(ends):
-            _segments(r, x[dim % len(x)], start, end)
-    return [_slice(r, node, x, dim, a, b) for a, b in itertools.pairwise(ends)]
+            _find_segments(analysis, x[dim % len(x)], start, end)
+    return [_slice(analysis, node, x, dim, a, b) for a, b in itertools.pairwise(ends)]
 
 
 @_rule("slice_scatter")
-def _put_slice(
-    r: Reader, node: fx.Node, x: Label, y: Label, dim: int = 0, start: Any = 0, end: Any = None
-) -> Any:
-    """A concatenation: what stands before, the new part, what stands behind."""
+def _replace_slice(
+    analysis: GraphAnalysis, node: fx.Node, x: TensorAxes, y: TensorAxes, dim: int = 0,
+    start: Any = 0, end: Any = None,
+) -> TensorAxes:  # fmt: skip
+    """Concatenate what stands before a slice, its new content, and what stands behind it.
+
+    Parameters
+    ----------
+    analysis : GraphAnalysis
+        The analysis.
+    node : fx.Node
+        Node of the operation.
+    x, y : TensorAxes
+        Axes of the tensor and of the new content.
+    dim : int, default=0
+        The sliced axis.
+    start, end : int or None
+        Where the slice begins and ends.
+    """
+    del end  # follows from the size of y
     n = output_shape(node)[dim]
     m = output_shape(node.args[1])[dim]
     start = start or 0
-    before = [_slice(r, node, x, dim, 0, start)] if start else []
-    behind = [_slice(r, node, x, dim, start + m, n)] if start + m < n else []
-    return _concatenate(r, node, [*before, y, *behind], dim)
+    before = [_slice(analysis, node, x, dim, 0, start)] if start else []
+    behind = [_slice(analysis, node, x, dim, start + m, n)] if start + m < n else []
+    return _concatenate(analysis, node, [*before, y, *behind], dim)

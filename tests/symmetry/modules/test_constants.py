@@ -10,6 +10,7 @@ from torch import nn
 
 from skbayes_sym import loss_barrier
 from skbayes_sym.symmetry import align_modules, merge_modules, symmetry_of
+from skbayes_sym.symmetry.modules.numerical_check import largest_output_change
 
 ROWS = torch.linspace(-1.0, 1.0, 12).reshape(4, 3)
 
@@ -46,7 +47,7 @@ JOINS = {
 @pytest.mark.parametrize("join", JOINS.values(), ids=JOINS)
 def test_a_part_of_one_place_leaves_the_others_free(join, n_inputs):
     group = symmetry_of(WideAndDeep(n_inputs, join), torch.zeros(4, n_inputs))
-    # Weights of padded zeros are idle; the check in numbers has passed for all of them.
+    # Weights of padded zeros are idle; the numerical check has passed for all of them.
     assert group.log_order >= signed(5) - 1e-9
     assert group.factors[0].n_units == 5
     assert group.factors[0].log_order == pytest.approx(signed(5))
@@ -157,6 +158,32 @@ def test_buffers_of_integers_stay_in_their_places(generator):
     second.ids = second.ids.flip(0)
     with pytest.raises(ValueError, match=r"ids, a buffer of integers.*modules\[1\]"):
         merge_modules([first, second], x)
+
+
+class Masked(nn.Module):
+    """Adds the units that a mask selects to the output."""
+
+    def __init__(self, mask):
+        super().__init__()
+        self.hidden, self.out = nn.Linear(3, 4), nn.Linear(4, 1)
+        self.register_buffer("mask", torch.tensor(mask))
+
+    def forward(self, x):
+        h = torch.tanh(self.hidden(x))
+        return self.out(h) + (h * self.mask).sum(1, keepdim=True)
+
+
+def test_the_numerical_check_keeps_masks():
+    """Exchanges change a module that selects one unit; with noise all masks would be True."""
+    torch.manual_seed(0)
+    module = Masked([True, False, False, False])
+    layout = symmetry_of(module, ROWS, buffers=True).layout
+    plain = nn.Sequential(module.hidden, nn.Tanh(), module.out)
+    (exchanges,) = symmetry_of(plain, ROWS).factors
+    exchanges = exchanges.subgroup(permute=True, signs=())
+    assert largest_output_change(module, layout, (ROWS,), exchanges, n=3) > 0.01
+    all_units = Masked([True] * 4)
+    assert largest_output_change(all_units, layout, (ROWS,), exchanges, n=3) < 1e-9
 
 
 def deep(*widths):

@@ -1,7 +1,9 @@
-"""Groups found: of the order counted by hand, and no element changes the module's function."""
+"""Groups of modules: their order, counted by hand, and that they leave the function unchanged."""
 
+import re
 import time
-from math import exp
+from math import exp, factorial, log
+from operator import getitem
 
 import pytest
 import torch
@@ -11,12 +13,14 @@ from torch import nn
 from torch.testing import assert_close
 
 from skbayes_sym.symmetry import symmetry_of
-from skbayes_sym.symmetry.modules import module_symmetry as found
-from skbayes_sym.symmetry.modules.module_symmetry import (
+from skbayes_sym.symmetry.modules import graph_analysis, module_symmetry
+from skbayes_sym.symmetry.modules.module_symmetry import derive_symmetry
+from skbayes_sym.symmetry.modules.numerical_check import (
+    NotCheckableError,
     build_output_function,
-    derive_symmetry,
     largest_output_change,
 )
+from skbayes_sym.symmetry.modules.rules import RULES
 
 ROUNDING = 1e-9  # of outputs, float64; a wrong element changes them by a part of their size
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -79,14 +83,15 @@ def test_the_check_sees_a_group_of_another_module():
 
 
 def test_a_false_factor_is_left_out_and_named(monkeypatch):
-    rules = found.RULES | {"relu": found.RULES["tanh"]}
-    monkeypatch.setattr(found, "RULES", rules)
+    rules = module_symmetry.RULES | {"relu": module_symmetry.RULES["tanh"]}
+    monkeypatch.setattr(module_symmetry, "RULES", rules)
     module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 1))
     x = torch.linspace(-1, 1, 12).reshape(4, 3)
     assert len(derive_symmetry(module, (x,)).factors) == 2
     group = symmetry_of(module, x)
     assert [factor.n_units for factor in group.factors] == [4]
-    assert "check in numbers of 5 units" in group.refused[0]
+    assert group.refused[0].startswith("5 units, exchanged")
+    assert group.refused[0].endswith("which failed the numerical check")
 
 
 class Branch(nn.Module):
@@ -154,8 +159,115 @@ def test_what_ties_units_to_their_places_makes_the_group_smaller(kind, elements,
     state = {name: value.clone() for name, value in module.state_dict().items()}
     group = symmetry_of(module, x)
     assert group.log_order == pytest.approx(torch.tensor(float(elements)).log().item())
-    assert largest_output_change(module, group.layout, (x,), group, n=5) < ROUNDING
+    if kind is not Noisy:
+        assert largest_output_change(module, group.layout, (x,), group, n=5) < ROUNDING
     assert_close(module.state_dict(), state, rtol=0, atol=0)  # nothing was written on it
+
+
+class Float32(Branch):
+    """Converts to float32, which a module with float64 parameters can't multiply by."""
+
+    def forward(self, x):
+        return self.b(torch.tanh(self.a(x.float())))
+
+
+class Dropped(Branch):
+    """Zeros units at random."""
+
+    def forward(self, x):
+        h = torch.tanh(self.a(x))
+        return self.b(h * torch.bernoulli(torch.full_like(h, 0.5)))
+
+
+class Infinite(Branch):
+    """Has infinite outputs."""
+
+    def forward(self, x):
+        return self.b(torch.tanh(self.a(x))) / 0.0
+
+
+class Moved(Noisy):
+    """Adds noise behind the units, so that they can still be exchanged."""
+
+    def forward(self, x):
+        return self.b(torch.tanh(self.a(x))) + torch.randn(1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (Float32, "it fails in float64 (RuntimeError: "),
+        (Moved, "its outputs are random"),
+        (Infinite, "its outputs aren't finite"),
+    ],
+)
+def test_a_module_that_cannot_be_checked_is_reported(kind, reason):
+    torch.manual_seed(0)
+    module = kind()
+    group = symmetry_of(module, ROWS)
+    assert group.log_order == pytest.approx(log(factorial(4) * 2**4))
+    assert group.unchecked.startswith(reason)
+    assert f"not checked numerically: {reason}" in group.report()
+    with pytest.raises(NotCheckableError, match=re.escape(reason)):
+        largest_output_change(module, group.layout, (ROWS,), group)
+    assert symmetry_of(mlp(nn.Tanh()), ROWS).unchecked == ""
+
+
+@torch.library.custom_op("skbayes_sym_tests::relu", mutates_args=())
+def first_unit_only(x: torch.Tensor) -> torch.Tensor:
+    """Relu of the first unit only; it has the name of an operation with another rule."""
+    return torch.cat([x[:, :1].relu(), x[:, 1:]], dim=1)
+
+
+@first_unit_only.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+class Custom(Branch):
+    def forward(self, x):
+        return self.b(first_unit_only(self.a(x)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (Custom, "skbayes_sym_tests::relu"),
+        (Noisy, "randn"),
+        (Dropped, "rand"),
+        (Places, "argmax"),
+    ],
+)
+def test_every_operation_without_a_rule_is_named(kind, name):
+    """Custom and random operations; the units that enter them stay in place."""
+    torch.manual_seed(0)
+    group = symmetry_of(kind(), ROWS)
+    assert not any(factor.permutes for factor in group.factors)
+    assert name in group.refused
+
+
+@pytest.mark.parametrize("name", ["sort", "encoder"])
+def test_operations_are_either_known_or_refused(name):
+    """Every operation of a trace has a rule, makes a constant, or is named."""
+    case = CASES[name]
+    module = case.make()
+    refused = derive_symmetry(module, (case.x,)).refused
+    for node in graph_analysis.trace(module, (case.x,)).nodes:
+        if node.op != "call_function" or node.target is getitem or not node.all_input_nodes:
+            continue
+        operation = graph_analysis.operation(node)
+        assert operation in {*RULES, *refused, "full_like", "copy_"}
+
+
+def test_the_repr_is_short(generator):
+    """At most ten lines of at most a hundred characters, which say how to see all."""
+    group = symmetry_of(resnet18(8), torch.zeros(2, 3, 32, 32))
+    lines = repr(group).splitlines()
+    assert len(lines) == 10
+    assert max(map(len, lines)) <= 100
+    assert lines[0].startswith("Symmetry group of 12 factors, log |G| = ")
+    assert lines[1].startswith("- 8 units, exchanged, each with 3 signs: rows of 0.weight")
+    assert lines[-1].endswith("print(group.report()) shows all")
 
 
 def test_running_moments_move_along_if_they_are_part_of_the_weights():
@@ -175,7 +287,7 @@ def test_report_names_tensors_operations_and_what_is_left_out():
     assert "20 units, exchanged: rows of layer.linear1.weight, layer.linear1.bias, " in report
     assert "(addmm, relu)" in report
     assert "; inside: 4 times 4 units, exchanged, each with a sign: parts of rows of" in report
-    assert "without a rule: sort" in symmetry_of(CASES["sort"].make(), ROWS).report()
+    assert "refused: sort" in symmetry_of(CASES["sort"].make(), ROWS).report()
     relu = symmetry_of(mlp(nn.ReLU()), ROWS)
     assert sum(rescaling.n for rescaling in relu.rescalings) == 16
     words = "8 positive scales, multiplied: rows of 0.weight, 0.bias; divided: columns of 2.weight"

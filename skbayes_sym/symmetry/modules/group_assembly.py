@@ -1,0 +1,452 @@
+"""Assemble the symmetry group of a module from the analysis of its graph.
+
+Every block of positions that isn't fixed, or whose sign is free, becomes an `AxisUnits`. Blocks
+that control the permutations of other blocks are combined to a `Wreath`. The glossary is in
+`skbayes_sym.symmetry.modules.axis_partition`.
+"""
+
+import itertools
+from collections.abc import Collection, Iterable, Sequence
+from math import prod
+from typing import NamedTuple
+
+from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.symmetry.axis_units import AxisUnits, UnitEntries, Wreath
+from skbayes_sym.symmetry.group import SymmetryGroup
+from skbayes_sym.symmetry.modules.axis_partition import SCALE, SIGN, Exponents, null_space
+from skbayes_sym.symmetry.modules.graph_analysis import GraphAnalysis
+
+# Gaps and samplers need a table of positions. 2^22 entries take 32 MB.
+_MAX_TABLE_ENTRIES = 1 << 22
+
+
+class Rescaling(NamedTuple):
+    """Free positive factors of units, which the finite group doesn't contain.
+
+    Attributes
+    ----------
+    multiplied : tuple of str
+        Tensors, or their rows or columns, that are multiplied by the factor of their unit. A power
+        other than one is appended, as in ``"rows of weight (power 2)"``.
+    divided : tuple of str
+        Tensors, or their rows or columns, that are divided by it.
+    n : int
+        Number of independent factors, one for each unit.
+    """
+
+    multiplied: tuple[str, ...]
+    divided: tuple[str, ...]
+    n: int
+
+    def __str__(self) -> str:
+        sides = {"multiplied": self.multiplied, "divided": self.divided}
+        text = "; ".join(f"{verb}: {', '.join(names)}" for verb, names in sides.items() if names)
+        return f"{self.n} positive scales, {text}"
+
+
+class AssembledGroup(NamedTuple):
+    """What the analysis of a module's graph says about its symmetry.
+
+    Attributes
+    ----------
+    factors : tuple of SymmetryGroup
+        Direct factors of the group.
+    descriptions : tuple of str
+        For each factor, its units, the tensors that contain them and the operations they pass.
+    rescalings : tuple of Rescaling
+        Free positive scales.
+    refused : tuple of str
+        Operations without a rule, lost symmetries and units that no factor can describe.
+    """
+
+    factors: tuple[SymmetryGroup, ...]
+    descriptions: tuple[str, ...]
+    rescalings: tuple[Rescaling, ...]
+    refused: tuple[str, ...]
+
+
+def assemble_group(
+    analysis: GraphAnalysis, layout: ParamLayout, moving: Sequence[str]
+) -> AssembledGroup:
+    """Assemble the group from a finished analysis.
+
+    Parameters
+    ----------
+    analysis : GraphAnalysis
+        The analysis, after it has reached a fixed point.
+    layout : ParamLayout
+        Names and shapes of the tensors in the flat ``theta``.
+    moving : sequence of str
+        Names of the tensors that may be permuted, in the order of ``analysis.parameters``.
+    """
+    return _GroupAssembler(analysis, layout, moving).assemble()
+
+
+class _Dimension(NamedTuple):
+    """Axis of a piece.
+
+    Attributes
+    ----------
+    block : int
+        Block of the axis.
+    variable : str
+        Variable of its signs and scales.
+    size, stride : int
+        Number of positions, and their distance in the flat ``theta``.
+    """
+
+    block: int
+    variable: str
+    size: int
+    stride: int
+
+
+class _Piece(NamedTuple):
+    """Part of a parameter each of whose axes is a single block.
+
+    Attributes
+    ----------
+    parameter : str
+        Name of the parameter.
+    offset : int
+        Position of its first entry in the flat ``theta``.
+    axes : list of _Dimension
+        Its axes.
+    """
+
+    parameter: str
+    offset: int
+    axes: list[_Dimension]
+
+    def find_axes(self, block: int) -> list[int]:
+        """Return the axes that consist of a block."""
+        return [k for k, axis in enumerate(self.axes) if axis.block == block]
+
+    def replace_axes(self, axes: list[_Dimension], step: int) -> "_Piece":
+        """Return a piece with other axes, which begins ``step`` entries later."""
+        return _Piece(self.parameter, self.offset + step, axes)
+
+
+class _GroupAssembler:
+    """Assembles a group from what the analysis found.
+
+    Attributes
+    ----------
+    pieces : list of _Piece
+        The parameters, split into pieces whose axes are leaves.
+    leaves : list of int
+        All blocks of the pieces.
+    outer : dict of int to set of int
+        The controllers of each leaf.
+    """
+
+    def __init__(self, analysis: GraphAnalysis, layout: ParamLayout, moving: Sequence[str]) -> None:
+        self.analysis = analysis
+        self.partition = analysis.partition
+        self.layout = layout
+        self.axes = dict(zip(moving, analysis.parameters, strict=True))
+        self.pieces = list(self._find_pieces())
+        self.leaves = sorted({axis.block for piece in self.pieces for axis in piece.axes})
+        controllers = {
+            block: (self.partition.controllers(block) or set()) & {*self.leaves}
+            for block in self.leaves
+        }
+        self.outer = _make_transitive(controllers)
+        self.operations: dict[int, dict[str, None]] = {}
+        for block, names in analysis.operations.items():
+            for leaf in self.partition.leaves(block):
+                self.operations.setdefault(leaf, {}).update(names)
+
+    def assemble(self) -> AssembledGroup:
+        """Return the factors with their descriptions."""
+        refused = sorted(self.analysis.refused | self.partition.losses)
+
+        # One set of units for each block that is permuted or has free signs.
+        signs = self._find_independent(SIGN)
+        units: dict[int, AxisUnits] = {}
+        for block in self.leaves:
+            if self.partition.is_fixed[block] and not signs[block]:
+                continue
+            block_units = self._build_units(block, signs[block])
+            if block_units is None:
+                tensors = self._describe_tensors(block)
+                refused.append(f"units on three axes of one parameter: {tensors}")
+            else:
+                units[block] = block_units
+
+        # Blocks that control one another form one factor.
+        factors: list[SymmetryGroup] = []
+        descriptions: list[str] = []
+        for blocks in _connected_components(units, self.outer):
+            component = self._build_factors(blocks, units)
+            factors += component
+            levels = [self._describe_units(block, units[block]) for block in blocks]
+            descriptions += ["; inside: ".join(levels)] * len(component)
+
+        rescalings = [
+            self._describe_rescaling(block, powers)
+            for block, solutions in self._find_independent(SCALE).items()
+            for powers in solutions
+        ]
+        return AssembledGroup(
+            tuple(factors), tuple(descriptions), tuple(rescalings), tuple(refused)
+        )
+
+    # Pieces of parameters
+
+    def _find_pieces(self) -> Iterable[_Piece]:
+        """Split all parameters into pieces whose axes are leaves."""
+        offset = 0
+        positions = {name: j for j, name in enumerate(self.axes)}
+        for name, shape in self.layout.shapes.items():
+            n_entries = prod(shape)
+            if name in self.axes and n_entries > 0:  # tensors of integers never move
+                axes = [
+                    _Dimension(
+                        axis[0][0].block, f"{positions[name]}.{k}", shape[k], prod(shape[k + 1 :])
+                    )
+                    for k, axis in enumerate(self.axes[name])
+                ]
+                yield from self._split(_Piece(name, offset, axes))
+            offset += n_entries
+
+    def _split(self, piece: _Piece) -> Iterable[_Piece]:
+        """Split a piece at concatenations and families; products become several axes."""
+        partition = self.partition
+        for k, axis in enumerate(piece.axes):
+            block = partition.find(axis.block)
+            segments = partition.segments[block]
+            family = partition.families[block]
+            step = 0
+            for i, segment in enumerate(segments or ()):
+                sizes = [partition.size[x] for x in segment]
+                is_concatenation = segments is not None and len(segments) > 1
+                name = f"{axis.variable}/{i}" if is_concatenation else axis.variable
+                strides = [axis.stride * prod(sizes[m + 1 :]) for m in range(len(sizes))]
+                inner = map(_Dimension, segment, [name] * len(sizes), sizes, strides)
+                axes = [*piece.axes[:k], *inner, *piece.axes[k + 1 :]]
+                yield from self._split(piece.replace_axes(axes, step))
+                step += axis.stride * prod(sizes)
+            if family is not None:
+                yield from self._split_family(piece, partition.find(family.index_block))
+            if segments or family is not None:
+                return
+        leaves = [
+            axis._replace(block=partition.find(axis.block)) for axis in piece.axes if axis.size > 1
+        ]
+        yield piece.replace_axes(leaves, 0)
+
+    def _split_family(self, piece: _Piece, index_block: int) -> Iterable[_Piece]:
+        """Split a piece along the axis that indexes the members of its families."""
+        partition = self.partition
+        (index,) = [
+            k for k, axis in enumerate(piece.axes) if partition.find(axis.block) == index_block
+        ]
+        for i in range(partition.size[index_block]):
+            axes = []
+            for axis in piece.axes[:index] + piece.axes[index + 1 :]:
+                family = partition.families[partition.find(axis.block)]
+                if family is not None and partition.find(family.index_block) == index_block:
+                    axis = axis._replace(block=family.members[i], variable=f"{axis.variable}/{i}")
+                axes.append(axis)
+            yield from self._split(piece.replace_axes(axes, i * piece.axes[index].stride))
+
+    # Signs and scales
+
+    def _find_independent(self, kind: int) -> dict[int, list[Exponents]]:
+        """Return the independent free signs (or scales) of the units of each leaf.
+
+        Each is given by the powers of the leaf's variables. Products of others are left out,
+        those of inner units first.
+        """
+        equations = self.partition.equations_by_leaf(kind)
+        global_span = _Span()
+        independent: dict[int, list[Exponents]] = {block: [] for block in self.leaves}
+        for block in sorted(self.leaves, key=lambda b: -len(self.outer[b])):
+            span = _Span()
+            for inner in (b for b in self.leaves if block in self.outer[b]):
+                for solution in independent[inner]:
+                    span.add(self._encode_sign(inner, solution, all_units=True, only=block))
+            names = {x.variable for p in self.pieces for x in p.axes if x.block == block}
+            for solution in null_space(equations.get(block, []), sorted(names), kind):
+                if not span.add(self._encode_sign(block, solution)):
+                    continue
+                # Flipping all units at once may be the product of such flips of other blocks.
+                if kind == SCALE or global_span.add(
+                    self._encode_sign(block, solution, all_units=True)
+                ):
+                    independent[block].append(solution)
+        return independent
+
+    def _encode_sign(
+        self, block: int, variables: Collection[str], *, all_units: bool = False, only: int = -1
+    ) -> int:
+        """Encode which pieces a sign negates as a bit vector.
+
+        Parameters
+        ----------
+        block : int
+            Block whose units have the sign.
+        variables : collection of str
+            Variables of the axes that the sign negates.
+        all_units : bool, default=False
+            Whether all units are flipped at once, so that a piece with two axes of units stays.
+            Otherwise the two axes have a bit each.
+        only : int, default=-1
+            Encode only pieces that contain this block; negative: all pieces.
+        """
+        bits = 0
+        for n, piece in enumerate(self.pieces):
+            if only >= 0 and not piece.find_axes(only):
+                continue
+            negated = [piece.axes[k].variable in variables for k in piece.find_axes(block)]
+            negated = [sum(negated) % 2 == 1] if all_units else negated[:2]
+            for m, bit in enumerate(negated):
+                bits |= bit << (2 * n + m)
+        return bits
+
+    # Factors
+
+    def _build_units(self, block: int, signs: Sequence[Collection[str]]) -> AxisUnits | None:
+        """Return the units of a block; None if they lie on three axes of one parameter."""
+        outer = sorted(self.outer[block])
+        entries = []
+        for piece in (p for p in self.pieces if p.find_axes(block)):
+            unit_axes = piece.find_axes(block)
+            outer_axes = [piece.find_axes(x) for x in outer]
+            if len(unit_axes) > 2 or any(len(axes) != 1 for axes in outer_axes):
+                return None
+            order = [*(axes[0] for axes in outer_axes), *unit_axes]
+            others = {*range(len(piece.axes))} - {*order}
+            axes = [piece.axes[k] for k in (*order, *others)]
+            flips = tuple(tuple(piece.axes[k].variable in s for k in unit_axes) for s in signs)
+            entries.append(
+                UnitEntries(
+                    piece.offset,
+                    tuple(axis.size for axis in axes),
+                    tuple(axis.stride for axis in axes),
+                    flips,
+                    len(unit_axes) == 2,
+                )
+            )
+        return AxisUnits(
+            tuple(entries),
+            self.partition.size[block],
+            len(signs),
+            tuple(self.partition.size[x] for x in outer),
+            not self.partition.is_fixed[block],
+        )
+
+    def _build_factors(
+        self, blocks: list[int], units: dict[int, AxisUnits]
+    ) -> tuple[SymmetryGroup, ...]:
+        """Return the direct factors of the units of one component."""
+        if len(blocks) == 1:
+            axis_units = units[blocks[0]]
+            is_small = sum(prod(e.sizes) for e in axis_units.entries) <= _MAX_TABLE_ENTRIES
+            plain = axis_units.units() if is_small else ()
+            is_complete = sum(part.log_order for part in plain) == axis_units.log_order
+            return plain if is_complete else (axis_units,)
+        # Levels are numbered from the outermost. Outer blocks that nothing moves are negative.
+        level = {block: i for i, block in enumerate(blocks)}
+        for x in (x for block in blocks for x in sorted(self.outer[block])):
+            level.setdefault(x, -1 - len(level))
+        above = tuple(tuple(level[x] for x in sorted(self.outer[block])) for block in blocks)
+        return (Wreath(tuple(units[block] for block in blocks), above),)
+
+    # Descriptions
+
+    def _describe_units(self, block: int, units: AxisUnits) -> str:
+        """Describe units, the tensors that contain them, and the operations they pass."""
+        through = ", ".join(self.operations.get(block, {}))
+        return f"{units.moves}: {self._describe_tensors(block)} ({through})"
+
+    def _describe_tensors(self, block: int) -> str:
+        """List the axes of tensors that contain a block."""
+        names: dict[str, None] = {}
+        for piece in self.pieces:
+            for k in piece.find_axes(block):
+                names[self._describe_axis(piece, k)] = None
+        return ", ".join(names)
+
+    def _describe_axis(self, piece: _Piece, k: int) -> str:
+        """Describe an axis of a piece, such as "rows of 0.weight"."""
+        axis = piece.axes[k]
+        shape = self.layout.shapes[piece.parameter]
+        position = int(axis.variable.split("/")[0].split(".")[1])
+        name = piece.parameter
+        if len(shape) > 1:
+            axis_name = {0: "rows", 1: "columns"}.get(position, f"axis {position}")
+            name = f"{axis_name} of {name}"
+        return name if axis.size == shape[position] else f"parts of {name}"
+
+    def _describe_rescaling(self, block: int, powers: Exponents) -> Rescaling:
+        """Describe a free scale of a block's units; the first tensor is multiplied."""
+        multiplied: dict[str, None] = {}
+        divided: dict[str, None] = {}
+        orientation = 0
+        for piece in self.pieces:
+            for k in piece.find_axes(block):
+                power = powers.get(piece.axes[k].variable, 0)
+                if power == 0:
+                    continue
+                orientation = orientation or (1 if power > 0 else -1)
+                suffix = "" if abs(power) == 1 else f" (power {abs(power)})"
+                tensors = multiplied if power * orientation > 0 else divided
+                tensors[self._describe_axis(piece, k) + suffix] = None
+        n_outer = prod(self.partition.size[x] for x in self.outer[block])
+        return Rescaling(tuple(multiplied), tuple(divided), n_outer * self.partition.size[block])
+
+
+class _Span:
+    """Span of vectors over GF(2), which are integers whose bits are the entries."""
+
+    def __init__(self) -> None:
+        self._by_length: dict[int, int] = {}
+
+    def add(self, vector: int) -> bool:
+        """Add a vector; return whether it wasn't in the span before."""
+        while vector:
+            length = vector.bit_length()
+            if length not in self._by_length:
+                self._by_length[length] = vector
+                return True
+            vector ^= self._by_length[length]
+        return False
+
+
+def _make_transitive(controllers: dict[int, set[int]]) -> dict[int, set[int]]:
+    """Drop controllers until there are no cycles and the relation is transitive.
+
+    Fewer controllers make a smaller group, so that dropping them is safe.
+    """
+    outer = {block: set(blocks) for block, blocks in controllers.items()}
+    for a, b in itertools.combinations(sorted(outer), 2):
+        if b in outer[a] and a in outer[b]:
+            outer[a].discard(b)
+    changed = True
+    while changed:
+        changed = False
+        for a, blocks in outer.items():
+            for b in sorted(blocks):
+                if not outer[b] - {a} <= blocks or a in outer[b]:
+                    blocks.discard(b)
+                    changed = True
+    return outer
+
+
+def _connected_components(
+    units: dict[int, AxisUnits], outer: dict[int, set[int]]
+) -> list[list[int]]:
+    """Group blocks that control one another; the outermost come first."""
+    component = {block: {block} for block in units}
+    for block in units:
+        for controller in outer[block] & set(units):
+            joined = component[block] | component[controller]
+            for member in joined:
+                component[member] = joined
+    unique: dict[int, list[int]] = {}
+    for block in units:
+        members = component[block]
+        unique.setdefault(min(members), sorted(members, key=lambda b: (len(outer[b]), b)))
+    return list(unique.values())
