@@ -421,8 +421,8 @@ MUTANTS = [
     *planted(
         "models/likelihoods/likelihood.py",
         "test_extension.py",
-        ('_OF_DENSITY = (\n    "kind", ', "_OF_DENSITY = (\n    "),
-        ('"site_likelihood", "data_term",', '"site_likelihood",'),
+        ('cls.kind = "other"', "pass"),
+        ('@derived_from("log_prob")\n    def data_term', "def data_term"),
     ),
     *planted(
         "models/likelihoods/counts.py",

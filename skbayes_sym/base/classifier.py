@@ -26,9 +26,9 @@ from skbayes_sym.base.scikit_learn import (
 )
 from skbayes_sym.base.targets import ClassificationTargets
 from skbayes_sym.base.training import Training
-from skbayes_sym.models.likelihoods import OF_CLASSES
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.likelihood import Likelihood, TargetLikelihood
+from skbayes_sym.models.likelihoods.registry import SupportedLikelihoods, is_class_likelihood
 from skbayes_sym.models.predictive_mixtures import Predictive
 from skbayes_sym.numerics.arguments import (
     check_count,
@@ -89,7 +89,9 @@ class BayesianClassifierMixin(ClassifierMixin):
     """Predictions of a classifier."""
 
     likelihood: Any = "auto"
-    _likelihoods_by_name: ClassVar[Mapping[str, Likelihood]] = {"auto": Categorical(), **OF_CLASSES}
+    _likelihoods_by_name: ClassVar[Mapping[str, Likelihood]] = SupportedLikelihoods(
+        is_class_likelihood, {"auto": Categorical()}
+    )
     # Types of likelihoods that need a regressor.
     _unsupported_likelihoods: ClassVar[tuple[type, ...]] = (TargetLikelihood,)
 

@@ -20,8 +20,8 @@ from skbayes_sym.base.requirements import (
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import HasMethods, StrOptions
 from skbayes_sym.base.training import Training
-from skbayes_sym.models.likelihoods import OF_CLASSES, OF_NUMBERS
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
+from skbayes_sym.models.likelihoods.registry import REGRESSION_LIKELIHOODS, SupportedLikelihoods
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork
@@ -30,10 +30,13 @@ from skbayes_sym.models.priors import HalfNormal, LayerScales, Prior, UnboundPri
 from skbayes_sym.numerics.memory import prior_allocation, require_memory
 from skbayes_sym.symmetry.group import SymmetryGroup, Trivial, invariant_subgroup
 
+_NAMED_LIKELIHOODS = SupportedLikelihoods(
+    lambda likelihood: True, {"auto": REGRESSION_LIKELIHOODS["gaussian"]}
+)
 # Of the parameters that take objects, for estimators that have them.
 OBJECT_CONSTRAINTS: dict[str, list[Any]] = {
     "network": [StrOptions({"mlp"}), nn.Module, HasMethods("forward")],
-    "likelihood": [StrOptions({"auto", *OF_NUMBERS, *OF_CLASSES}), HasMethods("log_prob")],
+    "likelihood": [StrOptions(_NAMED_LIKELIHOODS.keys()), HasMethods("log_prob")],
 }
 
 

@@ -28,9 +28,13 @@ from skbayes_sym.base.rows import (
 from skbayes_sym.base.scikit_learn import check_array, num_samples, validate_data
 from skbayes_sym.base.targets import RegressionTargets
 from skbayes_sym.base.training import Training
-from skbayes_sym.models.likelihoods import OF_CLASSES, OF_NUMBERS
-from skbayes_sym.models.likelihoods.likelihood import Likelihood
+from skbayes_sym.models.likelihoods.likelihood import ClassLikelihood, Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian
+from skbayes_sym.models.likelihoods.registry import (
+    REGRESSION_LIKELIHOODS,
+    SupportedLikelihoods,
+    is_target_likelihood,
+)
 from skbayes_sym.models.predictive_mixtures import TargetPredictive
 from skbayes_sym.models.priors import HalfNormal
 from skbayes_sym.numerics.arguments import check_count, check_not_masked, draw_seed
@@ -88,9 +92,11 @@ class BayesianRegressorMixin(RegressorMixin):
     standardize: bool | str
     likelihood: Any = "auto"
     noise_std: Any
-    _likelihoods_by_name: ClassVar[Mapping[str, Likelihood]] = {"auto": Gaussian(), **OF_NUMBERS}
+    _likelihoods_by_name: ClassVar[Mapping[str, Likelihood]] = SupportedLikelihoods(
+        is_target_likelihood, {"auto": REGRESSION_LIKELIHOODS["gaussian"]}
+    )
     # Types of likelihoods that need a classifier.
-    _unsupported_likelihoods: ClassVar[tuple[type, ...]] = tuple(map(type, OF_CLASSES.values()))
+    _unsupported_likelihoods: ClassVar[tuple[type, ...]] = (ClassLikelihood,)
     _likelihood_requirement: ClassVar[Requirement] = ANY_LIKELIHOOD
 
     y_mean_: Array
@@ -193,8 +199,10 @@ class BayesianRegressorMixin(RegressorMixin):
 
     @property
     def _has_default_noise(self) -> bool:
-        """Whether the likelihood is "auto", which is normal noise."""
-        return isinstance(self._likelihood_parameter, str) and self._likelihood_parameter == "auto"
+        """Whether the likelihood is the default by name, which is normal noise."""
+        name = self._likelihood_parameter
+        default = self._likelihoods_by_name.get("auto", self)
+        return isinstance(name, str) and self._likelihoods_by_name.get(name) is default
 
     @property
     def has_normal_components(self) -> bool:

@@ -27,19 +27,24 @@ from skbayes_sym.factorization.training import (
     merge_entries,
     read_entries,
 )
-from skbayes_sym.models.likelihoods import OF_CLASSES, OF_NUMBERS
 from skbayes_sym.models.likelihoods.likelihood import Likelihood, TargetLikelihood
-from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.likelihoods.ordinal import Ordinal
+from skbayes_sym.models.likelihoods.registry import SupportedLikelihoods
 from skbayes_sym.symmetry.group import SymmetryGroup
 
 SOLVERS: dict[str, Solver] = {"vi": VI(), "map": MAP(), "gibbs": Gibbs()}
-LIKELIHOODS: dict[str, Likelihood] = {
-    "gaussian": Gaussian(),
-    "ordinal": Ordinal(torch.zeros(1, dtype=torch.float64)),
-    "bernoulli": OF_CLASSES["bernoulli"],
-    **{name: OF_NUMBERS[name] for name in ("student_t", "poisson", "negative_binomial")},
-}
+
+
+def is_entry_likelihood(likelihood: Likelihood) -> bool:
+    """Whether entries can follow a likelihood: targets, two classes or ordered classes."""
+    if isinstance(likelihood, TargetLikelihood):
+        return likelihood.n_outputs_per_target == 1
+    return likelihood.kind in ("bernoulli", "ordinal")
+
+
+LIKELIHOODS = SupportedLikelihoods(
+    is_entry_likelihood, {"ordinal": Ordinal(torch.zeros(1, dtype=torch.float64))}
+)
 OFFSETS = {
     True: (True, True), "rows": (True, False), "columns": (False, True), False: (False, False),
 }  # fmt: skip
@@ -246,7 +251,7 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_components": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "offsets": ["boolean", StrOptions({"rows", "columns"})],
-        "likelihood": [StrOptions(set(LIKELIHOODS)), HasMethods("log_prob")],
+        "likelihood": [StrOptions(LIKELIHOODS.keys()), HasMethods("log_prob")],
         "solver": [StrOptions(set(SOLVERS)), HasMethods("solve")],
         "noise_std": [StrOptions({"learn"}), Interval(Real, 0, None, closed="neither")],
         "prior": [StrOptions({"learn", "ard"}), Interval(Real, 0, None, closed="neither")],
@@ -428,7 +433,7 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
         likelihood = self._likelihood_parameter
         if isinstance(likelihood, str):
             named = LIKELIHOODS[likelihood]
-            if not named.scales_targets:
+            if not (named.scales_targets and hasattr(named, "learn")):
                 why = f"{likelihood=} has no such noise"
                 refuse_parameters(self, ["noise_std"], why, "likelihood='gaussian'")
             return named
@@ -443,9 +448,7 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
         )
         remedy = "skbayes_sym.models has some, and Likelihood the members of one's own."
         require_attributes(likelihood, members, parameter="likelihood", remedy=remedy)
-        is_single = likelihood.n_outputs_per_target == 1
-        takes_numbers = isinstance(likelihood, TargetLikelihood) and is_single
-        if not takes_numbers and likelihood.kind not in ("bernoulli", "ordinal"):
+        if not is_entry_likelihood(likelihood):
             raise ValueError(
                 f"{likelihood=} doesn't go with SymVIMatrixFactorization, whose entries are "
                 "numbers, counts, two classes or classes in an order, each of one output."

@@ -133,7 +133,10 @@ class ChoosesOptimizer(LaplaceEstimator):
         optimizer = self.optimizer
         if not isinstance(optimizer, str):
             return "gauss-newton" if isinstance(optimizer, GaussNewton) else "adam"
-        is_default = isinstance(self.likelihood, str) and self.likelihood == "auto"
+        named = self._likelihoods_by_name
+        is_default = isinstance(self.likelihood, str) and (
+            named.get(self.likelihood) is named["auto"]
+        )
         return optimizer if is_default or optimizer != "auto" else "adam"
 
     def _make_model(self, data: Training) -> Model:

@@ -1,5 +1,6 @@
 """Bayesian linear models of numbers and counts, and of classes."""
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Real
 from typing import Any, ClassVar, cast
@@ -26,22 +27,22 @@ from skbayes_sym.base.training import Training
 from skbayes_sym.linear.coefficients import LINEAR_CONSTRAINTS, LinearEstimator
 from skbayes_sym.linear.fit import LinearFit, fit_variance_scale, is_conjugate
 from skbayes_sym.linear.predict import LinearPredictor
-from skbayes_sym.models.likelihoods.categorical import Bernoulli, Categorical
-from skbayes_sym.models.likelihoods.counts import Poisson
+from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.models.likelihoods.noise import Gaussian, StudentT
+from skbayes_sym.models.likelihoods.registry import (
+    SupportedLikelihoods,
+    is_class_likelihood,
+    is_target_likelihood,
+)
 from skbayes_sym.models.model import Model
 
-FOR_NUMBERS: dict[str, Likelihood] = {
-    "gaussian": Gaussian(),
-    "student_t": StudentT(),
-    "poisson": Poisson(),
-}
-FOR_CLASSES: dict[str, Likelihood | None] = {
-    "auto": None,  # by the number of classes
-    "bernoulli": Bernoulli(),
-    "multinomial": Categorical(),
-}
+REGRESSION_LIKELIHOODS = SupportedLikelihoods(
+    lambda likelihood: is_target_likelihood(likelihood) and ONE_OUTPUT_LIKELIHOOD.is_met(likelihood)
+)
+CLASSIFICATION_LIKELIHOODS = SupportedLikelihoods(
+    lambda likelihood: is_class_likelihood(likelihood) and ONE_OUTPUT_LIKELIHOOD.is_met(likelihood),
+    {"auto": Categorical()},  # or Bernoulli() for two classes
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -187,10 +188,11 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     _: KW_ONLY
     noise_std: str | float = "learn"
 
+    _likelihoods_by_name: ClassVar[Mapping[str, Likelihood]] = REGRESSION_LIKELIHOODS
     _likelihood_requirement: ClassVar[Requirement] = ONE_OUTPUT_LIKELIHOOD
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LINEAR_CONSTRAINTS,
-        "likelihood": [StrOptions(set(FOR_NUMBERS)), HasMethods("log_prob")],
+        "likelihood": [StrOptions(REGRESSION_LIKELIHOODS.keys()), HasMethods("log_prob")],
         "noise_std": [StrOptions({"learn"}), Interval(Real, 0, None, closed="neither")],
         "standardize": STANDARDIZE,
     }
@@ -200,7 +202,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         """The likelihood by name, or the object itself."""
         chosen: Any = self._likelihood_parameter
         if isinstance(chosen, str):  # `fit` refuses other names
-            chosen = FOR_NUMBERS.get(chosen, chosen)
+            chosen = REGRESSION_LIKELIHOODS.get(chosen, chosen)
         return chosen  # type: ignore[no-any-return]
 
     def __sklearn_tags__(self) -> Any:
@@ -257,10 +259,10 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
 
     Parameters
     ----------
-    likelihood : {"auto", "bernoulli", "multinomial"} or Likelihood, default="auto"
+    likelihood : {"auto", "bernoulli", "categorical"} or Likelihood, default="auto"
         Distribution of a class given the outputs: "bernoulli" has one output and two classes,
-        "multinomial" one output per class (softmax); "auto" takes "bernoulli" for two classes.
-        ``Categorical(n_points=4096)`` is "multinomial" with as many quasi-Monte Carlo points.
+        "categorical" one output per class (softmax); "auto" takes "bernoulli" for two classes.
+        ``Categorical(n_points=4096)`` is "categorical" with as many quasi-Monte Carlo points.
     prior : "learn", float or ndarray of shape (n_features,), default="learn"
         Prior standard deviation of the coefficients, in standardised units: one number, or one per
         feature. "learn" maximises the ELBO over one for all.
@@ -300,7 +302,7 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
         Its quasi-Monte Carlo standard error; 0 for "bernoulli", whose rule is deterministic.
     site_location_, site_variance_ : ndarray of shapes (n_samples,) and (n_samples,)
         Of every row of ``X``, per unit of sample weight; a variance is infinite where the weight
-        is 0 (the location is then NaN). For "multinomial" of shapes (n_samples, n_classes) and
+        is 0 (the location is then NaN). For "categorical" of shapes (n_samples, n_classes) and
         (n_samples, n_classes, n_classes), pseudo-inverses of the precisions: a site says nothing
         about a shift of all outputs.
     prior_scale_ : float or ndarray
@@ -368,7 +370,11 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LINEAR_CONSTRAINTS,
-        "likelihood": [StrOptions(set(FOR_CLASSES)), HasMethods("log_prob")],
+        "likelihood": [
+            StrOptions({"auto"}),
+            StrOptions(CLASSIFICATION_LIKELIHOODS.keys()),
+            HasMethods("log_prob"),
+        ],
         "variance_scale": [StrOptions({"loo"}), Interval(Real, 0, None, closed="left")],
     }
 
@@ -381,7 +387,9 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
         likelihood = self._likelihood_parameter
         if not isinstance(likelihood, str):
             return self._check_likelihood(likelihood)
-        return FOR_CLASSES[likelihood] or (Bernoulli() if n_classes == 2 else Categorical())
+        if likelihood == "auto":
+            likelihood = "bernoulli" if n_classes == 2 else "categorical"
+        return CLASSIFICATION_LIKELIHOODS[likelihood]
 
     def _make_likelihood(self, data: Training) -> Likelihood:
         n_classes = len(data.classes)
@@ -392,7 +400,7 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
             what = f"two classes, y has {n_classes}" if n_classes > 2 else "an output a class"
             raise ValueError(
                 f"likelihood={self.likelihood!r} has {what}. Use likelihood='auto' or "
-                "'multinomial'; MCMCClassifier takes any."
+                "'categorical'; MCMCClassifier takes any."
             )
         return likelihood
 

@@ -37,6 +37,7 @@ from skbayes_sym.models.likelihoods.noise import (
     StudentT,
 )
 from skbayes_sym.models.likelihoods.ordinal import Ordinal
+from skbayes_sym.models.likelihoods.registry import register_likelihood
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.convolutional import cnn, resnet
 from skbayes_sym.models.networks.mlp import (
@@ -107,5 +108,6 @@ __all__ = [
     "TargetMixture",
     "UnsupportedModuleError",
     "cnn",
+    "register_likelihood",
     "resnet",
 ]  # fmt: skip

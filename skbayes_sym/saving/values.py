@@ -25,6 +25,7 @@ from skbayes_sym.base.public_names import ESTIMATOR_MODULES, PARAMETER_MODULES
 from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.warnings import collect_warnings
+from skbayes_sym.models.likelihoods.registry import registered_classes
 from skbayes_sym.models.networks.convolutional import ARCHITECTURES
 from skbayes_sym.models.networks.mlp import ACTIVATIONS, Activation
 from skbayes_sym.models.networks.modules import ModuleNetwork
@@ -60,10 +61,6 @@ NOUNS = {
     ),
     "models.augmentations.images": "Affine AffineBasis Brightness Contrast Hue PixelNoise Blur",
     "models.augmentations.tabular": "Rotation2D ColumnShift LogScale",
-    "models.likelihoods.categorical": "Bernoulli Categorical",
-    "models.likelihoods.counts": "NegativeBinomial Poisson",
-    "models.likelihoods.noise": "Gaussian Heteroscedastic NaturalHeteroscedastic StudentT",
-    "models.likelihoods.ordinal": "Ordinal",
     "models.networks.mlp": "MLP",
     "models.networks.network": "Dense Convolution",
     "models.priors": "Normal GaussianPrior ARD LayerScales",
@@ -201,9 +198,14 @@ def _check_predictions(estimator: BaseEstimator) -> None:
 
 
 @cache
-def nouns() -> dict[str, Any]:
-    """Nouns a file may hold by name, and the one object of scikit-learn's that is no estimator."""
+def _fixed_nouns() -> dict[str, Any]:
+    """Nouns of `NOUNS` by name, and one function of scikit-learn."""
     return named(NOUNS, "skbayes_sym") | named({"compose": "make_column_selector"}, "sklearn")
+
+
+def nouns() -> dict[str, Any]:
+    """Classes that a file may hold, by name: those of `NOUNS` and registered likelihoods."""
+    return {**registered_classes(), **_fixed_nouns()}
 
 
 _NUMBERS = {"bool", "float16", "float32", "float64"} | {

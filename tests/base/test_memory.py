@@ -148,7 +148,7 @@ ABSURD = {
     "lila": (sk.LILAClassifier((10**6,), image_shape=(6, 6)), IMAGES, LABELS, "Use narrower"),
     "factors": (sk.SymVIMatrixFactorization(3000), SPARSE, None, "n_components"),
     "linear": (
-        sk.BayesianLinearClassifier("multinomial"), np.random.default_rng(0).random((900, 900)),
+        sk.BayesianLinearClassifier("categorical"), np.random.default_rng(0).random((900, 900)),
         np.arange(900) // 2, "Use fewer",
     ),
 }  # fmt: skip

@@ -25,11 +25,17 @@ from skbayes_sym.models import (
     Normal,
     Prior,
 )
-from skbayes_sym.models.likelihoods import OF_CLASSES, OF_NUMBERS
+from skbayes_sym.models.likelihoods.registry import (
+    CLASSIFICATION_LIKELIHOODS,
+    REGRESSION_LIKELIHOODS,
+)
 from skbayes_sym.symmetry import Trivial
 
 PAGE = Path(__file__).parents[2] / "docs" / "user_guide" / "custom_model.rst"
 BEGIN, END = (f".. compatibility: {word}\n" for word in ("begin", "end"))
+LIKELIHOODS_PAGE = PAGE.parent / "likelihoods.rst"
+LIKELIHOODS_MARKERS = (".. likelihoods: begin\n", ".. likelihoods: end\n")
+REMEDY = f"write the tables of the user guide anew: PYTHONPATH=tests python {__file__}"
 
 ESTIMATORS = [
     name
@@ -95,10 +101,14 @@ def list_table(widths: str, rows: Sequence[Sequence[str]]) -> str:
 
 @pytest.mark.skipif(not PAGE.is_file(), reason="a checkout has the pages")
 def test_the_user_guide_says_what_the_code_asks_for() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    between = text[text.index(BEGIN) + len(BEGIN) : text.index(END)].strip()
-    assert between == table(rows()), f"between the markers belongs:\n{table(rows())}"
+    assert replaced(PAGE, table(rows()), BEGIN, END) == PAGE.read_text(encoding="utf-8"), REMEDY
     assert len(ESTIMATORS) > 12
+
+
+def replaced(page: Path, content: str, begin: str, end: str) -> str:
+    """Text of a page with other content between two markers."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
+    return f"{before}{begin}\n{content}\n\n{end}{rest.partition(end)[2]}"
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
@@ -110,11 +120,12 @@ def test_every_estimator_of_rows_takes_a_device_and_weights(name: str) -> None:
 
 def taken() -> str:
     """Likelihoods of numbers, then of classes, each with the estimators of its kind."""
-    numbers = {'``"auto"``, ``Gaussian()``': Gaussian(), **named(OF_NUMBERS)}
-    numbers["``NaturalHeteroscedastic()``"] = NaturalHeteroscedastic()
+    targets = named(REGRESSION_LIKELIHOODS)
+    targets["``NaturalHeteroscedastic()``"] = NaturalHeteroscedastic()
+    kinds = {"Regressor": targets, "Classifier": named(CLASSIFICATION_LIKELIHOODS)}
     tables = [
         likelihood_table(likelihoods, {k: v for k, v in NEEDS.items() if kind in k})
-        for kind, likelihoods in (("Regressor", numbers), ("Classifier", named(OF_CLASSES)))
+        for kind, likelihoods in kinds.items()
     ]
     return "\n\n".join(tables)
 
@@ -125,12 +136,11 @@ def named(likelihoods: Mapping[str, Likelihood]) -> dict[str, Likelihood]:
 
 @pytest.mark.skipif(not PAGE.is_file(), reason="a checkout has the pages")
 def test_the_user_guide_says_who_takes_which_likelihood() -> None:
-    text = (PAGE.parent / "likelihoods.rst").read_text(encoding="utf-8")
-    begin, end = (f".. likelihoods: {word}\n" for word in ("begin", "end"))
-    between = text[text.index(begin) + len(begin) : text.index(end)].strip()
-    assert between == taken(), f"between the markers belongs:\n{taken()}"
-    assert "MCMCRegressor" in between
-    assert between.count("LayerwiseVIRegressor") == 1  # normal noise alone
+    content = taken()
+    text = LIKELIHOODS_PAGE.read_text(encoding="utf-8")
+    assert replaced(LIKELIHOODS_PAGE, content, *LIKELIHOODS_MARKERS) == text, REMEDY
+    assert "MCMCRegressor" in content
+    assert content.count("LayerwiseVIRegressor") == 1  # normal noise alone
 
 
 class Plain(BaseNetwork):
@@ -177,3 +187,9 @@ def test_what_is_not_any_is_refused_by_name_with_a_remedy(name: str, noun: str) 
         ) as e:
             needs.check(own)
         assert str(e.value).endswith(need.remedy)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(replaced(PAGE, table(rows()), BEGIN, END), encoding="utf-8")
+    new = replaced(LIKELIHOODS_PAGE, taken(), *LIKELIHOODS_MARKERS)
+    LIKELIHOODS_PAGE.write_text(new, encoding="utf-8")

@@ -177,7 +177,7 @@ def test_heavy_tails_resist_outliers():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("likelihood", ["bernoulli", "multinomial"])
+@pytest.mark.parametrize("likelihood", ["bernoulli", "categorical"])
 def test_binary_classifiers_agree_with_logistic_regression(likelihood):
     X, y = load_breast_cancer(return_X_y=True)
     X = (X - X.mean(0)) / X.std(0)
@@ -261,7 +261,7 @@ every_estimator = pytest.mark.parametrize(
 def test_bad_parameters_of_one_face():
     with pytest.raises(ValueError, match=r"likelihood='poisson'.*negative.*normal noise"):
         BayesianLinearRegressor("poisson").fit(X, Y)
-    with pytest.raises(ValueError, match=r"'bernoulli' has two classes, y has 3.*'multinomial'"):
+    with pytest.raises(ValueError, match=r"'bernoulli' has two classes, y has 3.*'categorical'"):
         clone(CLF).set_params(likelihood="bernoulli").fit(X, np.arange(20) % 3)
 
 
@@ -296,11 +296,11 @@ def test_exact_fits_and_constant_targets_warn_and_are_defined():
     assert zero.fit(X, np.zeros(20)).predict(X).mean() < 1.2  # the prior's mean is e^1.5
 
 
-@pytest.mark.parametrize("likelihood", ["bernoulli", "multinomial", "student_t", "poisson"])
+@pytest.mark.parametrize("likelihood", ["bernoulli", "categorical", "student_t", "poisson"])
 def test_rows_of_zeros_say_nothing(likelihood):
     """Their outputs have no variance, where a quadrature's derivatives would be 0 / 0."""
     settings = {"prior": 0.7, "fit_intercept": False, "standardize": False, "tol": 1e-9}
-    if likelihood in ("bernoulli", "multinomial"):
+    if likelihood in ("bernoulli", "categorical"):
         y = (X[:, 0] + X[:, 1] > 0.3).astype(int)
         model = BayesianLinearClassifier(likelihood, variance_scale=1.0, random_state=0, **settings)
     else:

@@ -1,23 +1,32 @@
-"""Conditional laws of targets given outputs, and the strings that stand for them.
+"""Conditional distributions of targets given outputs, and the names that stand for them.
 
-Reading order: `likelihood` (what one is, and all that follows from a density or from a
-``torch.distributions`` law), then the laws: `noise`, `counts`, `categorical`, `ordinal`.
+Reading order: `likelihood` (the interface, and everything that follows from a density or from a
+``torch.distributions`` object), then the families `noise`, `counts`, `categorical` and `ordinal`,
+and `registry` (the names that estimators, saved files and the documentation use).
 
 In: outputs of a network (*B, N, O) and targets. Out: log densities in nats, their derivatives and
 expectations, and predictive mixtures.
-"""
 
-from collections.abc import Mapping
+A new likelihood is one file here and one line below.
+"""
 
 from skbayes_sym.models.likelihoods.categorical import Bernoulli, Categorical
 from skbayes_sym.models.likelihoods.counts import NegativeBinomial, Poisson
-from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.models.likelihoods.noise import Heteroscedastic, StudentT
+from skbayes_sym.models.likelihoods.noise import (
+    Gaussian,
+    Heteroscedastic,
+    NaturalHeteroscedastic,
+    StudentT,
+)
+from skbayes_sym.models.likelihoods.ordinal import Ordinal
+from skbayes_sym.models.likelihoods.registry import register_likelihood
 
-OF_NUMBERS: Mapping[str, Likelihood] = {
-    "heteroscedastic": Heteroscedastic(),
-    "student_t": StudentT(),
-    "poisson": Poisson(),
-    "negative_binomial": NegativeBinomial(),
-}
-OF_CLASSES: Mapping[str, Likelihood] = {"bernoulli": Bernoulli(), "categorical": Categorical()}
+register_likelihood(Gaussian(), "gaussian")
+register_likelihood(Heteroscedastic(), "heteroscedastic")
+register_likelihood(NaturalHeteroscedastic)
+register_likelihood(StudentT(), "student_t")
+register_likelihood(Poisson(), "poisson")
+register_likelihood(NegativeBinomial(), "negative_binomial")
+register_likelihood(Bernoulli(), "bernoulli")
+register_likelihood(Categorical(), "categorical")
+register_likelihood(Ordinal)

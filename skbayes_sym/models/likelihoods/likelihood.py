@@ -4,9 +4,9 @@ Derivatives, expectations under independent normal outputs (`ExpectedLogProb`), 
 correlated outputs (`SiteLikelihood`), which a Gaussian site is made of.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, cast
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -270,12 +270,21 @@ Kind = Literal[
     "normal", "heteroscedastic", "student-t", "counts", "softmax", "bernoulli", "ordinal", "other"
 ]
 
-# Members that are made of the density, and those that are made of the ``torch.distributions`` law.
-_OF_DENSITY = (
-    "kind", "predictive", "n_noise", "expected_log_prob", "approximate_expected_log_prob",
-    "hessian_root", "fit_constant_outputs", "site_likelihood", "data_term",
-)  # fmt: skip
-_OF_LAW = (*_OF_DENSITY, "log_prob", "mean", "variance", "cdf", "sample")
+Member = TypeVar("Member", bound=Callable[..., Any])
+
+
+def derived_from(definition: str) -> Callable[[Member], Member]:
+    """Mark a method of a base class that follows from ``definition`` alone.
+
+    ``definition`` is "log_prob" or "distribution". A subclass that replaces it gets the marked
+    methods of the base classes back, see `Likelihood.__init_subclass__`.
+    """
+
+    def mark(method: Member) -> Member:
+        method.__dict__["derived_from"] = definition
+        return method
+
+    return mark
 
 
 class Likelihood:
@@ -297,14 +306,28 @@ class Likelihood:
     n_outputs_per_target: ClassVar[int] = 1  # outputs of the network for every target or class
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Drop inherited closed forms that belong to a density which ``cls`` replaces.
+
+        A class that inherits from `Categorical`, say, and has a ``log_prob`` of its own must not
+        inherit the expectations and predictions of the softmax. It gets the generic methods of the
+        base classes in this module, which `derived_from` marks, and no ``kind``.
+        """
         super().__init_subclass__(**kwargs)
-        brought = vars(cls)
-        if cls.__module__ == __name__ or not {"log_prob", "distribution"} & brought.keys():
+        is_base_class = cls.__module__ == __name__
+        if is_base_class or not {"log_prob", "distribution"} & vars(cls).keys():
             return
+        if "kind" not in vars(cls):
+            cls.kind = "other"
         generic = [vars(base) for base in cls.__mro__ if base.__module__ == __name__]
-        for name in _OF_LAW if "distribution" in brought else _OF_DENSITY:
-            if name not in brought and (member := _first(generic, name)) is not None:
-                setattr(cls, name, member)
+        methods = dict(item for members in reversed(generic) for item in members.items())
+        # In this order: a density that follows from a new distribution is new, too.
+        for definition in ("distribution", "log_prob"):
+            if definition not in vars(cls):
+                continue
+            for name, method in methods.items():
+                is_derived = getattr(method, "derived_from", None) == definition
+                if is_derived and name not in vars(cls):
+                    setattr(cls, name, method)
 
     @property
     def params(self) -> Tensor:
@@ -365,12 +388,14 @@ class Likelihood:
         """(*B, N, O) and the N rows' targets -> (*B, N), nats, every constant included."""
         raise NotImplementedError(f"{type(self).__name__} needs `log_prob(outputs, y)`.")
 
+    @derived_from("log_prob")
     def predictive(self, outputs: Tensor, log_weights: Tensor | None = None) -> Predictive:
         """Law of new targets for S draws of the outputs, (S, N, O), with weights (S,)."""
         raise NotImplementedError(
             f"{type(self).__name__} can't predict: it needs `predictive(outputs, log_weights)`."
         )
 
+    @derived_from("log_prob")
     def n_noise(self, n_outputs: int) -> int:
         """Standard normals per row that `expected_log_prob` takes: 0 where it integrates.
 
@@ -378,6 +403,7 @@ class Likelihood:
         """
         return 0 if n_outputs == 1 else n_outputs
 
+    @derived_from("log_prob")
     def expected_log_prob(
         self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor
     ) -> ExpectedLogProb:
@@ -388,6 +414,7 @@ class Likelihood:
         """
         return expect_by_autograd(self, mean, variance, y, noise)
 
+    @derived_from("log_prob")
     def approximate_expected_log_prob(
         self, mean: Tensor, variance: Tensor, y: Tensor
     ) -> ExpectedLogProb:
@@ -397,6 +424,7 @@ class Likelihood:
         """
         return self.expected_log_prob(mean, variance, y, mean.new_empty(len(mean), 0))
 
+    @derived_from("log_prob")
     def hessian_root(self, outputs: Tensor, y: Tensor) -> Tensor:
         r"""Columns r_k of a root of ``-d^2 log p / d outputs^2 = sum_k r_k r_k'``, (O, N, O).
 
@@ -433,12 +461,14 @@ class Likelihood:
             root = root + 0.5 * (hessian - hessian.detach()) @ inverse
         return root.movedim(-1, 0)
 
+    @derived_from("log_prob")
     def fit_constant_outputs(
         self, y: npt.NDArray[Any], weight: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.float64] | None:
         """Outputs (O,) that fit the targets best without features; None where unknown."""
         return None
 
+    @derived_from("log_prob")
     def site_likelihood(
         self, n_outputs: int, *, seed: int, learn: bool = True
     ) -> SiteLikelihood | None:
@@ -448,18 +478,16 @@ class Likelihood:
         """
         return ScalarSites(self, learn) if n_outputs == 1 else None
 
+    @derived_from("log_prob")
     def data_term(self, y: Tensor, weight: Tensor, n_outputs: int) -> DataTerm:
         """The log likelihood of targets that stay, as samplers evaluate it."""
         return AutogradTerm(self, y, weight)
 
 
-def _first(namespaces: Sequence[Mapping[str, Any]], name: str) -> Any:
-    return next((members[name] for members in namespaces if name in members), None)
-
-
 class ClassLikelihood(Likelihood):
     """A likelihood of classes by its density: predictions follow from that of every class."""
 
+    @derived_from("log_prob")
     def predictive(self, outputs: Tensor, log_weights: Tensor | None = None) -> CategoricalMixture:
         """Densities of all classes, normalised over them: one a class, two of one output."""
         labels = torch.arange(max(2, outputs.shape[-1]), device=outputs.device)
@@ -511,18 +539,23 @@ class TargetLikelihood(Likelihood):
     def scales_targets(self) -> bool:
         return self._support is constraints.real
 
+    @derived_from("log_prob")
     def n_noise(self, n_outputs: int) -> int:
         return 0 if self.n_outputs_per_target == 1 else n_outputs
 
+    @derived_from("distribution")
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
         return self.distribution(outputs).log_prob(y).sum(-1)  # type: ignore[no-untyped-call]
 
+    @derived_from("distribution")
     def mean(self, outputs: Tensor) -> Tensor:
         return self.distribution(outputs).mean
 
+    @derived_from("distribution")
     def variance(self, outputs: Tensor) -> Tensor:
         return self.distribution(outputs).variance
 
+    @derived_from("distribution")
     def cdf(self, y: Tensor, outputs: Tensor) -> Tensor:
         """P(target <= y), each target by itself, (*B, N, T)."""
         try:
@@ -533,6 +566,7 @@ class TargetLikelihood(Likelihood):
                 "draws need it. Define `cdf(y, outputs)`."
             ) from error
 
+    @derived_from("distribution")
     def sample(self, outputs: Tensor, rng: np.random.Generator) -> Tensor:
         """Draw one value per target, by inverting the cdf."""
         middle = self.mean(outputs).nan_to_num()
@@ -541,5 +575,6 @@ class TargetLikelihood(Likelihood):
         value = invert_cdf(lambda y: self.cdf(y, outputs), uniform.clamp_min(tiny), middle)
         return value.round() if self.is_discrete else value
 
+    @derived_from("log_prob")
     def predictive(self, outputs: Tensor, log_weights: Tensor | None = None) -> Predictive:
         return TargetMixture(self, outputs, log_weights)
