@@ -807,7 +807,11 @@ MUTANTS = [
         "stacking/fit.py",
         "stacking/test_estimators.py",
         ("prior = (score - score.max())", "prior = 0.0 * (score - score.max())"),
-        ("if gap > task.defaults.max_probe_gap", "if gap < 0.0"),
+    ),
+    *planted(
+        "stacking/members/networks.py",
+        "stacking/test_estimators.py",
+        ("p.gap <= max(max_gap, p.gap_error)", "p.gap >= max(max_gap, p.gap_error)"),
     ),
     *planted(
         "distillation/student_training.py",

@@ -1,6 +1,13 @@
-"""Constants behind the default stack."""
+"""Constants behind the default stack, and the plan of its fit."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from skbayes_sym.base.plan import PlannedStage, TableSize
+
+if TYPE_CHECKING:
+    from skbayes_sym.stacking.members.base import Member
 
 
 @dataclass(frozen=True)
@@ -47,3 +54,44 @@ class StackDefaults:
     # Histogram bins of all columns together, with at most 255 per column.
     max_total_bins: int = 8192
     min_bins: int = 32
+
+
+@dataclass(frozen=True)
+class StackSettings:
+    """Settings of the user on which the plan depends.
+
+    Parameters
+    ----------
+    members : mapping of str to Member
+        Unfitted members by name.
+    """
+
+    members: Mapping[str, "Member"]
+
+
+def plan_fit(
+    size: TableSize, settings: StackSettings, defaults: StackDefaults = StackDefaults()
+) -> list[PlannedStage]:
+    """Plan the fit of a stack.
+
+    Parameters
+    ----------
+    size : TableSize
+        Rows, encoded columns and classes of the training data.
+    settings : StackSettings
+        Members of the stack.
+    defaults : StackDefaults
+        Constants of the stack.
+
+    Returns
+    -------
+    list of PlannedStage
+        Cheap members come first, in the order in which the user named them. Expensive members
+        follow, since their rules compare them with the others. The weights are last.
+    """
+    stages = []
+    ordered = sorted(settings.members.items(), key=lambda item: item[1].is_expensive)
+    for name, member in ordered:
+        stages += member.plan(name, size, defaults)
+    weights = PlannedStage("weights", "maximise_leave_one_out_score", runs_after_stop=True)
+    return [*stages, weights]

@@ -344,13 +344,21 @@ class BaseStacking(RowEstimator):
     def _summarize(
         self, data: Training, stack: StackFit, scores: Mapping[str, tuple[float, float]]
     ) -> str:
-        """Describe the table, the members by decreasing weight, and why others are missing."""
-        members = [
-            f"{name} {stack.weights[name]:.0%} ({scores[name][0]:.3g} nats per row left out)"
-            for name in sorted(stack.weights, key=lambda name: -stack.weights[name])
-        ]
+        """Describe the table, and each stage of the plan with its result."""
         table = f"{data.n_rows:,} distinct rows of {self.n_features_in_} columns"
-        return f"{table}: " + "; ".join([", ".join(members), *stack.reasons])
+        if data.labels is not None:
+            table += f", {len(data.labels)} classes"
+
+        def describe(stage: str) -> str:
+            if stage in stack.members:
+                mean, error = scores[stage]
+                score = f"{mean:.3g} +- {error:.1g} nats per held-out row"
+                return f"weight {stack.weights[stage]:.0%}, {score}"
+            if stage == "weights":
+                return "maximise the held-out log density of the mixture"
+            return str(stack.execution.results[stage])
+
+        return f"{table}\n{stack.execution.format(stack.plan, describe)}"
 
     @property
     def estimators_(self) -> dict[str, Any]:
@@ -450,7 +458,7 @@ class PredictiveStackingRegressor(StackingInputMixin, BayesianRegressorMixin, Ba
     x_mean_, x_scale_ : ndarray of shape (n_columns,)
         Mean and standard deviation by which the inputs were standardised, after encoding.
     summary_ : str
-        What was fitted to these data, in one line.
+        Plan of the fit, with the result of each stage or the reason why it was skipped.
     columns_in_ : Columns or None
         Encoding of text, categories and missing values. None if the data had none of these.
     y_mean_, y_scale_ : ndarray of shape (n_targets,)
@@ -610,7 +618,7 @@ class PredictiveStackingClassifier(StackingInputMixin, BayesianClassifierMixin, 
     x_mean_, x_scale_ : ndarray of shape (n_columns,)
         Mean and standard deviation by which the inputs were standardised, after encoding.
     summary_ : str
-        What was fitted to these data, in one line.
+        Plan of the fit, with the result of each stage or the reason why it was skipped.
     columns_in_ : Columns or None
         Encoding of text, categories and missing values. None if the data had none of these.
     classes_ : ndarray of shape (n_classes,)

@@ -1,24 +1,28 @@
 """Fit the members of a stack one after the other and optimise their weights."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import log
+from typing import Any
 
 import numpy as np
 import torch
 from sklearn.exceptions import FitFailedWarning
 
 from skbayes_sym.base.log import log_info
+from skbayes_sym.base.plan import Execution, PlannedStage, Results, TableSize, execute
 from skbayes_sym.base.progress import FitProgress
 from skbayes_sym.base.stacking_weights import stacking_weights
 from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.numerics.runtime import run_parallel
+from skbayes_sym.stacking.defaults import StackSettings, plan_fit
 from skbayes_sym.stacking.members import Member, Networks
-from skbayes_sym.stacking.scoring import ScoredMember, mean_score, try_score_member
-from skbayes_sym.stacking.task import StackTask
+from skbayes_sym.stacking.members.networks import ProbeResult
+from skbayes_sym.stacking.scoring import mean_score, try_score_member
+from skbayes_sym.stacking.task import ScoredMember, StackTask
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,25 +35,29 @@ class StackFit:
         Members that were fitted.
     weights : mapping of str to float
         Stacking weights, with sum 1.
-    reasons : tuple of str
-        Why other members are missing.
+    plan : sequence of PlannedStage
+        Plan of the fit.
+    execution : Execution
+        Outcome of the plan.
     stop_reason : {"tol", "max_seconds", "callback"}
-        Why fitting stopped; "tol" if every member of the plan was fitted.
-    known : frozenset of str
-        Names of members that need no further fit to the same rows: fitted ones, and networks whose
-        probe was far behind.
+        Why fitting stopped; "tol" if the plan was completed.
     """
 
     members: Mapping[str, ScoredMember]
     weights: Mapping[str, float]
-    reasons: tuple[str, ...] = ()
+    plan: Sequence[PlannedStage] = ()
+    execution: Execution = field(default_factory=Execution)
     stop_reason: str = "tol"
-    known: frozenset[str] = frozenset()
 
     @property
     def n_iter(self) -> int:
         """Number of fitted members."""
         return len(self.members)
+
+    @property
+    def known(self) -> set[str]:
+        """Members that need no further fit to the same rows: fitted and skipped ones."""
+        return {*self.members, *self.execution.skipped}
 
 
 def fit_weights(members: Mapping[str, ScoredMember], task: StackTask) -> StackFit:
@@ -73,6 +81,187 @@ def fit_weights(members: Mapping[str, ScoredMember], task: StackTask) -> StackFi
     return StackFit(members, dict(zip(members, weights.tolist(), strict=True)))
 
 
+@dataclass(frozen=True)
+class FailedMember:
+    """Member that couldn't be fitted.
+
+    Parameters
+    ----------
+    error : str
+        Type and message of the exception.
+    """
+
+    error: str
+
+    def __str__(self) -> str:
+        return f"failed ({self.error})"
+
+
+def fit_and_score(
+    members: Mapping[str, Member], task: StackTask, by_folds: bool, settings: Mapping[str, Any]
+) -> ScoredMember | str:
+    """Fit and score a member with the settings of its stage.
+
+    Parameters
+    ----------
+    members : mapping of str to Member
+        Unfitted members by name.
+    task : StackTask
+        Training data.
+    by_folds : bool
+        Whether the member is scored by cross-validation.
+    settings : mapping
+        ``member``, the name, and values of fields of the member.
+
+    Returns
+    -------
+    ScoredMember or str
+        Fitted member, or the error message if the fit failed.
+    """
+    member: Any = members[settings["member"]]
+    fields = {name: value for name, value in settings.items() if name != "member"}
+    if fields:
+        member = replace(member, **fields)
+    return try_score_member(member, task, by_folds)
+
+
+class StackActions:
+    """Actions of a stack's plan, and the members that they have fitted so far.
+
+    Parameters
+    ----------
+    members : mapping of str to Member
+        Unfitted members by name.
+    task : StackTask
+        Training data.
+    progress : FitProgress
+        Progress of the fit.
+    by_folds : bool
+        Whether all members are scored by cross-validation.
+    """
+
+    def __init__(
+        self, members: Mapping[str, Member], task: StackTask, progress: FitProgress, by_folds: bool
+    ) -> None:
+        self._members = members
+        self._task = task
+        self._progress = progress
+        self._by_folds = by_folds
+        self._is_stopped_by_callback = False
+        self._parallel_fits: Iterator[ScoredMember | str] = iter(())
+        self.scored: dict[str, ScoredMember] = {}
+        self.failed: dict[str, FailedMember] = {}
+
+    def execute(self, plan: Sequence[PlannedStage], n_jobs: int | None) -> Execution:
+        """Run a plan; the stages with the action "fit_member" run in parallel processes."""
+        jobs = [
+            partial(fit_and_score, self._members, self._task, self._by_folds, stage.settings)
+            for stage in plan
+            if stage.action == "fit_member"
+        ]
+        actions: dict[str, Callable[..., Any]] = {
+            "fit_member": self._fit_member,
+            "probe_networks": self._probe_networks,
+            "refit_networks": self._refit_networks,
+            "fit_networks": self._fit_networks,
+            "maximise_leave_one_out_score": self._fit_weights,
+        }
+        with closing(run_parallel(jobs, n_jobs)) as fits:
+            self._parallel_fits = fits
+            return execute(plan, actions, self._should_stop)
+
+    @property
+    def stop_reason(self) -> str:
+        """Why fitting stopped."""
+        if self._is_stopped_by_callback:
+            return "callback"
+        if time.monotonic() > self._task.deadline:
+            return "max_seconds"
+        return "tol"
+
+    def _should_stop(self) -> bool:
+        """Whether a callback stopped the fit, or time is up and there is a member."""
+        has_no_time = bool(self.scored) and time.monotonic() > self._task.deadline
+        return self._is_stopped_by_callback or has_no_time
+
+    def _fit_member(
+        self, _results: Results, member: str, **_settings: Any
+    ) -> ScoredMember | FailedMember:
+        """Collect the next of the members that are fitted in parallel."""
+        return self._collect(member, next(self._parallel_fits))
+
+    def _fit_networks(
+        self, results: Results, member: str, held_out: str = "", **settings: Any
+    ) -> ScoredMember | FailedMember:
+        """Fit networks; ``held_out`` is the name of the stage in which they were refitted."""
+        settings["member"] = member
+        if held_out in results:
+            settings["held_out"] = results[held_out].held_out
+        outcome = fit_and_score(self._members, self._task, self._by_folds, settings)
+        return self._collect(member, outcome)
+
+    def _collect(self, name: str, outcome: ScoredMember | str) -> ScoredMember | FailedMember:
+        """Keep a fitted member, or warn about one that failed."""
+        if isinstance(outcome, str):
+            self.failed[name] = FailedMember(outcome)
+            warn_user(f"member {name!r} failed and is left out: {outcome}", FitFailedWarning)
+            return self.failed[name]
+        self.scored[name] = outcome
+        mean, error = mean_score(outcome.log_density, self._task)
+        log_info("%s: %.4g +- %.2g nats per held-out row, scaled", name, mean, error)
+        self._is_stopped_by_callback = self._progress.end_block()
+        return outcome
+
+    def _best_member(self) -> tuple[ScoredMember, float]:
+        """Member with the highest mean score, and this score."""
+        scores = {
+            name: mean_score(member.log_density, self._task)[0]
+            for name, member in self.scored.items()
+        }
+        best = max(scores, key=lambda name: scores[name])
+        return self.scored[best], scores[best]
+
+    def _probe_networks(
+        self, _results: Results, member: str, n_modes: int, width: int
+    ) -> ProbeResult:
+        """Compare the leave-one-out score of few modes with the best other member."""
+        networks = self._members[member]
+        assert isinstance(networks, Networks)
+        _, best_score = self._best_member()
+        if self._task.is_count:
+            # Probabilities are densities per count, but probes are scored in scaled units.
+            best_score = best_score + log(self._task.target_scaling[1])
+        try:
+            return ProbeResult(best_score - networks.score_probe(self._task, width, n_modes))
+        except (ArithmeticError, RuntimeError, ValueError):
+            # The fit of the networks raises the error again, and reports it.
+            return ProbeResult(-np.inf)
+
+    def _refit_networks(
+        self, _results: Results, member: str, n_modes: int, width: int
+    ) -> ProbeResult:
+        """Compare networks that were fitted without the first fold with the best other member."""
+        networks = self._members[member]
+        assert isinstance(networks, Networks)
+        params = {"n_modes": n_modes, "n_members": 0, "hidden_layer_sizes": (width,)}
+        try:
+            held_out = networks.score_refit(self._task, params)
+        except (ArithmeticError, RuntimeError, ValueError):
+            # The fit of the networks raises the error again, and reports it.
+            return ProbeResult(-np.inf)
+        best, _ = self._best_member()
+        difference = best.log_density[held_out.index] - held_out.log_density
+        gap, gap_error = mean_score(difference, self._task.take(held_out.index))
+        return ProbeResult(gap, gap_error, held_out)
+
+    def _fit_weights(self, _results: Results) -> StackFit:
+        """Optimise the weights of the members."""
+        if not self.scored:
+            errors = "; ".join(f"{name}: {member.error}" for name, member in self.failed.items())
+            raise ValueError(f"no member of the stack could be fitted. {errors}")
+        return fit_weights(self.scored, self._task)
+
+
 def fit_stack(
     members: Mapping[str, Member],
     task: StackTask,
@@ -81,7 +270,7 @@ def fit_stack(
     by_folds: bool,
     n_jobs: int | None,
 ) -> StackFit:
-    """Fit cheap members first, then networks, unless their probe is far behind.
+    """Plan the fit of a stack and execute the plan.
 
     Parameters
     ----------
@@ -99,81 +288,41 @@ def fit_stack(
     Returns
     -------
     StackFit
-        Fitted members and their weights.
+        Fitted members, their weights and the executed plan.
 
     Raises
     ------
     ValueError
         If no member could be fitted.
     """
-    progress.begin(len(members), lambda: fit_weights(judged, task))
-    judged: dict[str, ScoredMember] = {}
-    reasons: list[str] = []
-    failed: dict[str, str] = {}
-    outrun: list[str] = []
-    stop = False
-    late = [name for name, member in members.items() if isinstance(member, Networks)]
-    early = [name for name in members if name not in late]
-    jobs = [partial(try_score_member, members[name], task, by_folds) for name in early]
-    with closing(run_parallel(jobs, n_jobs)) as fits:
-        for name in [*early, *late]:
-            if stop or (judged and time.monotonic() > task.deadline):
-                break
-            member = members[name]
-            behind = _behind(member, judged, task)
-            if behind is not None:
-                outrun.append(name)
-                reasons.append(
-                    f"{name} began {behind:.2f} nats per row behind and weren't finished"
-                )
-                continue
-            answer = next(fits) if name in early else try_score_member(member, task, by_folds)
-            if isinstance(answer, str):
-                failed[name] = answer
-                warn_user(f"member {name!r} failed and is left out: {answer}", FitFailedWarning)
-                continue
-            judged[name] = answer
-            mean, error = mean_score(answer.log_density, task)
-            log_info("%s: %.4g +- %.2g nats per left-out row, scaled", name, mean, error)
-            stop = progress.end_block()
-    if not judged:
-        told = "; ".join(f"{name}: {error}" for name, error in failed.items())
-        raise ValueError(f"no member of the stack could be fitted. {told}")
-    reasons += [f"{name} failed" for name in failed]
-    missing = [n for n in members if n not in {*judged, *failed, *outrun}]
-    is_late = time.monotonic() > task.deadline
-    if is_late and not stop and missing:
-        reasons += [f"no time was left for {name}" for name in missing]
+    size = TableSize(
+        n_rows=len(task),
+        n_columns=max(1, task.rows.x.shape[1]),
+        n_classes=task.n_classes,
+        total_weight=float(task.weight.sum()),
+    )
+    plan = plan_fit(size, StackSettings(members), task.defaults)
+    actions = StackActions(members, task, progress, by_folds)
+
+    def current_fit() -> StackFit:
+        """Stack of the members that were fitted before an interrupt."""
+        execution = Execution(dict(actions.scored))
+        return replace(fit_weights(actions.scored, task), plan=plan, execution=execution)
+
+    progress.begin(len(members), current_fit)
+    execution = actions.execute(plan, n_jobs)
+
+    # Name the members for which there was no time.
+    stop_reason = actions.stop_reason
+    missing = [name for name in execution.unreached if name in members]
+    if stop_reason == "max_seconds" and missing:
         warn_user(
             f"max_seconds left no time for {', '.join(missing)}, which the stack doesn't have. "
             "Raise max_seconds, or name fewer estimators."
         )
-    known = frozenset([*judged, *outrun])
-    stack = replace(fit_weights(judged, task), reasons=tuple(reasons), known=known)
-    if stop or is_late:
-        stack = replace(stack, stop_reason="callback" if stop else "max_seconds")
+
+    stack = replace(
+        execution.results["weights"], plan=plan, execution=execution, stop_reason=stop_reason
+    )
     progress.end(stack)
     return stack
-
-
-def _behind(member: Member, judged: Mapping[str, ScoredMember], task: StackTask) -> float | None:
-    if not judged or not isinstance(member, Networks) or member.previous is not None:
-        return None
-    scores = {name: mean_score(m.log_density, task)[0] for name, m in judged.items()}
-    best = max(scores, key=lambda name: scores[name])
-    try:
-        if not task.n_classes:
-            # Counts have probabilities, which are densities per count: probes have scaled units.
-            unit = log(task.target_scaling[1]) if task.is_count else 0.0
-            enough = scores[best] + unit - task.defaults.max_probe_gap
-            gap = scores[best] + unit - member.probe(task, enough)
-        elif not task.folds or (begun := member.refit_before_fit(task)) is None:
-            return None
-        else:
-            test, density = begun
-            away = judged[best].log_density[test] - density
-            gap, error = mean_score(away, task.take(test))
-            gap = gap if gap > error else 0.0
-    except (ArithmeticError, RuntimeError, ValueError):
-        return None  # the fit itself says what is wrong
-    return gap if gap > task.defaults.max_probe_gap else None

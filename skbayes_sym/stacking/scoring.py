@@ -3,7 +3,7 @@
 from contextlib import nullcontext
 from dataclasses import replace
 from math import exp
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from skbayes_sym.stacking.predictors import (
     CountsPredictor,
     MemberPredictor,
 )
-from skbayes_sym.stacking.task import MemberFit, StackTask
+from skbayes_sym.stacking.task import MemberFit, ScoredMember, StackTask
 
 # Smallest mean squared residual of point predictions, in scaled units.
 _MIN_SQUARE = 1e-12
@@ -32,14 +32,6 @@ _MIN_SQUARE = 1e-12
 
 class CountMemberError(Exception):
     """A member predicts counts, so that all members have to be scored as counts."""
-
-
-class ScoredMember(NamedTuple):
-    """Fitted member with its leave-one-out scores."""
-
-    predictor: Any
-    log_density: Array  # of the training rows, (N,), nats
-    prior_rows: float = 1.0  # in the prior of the stacking weights, if it is the best member
 
 
 def mean_score(density: Array, task: StackTask) -> tuple[float, float]:

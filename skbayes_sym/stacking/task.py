@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -160,3 +160,11 @@ class MemberFit:
     optimism: float = 0.0
     used_folds: bool = False
     prior_rows: float = 1.0
+
+
+class ScoredMember(NamedTuple):
+    """Fitted member with its leave-one-out scores."""
+
+    predictor: Any
+    log_density: Array  # of the training rows, (N,), nats
+    prior_rows: float = 1.0  # in the prior of the stacking weights, if it is the best member

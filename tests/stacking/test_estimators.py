@@ -1,8 +1,8 @@
 """Stacks: their members, weights and left-out rows against others' arithmetic, and what fails."""
 
 import pickle
-from dataclasses import replace
-from types import SimpleNamespace
+import re
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -31,12 +31,14 @@ from skbayes_sym import (
     PredictiveStackingRegressor,
     predictive,
 )
+from skbayes_sym.base.plan import PlannedStage, TableSize, execute
 from skbayes_sym.stacking.defaults import StackDefaults
 from skbayes_sym.stacking.fit import fit_weights
 from skbayes_sym.stacking.members import MEMBERS, Networks
 from skbayes_sym.stacking.members.boosting import Boosting
-from skbayes_sym.stacking.scoring import ScoredMember, rounding_std, score_member
-from skbayes_sym.stacking.task import RowBlock, StackTask
+from skbayes_sym.stacking.members.networks import HeldOutScore, ProbeResult
+from skbayes_sym.stacking.scoring import rounding_std, score_member
+from skbayes_sym.stacking.task import RowBlock, ScoredMember, StackTask
 
 X, Y = (a[:120] for a in load_diabetes(return_X_y=True))
 FLOWERS, SPECIES = (
@@ -156,8 +158,8 @@ def test_trees_as_arrays_predict_labels_as_scikit_learn_does(
 
 def test_many_columns_share_the_bins_of_boosting():
     for n_columns, bins in ((30, 255), (128, 64), (900, 32)):
-        task = task_of(np.zeros((6, n_columns)), np.arange(6.0))
-        assert Boosting()._fit_model(task, 3, slice(None)).max_bins == bins
+        settings = Boosting().choose_settings(TableSize(60, n_columns), StackDefaults())
+        assert settings["max_bins"] == bins
 
 
 def test_leaves_hold_means_and_mean_squares():
@@ -197,7 +199,7 @@ def test_members_of_anyone_are_pooled_and_one_that_fails_is_named():
         stack.fit(X, Y)
     assert list(stack.weights_) == ["ridge", "process", "points", "ours"]
     assert isinstance(stack.estimators_["points"], LinearRegression)
-    assert "unlucky failed" in stack.summary_
+    assert "unlucky: failed (ArithmeticError: out of luck)" in stack.summary_
     with pytest.warns(FitFailedWarning), pytest.raises(ValueError, match=r"no member .* unlucky: "):
         clone(stack).set_params(estimators=[("unlucky", Fails())]).fit(X, Y)
 
@@ -271,20 +273,22 @@ def test_groups_stay_together_and_folds_that_miss_rows_are_refused():
             clone(stack).set_params(cv=cv).fit(X, Y)
 
 
-class Slow(Networks):
-    """Networks whose two modes score as told."""
+@dataclass(frozen=True, eq=False)
+class SlowNetworks(Networks):
+    """Networks whose probes and refits have a known score."""
 
-    def __init__(self, score):
-        self.score, self.is_fitted = score, False
+    score: float = 0.0
+    fits: list = field(default_factory=list)
 
-    def probe(self, task, required_score):
+    def score_probe(self, task, width, n_modes):
         return self.score
 
-    def refit_before_fit(self, task):
-        return (test := task.folds[0][1]), np.full(len(test), self.score)
+    def score_refit(self, task, params):
+        test = task.folds[0][1]
+        return HeldOutScore(test, np.full(len(test), self.score))
 
     def fit(self, task):
-        self.is_fitted = True
+        self.fits.append(task)
         return MEMBERS["linear"]().fit(task)
 
 
@@ -329,47 +333,49 @@ def test_a_process_of_numbers_is_worth_four_rows(task, share):
 @pytest.mark.parametrize(("score", "is_fitted"), [(-9.0, False), (9.0, True)])
 def test_networks_that_begin_far_behind_are_not_finished(score, is_fitted, kind, monkeypatch):
     """By left-out rows of two modes, or of labels by a refit."""
-    slow = Slow(score)
+    slow = SlowNetworks(score=score)
     monkeypatch.setitem(MEMBERS, "networks", lambda: slow)
     members = [("trees", "trees"), ("networks", "networks")]
     rows = (X, Y) if kind is PredictiveStackingRegressor else (FLOWERS, SPECIES)
     stack = kind(members, random_state=0).fit(*rows)
-    assert slow.is_fitted is is_fitted
+    assert bool(slow.fits) is is_fitted
     assert ("networks" in stack.weights_) is is_fitted
-    assert ("weren't finished" in stack.summary_) is not is_fitted
+    is_skipped = re.search(r"^networks .*: skipped because the probes", stack.summary_, re.M)
+    assert bool(is_skipped) is not is_fitted
 
 
-def test_the_usual_width_is_asked_where_few_units_are_near(monkeypatch):
-    """Or where rows are many."""
-    asked = []
+@pytest.mark.parametrize(
+    ("n_rows", "gap", "n_probes"), [(100, 0.0, 1), (100, 0.15, 2), (100, 0.3, 1), (120, 9.0, 2)]
+)
+def test_the_usual_width_is_probed_if_narrow_networks_are_near(n_rows, gap, n_probes):
+    """It is also probed if there are many rows."""
+    plan = Networks().plan("n", TableSize(n_rows, 10), StackDefaults())
+    widths = []
 
-    def fitted(self, task, settings):
-        asked.append(settings["hidden_layer_sizes"])
-        return SimpleNamespace(leave_one_out_log_density=np.zeros(len(task)))
+    def probe(_results, width, **_settings):
+        widths.append(width)
+        return ProbeResult(gap)
 
-    monkeypatch.setattr(Networks, "_fit_model", fitted)
-    few, race = NUMBERS.take(np.arange(100)), StackDefaults().max_probe_gap
-    for task, required_score, n in (
-        (few, 0.0, 1),
-        (few, race, 2),
-        (few, 2 * race, 1),
-        (NUMBERS, 9.0, 2),
-    ):
-        asked.clear()
-        assert Networks().probe(task, required_score) == 0.0
-        assert asked == [3, 20][:n]
+    actions = {"probe_networks": probe, "fit_networks": lambda *_, **__: None}
+    other = PlannedStage("other", "fit_other")
+    actions["fit_other"] = lambda _: ScoredMember(None, np.zeros(n_rows))
+    execution = execute([other, *plan], actions)
+    assert widths == [3, 20][:n_probes]
+    assert ("n" in execution.results) is (gap <= 0.1)
 
 
 def test_boosting_that_divides_no_leaf_makes_one_round():
     """Nineteen rows, where a leaf has ten: the mean, as of all rounds."""
     task = task_of(SCALED[0][:19], SCALED[1][:19])
-    fit = MEMBERS["boosting"]().fit(task)
+    settings = Boosting().choose_settings(TableSize(19, 10, total_weight=19.0), StackDefaults())
+    fit = Boosting(**settings).fit(task)
     assert len(fit.predictor.trees.roots) == 1
     mean = np.array([SCALED[1][:19][train].mean() for train, test in task.folds for _ in test])
     where = np.concatenate([test for _, test in task.folds])
     np.testing.assert_allclose(fit.leave_one_out.loc[0, where, 0], mean)
-    light = replace(NUMBERS, weight=0.01 * NUMBERS.weight)  # 120 rows, however little they weigh
-    assert len(MEMBERS["boosting"]().fit(light).predictor.trees.roots) > 1
+    # Rows count, however small their weight is.
+    light = Boosting().choose_settings(TableSize(120, 10, total_weight=1.2), StackDefaults())
+    assert light["max_rounds"] == 150
 
 
 def test_no_member_is_begun_when_time_is_up():
@@ -378,7 +384,7 @@ def test_no_member_is_begun_when_time_is_up():
         stack.fit(X, Y)
     assert list(stack.weights_) == ["line"]
     assert stack.stop_reason_ == "max_seconds"
-    assert "no time was left for trees" in stack.summary_
+    assert re.search(r"^trees .*: not reached before", stack.summary_, re.M)
 
 
 def test_a_warm_start_fits_members_that_are_new_or_changed():
@@ -464,11 +470,11 @@ def test_networks_of_more_weights_than_rows_are_judged_by_a_refit():
     task = task_of(x, y)
     model = Networks()._fit_model(task, {"hidden_layer_sizes": 8, "n_modes": 2, "n_members": 0})
     assert model.network_.layout.n_params > 60
-    test, refit = Networks()._score_refit(task, Networks()._refit_params(task, model))
-    assert len(test) == 12
-    assert refit.shape == (12,)
+    held_out = Networks().score_refit(task, Networks()._refit_params(task, model))
+    assert len(held_out.index) == 12
+    assert held_out.log_density.shape == (12,)
     members = Networks()._fit_model(task, {"n_modes": 0, "n_members": 2})  # without modes
-    assert Networks()._score_refit(task, Networks()._refit_params(task, members))[1].shape == (12,)
+    assert len(Networks().score_refit(task, Networks()._refit_params(task, members)).index) == 12
 
 
 @pytest.mark.long

@@ -20,8 +20,8 @@ from skbayes_sym.stacking.defaults import StackDefaults
 from skbayes_sym.stacking.fit import fit_weights
 from skbayes_sym.stacking.members import MEMBERS, Member
 from skbayes_sym.stacking.predictors import UserPredictor
-from skbayes_sym.stacking.scoring import ScoredMember, score_member
-from skbayes_sym.stacking.task import MemberFit, RowBlock, StackTask
+from skbayes_sym.stacking.scoring import score_member
+from skbayes_sym.stacking.task import MemberFit, RowBlock, ScoredMember, StackTask
 
 RNG = np.random.default_rng(0)
 FLOWERS, SPECIES = (a[RNG.permutation(150)[:60]] for a in load_iris(return_X_y=True))

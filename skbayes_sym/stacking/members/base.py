@@ -1,21 +1,52 @@
 """Interface of the models that a stack can contain."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from skbayes_sym.base.plan import PlannedStage, TableSize
+from skbayes_sym.stacking.defaults import StackDefaults
 from skbayes_sym.stacking.task import MemberFit, StackTask
 
 
 class Member:
     """Model that a stack can contain.
 
+    A member is a dataclass if it has settings. The plan of the stack sets its fields.
+
     Attributes
     ----------
     reads_original_rows : bool
         Whether the fitted predictor receives rows as the user passed them. Other predictors receive
         encoded and standardised rows.
+    is_expensive : bool
+        Whether the member is planned after all others and fitted on its own, not in parallel.
     """
 
     reads_original_rows: ClassVar[bool] = False
+    is_expensive: ClassVar[bool] = False
+
+    def choose_settings(self, _size: TableSize, _defaults: StackDefaults) -> dict[str, Any]:
+        """Choose values of the fields by the size of the table."""
+        return {}
+
+    def plan(self, name: str, size: TableSize, defaults: StackDefaults) -> list[PlannedStage]:
+        """Plan the stages in which the member is fitted.
+
+        Parameters
+        ----------
+        name : str
+            Name of the member, and of the stage in which it is fitted.
+        size : TableSize
+            Size of the training data.
+        defaults : StackDefaults
+            Constants of the stack.
+
+        Returns
+        -------
+        list of PlannedStage
+            By default a single stage.
+        """
+        settings = {"member": name, **self.choose_settings(size, defaults)}
+        return [PlannedStage(name, "fit_member", settings)]
 
     def fit(self, task: StackTask) -> MemberFit:
         """Fit the model to all rows of the task."""

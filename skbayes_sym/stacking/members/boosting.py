@@ -1,13 +1,16 @@
 """Histogram gradient boosting as a member of a stack."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from skbayes_sym.base.plan import TableSize
 from skbayes_sym.base.rows import Array
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.numerics.runtime import filters_lock
+from skbayes_sym.stacking.defaults import StackDefaults
 from skbayes_sym.stacking.members.base import Member
 from skbayes_sym.stacking.predictors import Trees, TreesPredictor, join_trees
 from skbayes_sym.stacking.task import MemberFit, StackTask
@@ -16,16 +19,44 @@ from skbayes_sym.stacking.task import MemberFit, StackTask
 _MIN_PROBABILITY = 1e-9
 
 
+@dataclass(frozen=True)
 class Boosting(Member):
-    """Histogram gradient boosting whose number of rounds is chosen by cross-validation."""
+    """Histogram gradient boosting whose number of rounds is chosen by cross-validation.
+
+    Parameters
+    ----------
+    max_rounds : int, default=150
+        Largest number of rounds that cross-validation considers.
+    max_bins : int, default=255
+        Number of histogram bins per column.
+    """
+
+    max_rounds: int = StackDefaults.max_rounds
+    max_bins: int = 255
+
+    def choose_settings(self, size: TableSize, defaults: StackDefaults) -> dict[str, Any]:
+        n_bins = min(255, defaults.max_total_bins // size.n_columns)
+        max_bins = max(defaults.min_bins, n_bins)
+
+        # Without two leaves of the smallest size every tree is constant. scikit-learn counts the
+        # rows of a leaf, not their weight.
+        total_weight = size.total_weight or 0.0
+        if max(size.n_rows, total_weight) < 2 * defaults.min_leaf_rows:
+            return {"max_rounds": 1, "max_bins": max_bins}
+        if not size.n_classes:
+            return {"max_rounds": defaults.max_rounds, "max_bins": max_bins}
+        trees_per_round = size.n_classes if size.n_classes > 2 else 1
+        affordable = defaults.max_classification_trees // trees_per_round
+        max_rounds = min(defaults.max_classification_rounds, affordable)
+        max_rounds = max(defaults.min_classification_rounds, max_rounds)
+        return {"max_rounds": max_rounds, "max_bins": max_bins}
 
     def fit(self, task: StackTask) -> MemberFit:
         _, y, weight = task.arrays
         n_classes = task.n_classes
-        max_rounds = self._max_rounds(task)
 
         # Choose the number of rounds with the lowest held-out loss.
-        held_out = self._predict_folds(task, max_rounds)
+        held_out = self._predict_folds(task)
         if n_classes:
             loss = -np.log(held_out[:, np.arange(len(y)), y]) @ weight
             held_out = np.log(held_out)
@@ -45,30 +76,16 @@ class Boosting(Member):
         distribution = NormalMixture(leave_one_out.unsqueeze(0), 0.0 * unit, unit)
         return MemberFit(predictor, distribution, is_point_prediction=True, used_folds=True)
 
-    def _max_rounds(self, task: StackTask) -> int:
-        """Largest number of rounds that cross-validation considers."""
-        defaults = task.defaults
-        # Without two leaves of the smallest size every tree is constant. scikit-learn counts the
-        # rows of a leaf, not their weight.
-        if max(len(task), float(task.weight.sum())) < 2 * defaults.min_leaf_rows:
-            return 1
-        if not task.n_classes:
-            return defaults.max_rounds
-        trees_per_round = task.n_classes if task.n_classes > 2 else 1
-        affordable = defaults.max_classification_trees // trees_per_round
-        max_rounds = min(defaults.max_classification_rounds, affordable)
-        return max(defaults.min_classification_rounds, max_rounds)
-
-    def _predict_folds(self, task: StackTask, max_rounds: int) -> Array:
+    def _predict_folds(self, task: StackTask) -> Array:
         """Predict the held-out rows of all folds after each round.
 
         Returns means (max_rounds, N, 1), or class probabilities (max_rounds, N, K).
         """
         x, y, _ = task.arrays
         n_classes = task.n_classes
-        held_out = np.zeros((max_rounds, len(y), max(n_classes, 1)))
+        held_out = np.zeros((self.max_rounds, len(y), max(n_classes, 1)))
         for train, test in task.folds:
-            model = self._fit_model(task, max_rounds, train)
+            model = self._fit_model(task, self.max_rounds, train)
             predict_stages = model.staged_predict_proba if n_classes else model.staged_predict
             with filters_lock:
                 stages = list(predict_stages(x[test]))
@@ -94,13 +111,12 @@ class Boosting(Member):
         model_class = (
             HistGradientBoostingClassifier if task.n_classes else HistGradientBoostingRegressor
         )
-        n_bins = min(255, defaults.max_total_bins // task.rows.x.shape[1])
         model = model_class(
             max_iter=n_rounds,
             learning_rate=defaults.learning_rate,
             max_leaf_nodes=defaults.max_leaf_nodes,
             min_samples_leaf=defaults.min_leaf_rows,
-            max_bins=max(defaults.min_bins, n_bins),
+            max_bins=self.max_bins,
             early_stopping=False,
             random_state=task.seed % 2**32,
         )

@@ -9,22 +9,24 @@ the evidence times log-normal priors on some hundred rows. The posterior is cond
 thousand rows. Several targets share all hyperparameters.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import log, pi
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from skbayes_sym.base.plan import TableSize
 from skbayes_sym.base.predictor import BasePredictor
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.numerics.linalg import cholesky, try_cholesky
 from skbayes_sym.numerics.optimise import lbfgs
 from skbayes_sym.numerics.random import float64_normal, generator_from
+from skbayes_sym.stacking.defaults import StackDefaults
 from skbayes_sym.stacking.members.base import Member
 from skbayes_sym.stacking.task import MemberFit, StackTask
 
@@ -337,11 +339,23 @@ def fit_gaussian_process(
     return process, NormalMixture(loc, variance, distribution.noise_variance)
 
 
+@dataclass(frozen=True)
 class GaussianProcessMember(Member):
-    """Gaussian process, which regresses on one-hot labels for classification."""
+    """Gaussian process, which regresses on one-hot labels for classification.
+
+    Parameters
+    ----------
+    max_rows : int, default=2000
+        Number of rows on which the posterior is conditioned.
+    """
+
+    max_rows: int = GaussianProcessDefaults.max_rows
+
+    def choose_settings(self, _size: TableSize, _defaults: StackDefaults) -> dict[str, Any]:
+        return {"max_rows": GaussianProcessDefaults().max_rows}
 
     def fit(self, task: StackTask) -> MemberFit:
-        defaults = GaussianProcessDefaults()
+        defaults = replace(GaussianProcessDefaults(), max_rows=self.max_rows)
         if task.n_classes:
             one_hot = torch.nn.functional.one_hot(task.y, task.n_classes).to(task.rows.x)
             data = task.data._replace(y=one_hot)

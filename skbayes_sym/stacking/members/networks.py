@@ -1,27 +1,104 @@
 """Bayesian neural networks as a member of a stack."""
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from sklearn import config_context
 
+from skbayes_sym.base.plan import PlannedStage, Results, Rule, TableSize
 from skbayes_sym.base.progress import fit_deadline
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.warnings import collect_warnings
 from skbayes_sym.bayesian_mlp.estimators import BayesianMLPClassifier, BayesianMLPRegressor
 from skbayes_sym.laplace.defaults import GaussNewtonDefaults
 from skbayes_sym.models.networks.mlp import MLP, TANH
+from skbayes_sym.stacking.defaults import StackDefaults
 from skbayes_sym.stacking.members.base import Member
 from skbayes_sym.stacking.predictors import CountsPredictor, EstimatorPredictor
-from skbayes_sym.stacking.task import MemberFit, StackTask
-
-HeldOut = tuple[Array, Array]  # indices of held-out rows, and their log densities
+from skbayes_sym.stacking.task import MemberFit, ScoredMember, StackTask
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
+class HeldOutScore:
+    """Log densities of networks that were fitted without these rows.
+
+    Parameters
+    ----------
+    index : ndarray of shape (n_test,)
+        Indices of the held-out rows.
+    log_density : ndarray of shape (n_test,)
+        Log densities in nats.
+    """
+
+    index: Array
+    log_density: Array
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """Comparison of networks with the best other member.
+
+    Parameters
+    ----------
+    gap : float
+        Nats per row by which the networks score below the best other member.
+    gap_error : float, default=0.0
+        Standard error of the gap; 0 for leave-one-out scores of all rows.
+    held_out : HeldOutScore, optional
+        Scores of the held-out fold, if networks were refitted.
+    """
+
+    gap: float
+    gap_error: float = 0.0
+    held_out: HeldOutScore | None = None
+
+    def __str__(self) -> str:
+        if self.gap == -np.inf:
+            return "no score"
+        direction = "below" if self.gap >= 0.0 else "above"
+        return f"{abs(self.gap):.2g} nats per row {direction} the best other member"
+
+
+def probe_is_behind(stage: str, max_gap: float) -> Rule:
+    """Rule of a wider probe: the narrower one in ``stage`` is more than ``max_gap`` behind."""
+    return Rule(
+        lambda results: stage not in results or results[stage].gap > max_gap,
+        f"narrower networks score at most {max_gap:g} nats per row below the best other member",
+    )
+
+
+def probe_is_near(stage: str, max_gap: float) -> Rule:
+    """Rule of a wider probe on few rows: the narrower one is at most ``max_gap`` behind."""
+    return Rule(
+        lambda results: stage not in results or results[stage].gap <= max_gap,
+        f"narrower networks score more than {max_gap:g} nats per row below the best other member",
+    )
+
+
+def networks_are_competitive(stages: Sequence[str], max_gap: float) -> Rule:
+    """Rule of the networks: one of the probes is at most ``max_gap`` behind, or its error."""
+
+    def holds(results: Results) -> bool:
+        probes = [results[stage] for stage in stages if stage in results]
+        return not probes or any(p.gap <= max(max_gap, p.gap_error) for p in probes)
+
+    reason = f"the probes score more than {max_gap:g} nats per row below the best other member"
+    return Rule(holds, reason)
+
+
+def has_other_member() -> Rule:
+    """Rule of a probe: there is a member with which it can be compared."""
+    return Rule(
+        lambda results: any(isinstance(result, ScoredMember) for result in results.values()),
+        "no other member was fitted",
+    )
+
+
+@dataclass(frozen=True, eq=False)
 class Networks(Member):
     """`BayesianMLPRegressor` or `BayesianMLPClassifier`, with approximate leave-one-out scores.
 
@@ -29,10 +106,87 @@ class Networks(Member):
     ----------
     previous : BayesianMLPRegressor, optional
         Mixture that was fitted to nearly the same rows, from whose modes the fit continues.
+    held_out : HeldOutScore, optional
+        Scores of a refit without the first fold. By default the networks are refitted if these
+        scores are needed.
+    max_weights_per_row : float, default=0.5
+        Leave-one-out scores of networks with more weights per row are corrected by the scores of
+        the refit.
     """
 
+    is_expensive: ClassVar[bool] = True
+
     previous: Any = None
-    _refit: HeldOut | None = None  # result of `refit_before_fit`
+    held_out: HeldOutScore | None = None
+    max_weights_per_row: float = StackDefaults.max_weights_per_row
+
+    def plan(self, name: str, size: TableSize, defaults: StackDefaults) -> list[PlannedStage]:
+        """Plan cheap probes, which have to be competitive with the other members, and the fit."""
+        settings: dict[str, Any] = {"max_weights_per_row": defaults.max_weights_per_row}
+        if self.previous is not None:
+            return [PlannedStage(name, "fit_networks", {"member": name, **settings})]
+        if size.n_classes:
+            probes = self._plan_refit(name, size, defaults)
+            if probes:
+                settings["held_out"] = probes[0].name
+        else:
+            probes = self._plan_probes(name, size, defaults)
+        stages = [probe.name for probe in probes]
+        rules = [networks_are_competitive(stages, defaults.max_probe_gap)] if probes else []
+        fit = PlannedStage(name, "fit_networks", {"member": name, **settings}, rules)
+        return [*probes, fit]
+
+    def _plan_probes(
+        self, name: str, size: TableSize, defaults: StackDefaults
+    ) -> list[PlannedStage]:
+        """Plan leave-one-out scores of two modes: first few units, then the usual width."""
+        mixture = GaussNewtonDefaults()
+        narrow = mixture.widths[0]
+        wide = mixture.choose_regression_width(size.n_rows, size.n_columns, 1)
+        narrow_name = f"probe of {name}, {narrow} units"
+        rules = [has_other_member(), probe_is_behind(narrow_name, defaults.max_probe_gap)]
+        if size.n_rows <= defaults.max_rows_narrow_probe:
+            rules.append(probe_is_near(narrow_name, 2.0 * defaults.max_probe_gap))
+        settings = {"member": name, "n_modes": defaults.n_probe_modes}
+        return [
+            PlannedStage(
+                narrow_name, "probe_networks", {**settings, "width": narrow}, [has_other_member()]
+            ),
+            PlannedStage(
+                f"probe of {name}, {wide} units",
+                "probe_networks",
+                {**settings, "width": wide},
+                rules,
+            ),
+        ]
+
+    def _plan_refit(
+        self, name: str, size: TableSize, defaults: StackDefaults
+    ) -> list[PlannedStage]:
+        """Plan a refit of classification networks without a fold, if their fit needs it anyway.
+
+        On six tables with class probabilities that settle, another probe took a third of the time
+        again and stopped nothing.
+        """
+        mixture = GaussNewtonDefaults()
+        max_modes = BayesianMLPClassifier().n_modes
+        n_outputs = size.n_classes if size.n_classes > 2 else 1
+        width = mixture.choose_classification_width(
+            size.n_rows, size.n_columns, n_outputs, max_modes
+        )
+        network = MLP(size.n_columns, (width,), n_outputs, TANH)
+        n_modes, _ = mixture.affordable_classification_modes(max_modes, size.n_rows, network)
+        if not n_modes:
+            return []
+        if network.layout.n_params <= defaults.max_weights_per_row * size.n_rows:
+            return []
+        settings = {
+            "member": name,
+            "n_modes": min(defaults.n_probe_modes, n_modes),
+            "width": width,
+        }
+        title = f"refit of {name} without a fold"
+        return [PlannedStage(title, "refit_networks", settings, [has_other_member()])]
 
     def fit(self, task: StackTask) -> MemberFit:
         model = self._fit_model(task, {}, self.previous)
@@ -40,117 +194,56 @@ class Networks(Member):
         if not task.folds:
             return MemberFit(predictor, is_calibrated=True)
 
-        # Without leave-one-out scores, and for counts, the held-out rows of one fold are scored.
+        # Without leave-one-out scores, and for counts, the rows of one fold are scored.
         density = model.leave_one_out_log_density
         if density is None or task.is_count:
             density = np.full(len(task), np.nan)
-            test, refit_density = self._refit or self._score_refit(
-                task, self._refit_params(task, model)
-            )
-            density[test] = refit_density
+            held_out = self.held_out or self.score_refit(task, self._refit_params(task, model))
+            density[held_out.index] = held_out.log_density
 
         # Leave-one-out scores are too optimistic with many weights. The refit measures by how much.
         optimism = 0.0
         n_weights = model.network_.layout.n_params
-        has_many_weights = n_weights > task.defaults.max_weights_per_row * len(task)
+        has_many_weights = n_weights > self.max_weights_per_row * len(task)
         if has_many_weights and np.isfinite(density).all():
-            test, refit_density = self._refit or self._score_refit(
-                task, self._refit_params(task, model)
-            )
-            optimism = max(0.0, float(np.average(density[test] - refit_density)))
+            held_out = self.held_out or self.score_refit(task, self._refit_params(task, model))
+            excess = density[held_out.index] - held_out.log_density
+            optimism = max(0.0, float(np.average(excess)))
         return MemberFit(predictor, torch.as_tensor(density), is_calibrated=True, optimism=optimism)
 
-    def probe(self, task: StackTask, required_score: float) -> float:
-        """Score networks of two modes by leave-one-out, first narrow ones, then the usual width.
+    def score_probe(self, task: StackTask, width: int, n_modes: int) -> float:
+        """Leave-one-out score of modes with ``width`` units, in nats per row.
 
-        Parameters
-        ----------
-        task : StackTask
-            Training data.
-        required_score : float
-            Score in nats per row that networks need. The usual width is tried only if narrow
-            networks miss it, and not if there are few rows and narrow networks are far behind.
-
-        Returns
-        -------
-        float
-            Highest leave-one-out score in nats per row. Infinity if no row was left out.
+        It is infinite if there are too many rows for leave-one-out.
         """
-        mixture_defaults = GaussNewtonDefaults()
-        defaults = task.defaults
-        best_score = -np.inf
-        usual_width = mixture_defaults.choose_regression_width(len(task), task.rows.x.shape[1], 1)
-        for width in (mixture_defaults.widths[0], usual_width):
-            score = self.score_width(task, width)
-            best_score = max(best_score, score)
-            is_far_behind = best_score < required_score - defaults.max_probe_gap
-            has_few_rows = len(task) <= defaults.max_rows_narrow_probe
-            if best_score >= required_score or (has_few_rows and is_far_behind):
-                break
-        return best_score
-
-    def score_width(self, task: StackTask, width: int) -> float:
-        """Leave-one-out score of two modes with ``width`` units, in nats per row."""
-        n_modes = task.defaults.n_probe_modes
         params = {"hidden_layer_sizes": width, "n_modes": n_modes, "n_members": 0}
         density = self._fit_model(task, params).leave_one_out_log_density
         if density is None:
-            return np.inf  # too many rows for leave-one-out
+            return np.inf
         return float(np.average(density, weights=task.weight.numpy()))
 
-    def refit_before_fit(self, task: StackTask) -> HeldOut | None:
-        """Refit classification networks without a fold if their fit will need it anyway.
-
-        Parameters
-        ----------
-        task : StackTask
-            Training data.
-
-        Returns
-        -------
-        (ndarray of shape (n_test,), ndarray of shape (n_test,)) or None
-            Indices and log densities of the held-out rows. None if no refit is needed.
-        """
-        x = task.rows.x
-        mixture_defaults = GaussNewtonDefaults()
-        n_modes = BayesianMLPClassifier().n_modes
-        n_outputs = task.n_classes if task.n_classes > 2 else 1
-        width = mixture_defaults.choose_classification_width(len(x), x.shape[1], n_outputs, n_modes)
-        network = MLP(x.shape[1], (width,), n_outputs, TANH)
-        n_affordable, _ = mixture_defaults.affordable_classification_modes(n_modes, len(x), network)
-        has_many_weights = network.layout.n_params > task.defaults.max_weights_per_row * len(x)
-        if n_affordable and has_many_weights:
-            self._refit = self._score_refit(task, self._probe_params(task, network, n_affordable))
-        return self._refit
-
-    def _probe_params(self, task: StackTask, network: MLP, n_modes: int) -> dict[str, Any]:
-        """Parameters of networks of the same width with at most two modes and no members."""
-        return {
-            "n_modes": min(task.defaults.n_probe_modes, n_modes),
-            "n_members": 0,
-            "hidden_layer_sizes": network.hidden_layer_sizes,
-        }
-
     def _refit_params(self, task: StackTask, model: Any) -> dict[str, Any]:
-        """Parameters of a refit of ``model``, with no more modes than it has."""
+        """Parameters of a refit of ``model`` without members and with at most two of its modes."""
         n_restarts = model.multiplicity_modes_
         if n_restarts is None:
             return {}
-        return self._probe_params(task, model.network_, int(n_restarts.sum()))
+        return {
+            "n_modes": min(task.defaults.n_probe_modes, int(n_restarts.sum())),
+            "n_members": 0,
+            "hidden_layer_sizes": model.network_.hidden_layer_sizes,
+        }
 
-    def _score_refit(self, task: StackTask, params: dict[str, Any]) -> HeldOut:
-        """Refit networks without the first fold and score its rows.
-
-        Returns the indices of the held-out rows and their log densities.
-        """
+    def score_refit(self, task: StackTask, params: dict[str, Any]) -> HeldOutScore:
+        """Refit networks without the first fold and score its rows."""
         train, test = task.folds[0]
         predictor = EstimatorPredictor(self._fit_model(task.take(train), params))
         x_test = task.rows.x[test]
         if task.is_count:
             counts = CountsPredictor(predictor, *task.target_scaling)
-            return test, counts.distribution(x_test).log_prob(task.y[test]).numpy()
+            log_probability = counts.distribution(x_test).log_prob(task.y[test])
+            return HeldOutScore(test, log_probability.numpy())
         y_test = task.targets[test] if task.n_classes else task.y[test].numpy()
-        return test, predictor.log_density(x_test, y_test).numpy()
+        return HeldOutScore(test, predictor.log_density(x_test, y_test).numpy())
 
     def _fit_model(self, task: StackTask, params: dict[str, Any], previous: Any = None) -> Any:
         """Fit a mixture of networks to the encoded rows.

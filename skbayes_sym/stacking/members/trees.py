@@ -1,12 +1,15 @@
 """Extremely randomised trees as a member of a stack."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from skbayes_sym.base.plan import TableSize
 from skbayes_sym.numerics.runtime import filters_lock
+from skbayes_sym.stacking.defaults import StackDefaults
 from skbayes_sym.stacking.members.base import Member
 from skbayes_sym.stacking.predictors import Trees, TreesPredictor, join_trees
 from skbayes_sym.stacking.task import MemberFit, StackTask
@@ -17,8 +20,20 @@ _MIN_VARIANCE = 1e-12
 _ROWS_PER_BLOCK = 1000
 
 
+@dataclass(frozen=True)
 class ExtraTrees(Member):
-    """Extremely randomised trees (Geurts et al. 2006) with out-of-bag predictions."""
+    """Extremely randomised trees (Geurts et al. 2006) with out-of-bag predictions.
+
+    Parameters
+    ----------
+    n_trees : int, default=200
+        Number of trees.
+    """
+
+    n_trees: int = StackDefaults.n_trees
+
+    def choose_settings(self, _size: TableSize, defaults: StackDefaults) -> dict[str, Any]:
+        return {"n_trees": defaults.n_trees}
 
     def fit(self, task: StackTask) -> MemberFit:
         _, y, weight = task.arrays
@@ -36,7 +51,7 @@ class ExtraTrees(Member):
 
         if task.n_classes:
             counts = np.bincount(y, weight, task.n_classes) + 0.5
-            smoothing = 0.5 / task.defaults.n_trees
+            smoothing = 0.5 / self.n_trees
             predictor = TreesPredictor(trees, 0.0, counts / counts.sum(), smoothing)
             return MemberFit(predictor, predictor.combine(out_of_bag))
 
@@ -53,7 +68,7 @@ class ExtraTrees(Member):
         x, y, weight = task.arrays
         forest_class = ExtraTreesClassifier if task.n_classes else ExtraTreesRegressor
         seed = task.seed % 2**32
-        forest = forest_class(task.defaults.n_trees, bootstrap=True, random_state=seed)
+        forest = forest_class(self.n_trees, bootstrap=True, random_state=seed)
         with filters_lock:
             return forest.fit(x, y, weight)
 

@@ -1,0 +1,84 @@
+"""Plans of default fits: stages and rules, and the plans that the user guide prints."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from skbayes_sym.base.plan import PlannedStage, Rule, TableSize, execute, format_plan, never
+from skbayes_sym.stacking.defaults import StackSettings
+from skbayes_sym.stacking.defaults import plan_fit as plan_stack
+from skbayes_sym.stacking.members import MEMBERS
+
+PAGE = Path(__file__).parents[2] / "docs/user_guide/auto.rst"
+
+ACTIONS = {
+    "add": lambda results, number: sum(results.values()) + number,
+    "count": lambda results: len(results),
+}
+
+
+def test_stages_run_in_order_unless_a_rule_is_broken():
+    is_small = Rule(lambda results: results["first"] < 10, "the first number is large")
+    plan = [
+        PlannedStage("first", "add", {"number": 20}),
+        PlannedStage("second", "add", {"number": 1}, [is_small]),
+        PlannedStage("third", "add", {"number": 1}, [never("it is too expensive")]),
+        PlannedStage("fourth", "add", {"number": 2}),
+    ]
+    execution = execute(plan, ACTIONS)
+    assert execution.results == {"first": 20, "fourth": 22}
+    assert execution.skipped == {
+        "second": "the first number is large",
+        "third": "it is too expensive",
+    }
+    assert execution.unreached == []
+    text = execution.format(plan, lambda name: f"result {execution.results[name]}")
+    assert text.split("\n") == [
+        "first (number=20): result 20",
+        "second (number=1): skipped because the first number is large",
+        "third (number=1): skipped because it is too expensive",
+        "fourth (number=2): result 22",
+    ]
+    assert format_plan(plan[:2]).split("\n") == [
+        "first: add(number=20)",
+        "second: add(number=1)",
+        "    skipped if the first number is large",
+    ]
+
+
+def test_a_stopped_plan_runs_only_its_last_stage():
+    plan = [
+        PlannedStage("first", "add", {"number": 1}),
+        PlannedStage("second", "add", {"number": 1}),
+        PlannedStage("last", "count", runs_after_stop=True),
+    ]
+    answers = iter([False, True])
+    execution = execute(plan, ACTIONS, lambda: next(answers))
+    assert execution.results == {"first": 1, "last": 1}
+    assert execution.unreached == ["second"]
+
+
+def plan_by_caption(caption):
+    """Plan to which the caption of a block in the user guide belongs."""
+    n_rows = int(re.search(r"([\d,]+) rows", caption)[1].replace(",", ""))
+    classes = re.search(r"(\d+) classes", caption)
+    size = TableSize(
+        n_rows, 10, n_classes=int(classes[1]) if classes else 0, total_weight=float(n_rows)
+    )
+    members = {name: make_member() for name, make_member in MEMBERS.items()}
+    return plan_stack(size, StackSettings(members))
+
+
+BLOCKS = re.findall(r":caption: (Plan of .*)\n\n((?:   .*\n)+)", PAGE.read_text(encoding="utf-8"))
+
+
+def test_the_user_guide_prints_plans_of_three_sizes():
+    sizes = {re.search(r"([\d,]+) rows", caption)[1] for caption, _ in BLOCKS}
+    assert sizes == {"100", "1,000", "10,000"}
+
+
+@pytest.mark.parametrize(("caption", "block"), BLOCKS, ids=[caption for caption, _ in BLOCKS])
+def test_plans_in_the_user_guide_are_those_of_the_code(caption, block):
+    printed = re.sub(r"(?m)^   ", "", block).rstrip("\n")
+    assert printed == format_plan(plan_by_caption(caption))
