@@ -346,8 +346,8 @@ class BaseStacking(RowEstimator):
     ) -> str:
         """Describe the table, and each stage of the plan with its result."""
         table = f"{data.n_rows:,} distinct rows of {self.n_features_in_} columns"
-        if data.labels is not None:
-            table += f", {len(data.labels)} classes"
+        if data.class_labels is not None:
+            table += f", {len(data.class_labels)} classes"
 
         def describe(stage: str) -> str:
             if stage in stack.members:
