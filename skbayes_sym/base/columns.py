@@ -501,7 +501,7 @@ class TabularInputMixin:
             self._booleans_in_ = np.flatnonzero([kind == "boolean" for kind in kinds])
         return inputs, targets
 
-    def _check_inputs(self, X: Any) -> Any:
+    def check_inputs(self, X: Any) -> Any:
         """Validate and encode inputs of predictions by a fitted model.
 
         Returns an array, or `OpenRows` if some rows have unknown levels.
@@ -513,7 +513,7 @@ class TabularInputMixin:
             if not (isinstance(X, np.ndarray) and X.dtype.kind in "fiub"):
                 table = read_table(X)
             if table is None or table.is_numeric:
-                numbers: Array = super()._check_inputs(X)  # type: ignore[misc]
+                numbers: Array = super().check_inputs(X)  # type: ignore[misc]
                 is_missing = np.isnan(numbers)
                 if is_missing.any():
                     filled = np.where(is_missing, self._medians_in_, numbers)
@@ -526,9 +526,9 @@ class TabularInputMixin:
             table = read_table(X)
         if table is None:
             # scikit-learn's checks raise an error that tells what is wrong with X.
-            super()._check_inputs(X)  # type: ignore[misc]
+            super().check_inputs(X)  # type: ignore[misc]
             raise ValueError("X must be a table with two axes.")
-        encoding = self._column_encoding().encode_with_alternatives(table)
+        encoding = self.column_encoding().encode_with_alternatives(table)
         if not encoding.is_open.any():
             return self._join_raw_rows(encoding.values, X)
 
@@ -543,7 +543,7 @@ class TabularInputMixin:
             open_index,
         )
 
-    def _column_encoding(self) -> Columns:
+    def column_encoding(self) -> Columns:
         """Return the encoding of the columns, also for a table of numbers."""
         if self.columns_in_ is not None:
             return self.columns_in_

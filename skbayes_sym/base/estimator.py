@@ -391,7 +391,7 @@ class RowEstimator(BayesianEstimator):
         ValueError
             If ``y`` has another length than ``X``, or a result is NaN.
         """
-        X = self._check_inputs(X)
+        X = self.check_inputs(X)
         if y is not None and len(y) != len(X):
             raise ValueError(f"X has {len(X)} rows and y {len(y)}: they must match.")
         blocks = []
@@ -415,7 +415,7 @@ class RowEstimator(BayesianEstimator):
             yield x, slice(start, start + len(x))
             start += len(x)
 
-    def _check_inputs(self, X: Any) -> Array:
+    def check_inputs(self, X: Any) -> Array:
         """Validate inputs of predictions by a fitted model."""
         check_is_fitted(self)
         if self._params_at_fit_ is not None:

@@ -435,7 +435,7 @@ class BayesianRegressorMixin(RegressorMixin):
         -------
         ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_targets, n_samples)
         """
-        X = self._check_inputs(X)
+        X = self.check_inputs(X)
         n = check_count("n_samples", n_samples)
         n_targets = len(self.y_scale_)
         require_memory([draws_allocation(n, len(X), n_targets)], _HOST, task=task)
@@ -451,7 +451,7 @@ class BayesianRegressorMixin(RegressorMixin):
 
     def _mean_and_covariance(self, X: Any) -> tuple[Array, Array]:
         """Return the mean (N, T) and the joint covariance (N, N, T) of new targets."""
-        inputs = self._check_inputs(X)
+        inputs = self.check_inputs(X)
         parts = [covariance_allocation(len(inputs), len(self.y_scale_))]
         require_memory(parts, _HOST, task="return_cov=True")
         with prediction_environment():

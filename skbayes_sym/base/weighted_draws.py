@@ -136,7 +136,7 @@ class DrawsClassifier(BayesianClassifierMixin, WeightedDraws):
         return likelihood
 
     def log_likelihood_samples(self, X: Any, y: Any) -> Array:
-        codes, known = self._encode_observed_classes(y, len(self._check_inputs(X)))
+        codes, known = self._encode_observed_classes(y, len(self.check_inputs(X)))
         (values,) = self.evaluate_functional(
             X, lambda distribution, y: [distribution.log_prob_per_draw(y).T], codes,
             distribution=lambda x: self._draws_predictor(x).distribution(x),

@@ -50,7 +50,7 @@ def teacher_columns(model: BaseEstimator, X: Any) -> TeacherColumns:
     names = fitted_attribute(model, "_column_names_in_") if names is None else names
     names = column_names(X) if names is None else [str(name) for name in names]
     if isinstance(model, TabularInputMixin):
-        kinds = [column.kind for column in model._column_encoding().columns]
+        kinds = [column.kind for column in model.column_encoding().columns]
     else:
         named = zip(table.columns, table.names, table.declared, strict=True)
         kinds = [column_kind(*column) for column in named]

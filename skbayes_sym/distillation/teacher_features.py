@@ -78,7 +78,7 @@ def _units(model: BaseEstimator, rows: Any, columns: Array) -> _Units | None:
     inner, prepare = fitted_model(model)
     if not isinstance(inner, RowEstimator):
         return None
-    checked = inner._check_inputs(prepare(rows))
+    checked = inner.check_inputs(prepare(rows))
     if isinstance(checked, OpenRows):  # rows with unknown levels have no inputs of their own
         columns = columns[checked.known_index]
         checked = checked.known
