@@ -24,13 +24,15 @@ settings = {
 }  # fmt: skip
 reg = MCMCRegressor((1,), **settings).fit(x[:, None].astype(np.float32), y)
 modes = reg.modes_
-names = [f"mode {k}: {mode.n_explorers} chains" for k, mode in enumerate(modes)]
-n_chains = sum(mode.n_explorers for mode in modes)
+names = [f"mode {k}: {mode.n_initial_chains} chains" for k, mode in enumerate(modes)]
+n_chains = sum(mode.n_initial_chains for mode in modes)
 figure, (shares, evidences) = plt.subplots(
     1, 2, sharey=True, figsize=(8, 2.5), layout="constrained"
 )
 shares.barh(names, [mode.weight for mode in modes], alpha=0.6, label="mass")
-shares.plot([mode.n_explorers / n_chains for mode in modes], names, "o", label="share of chains")
+shares.plot(
+    [mode.n_initial_chains / n_chains for mode in modes], names, "o", label="share of chains"
+)
 shares.set_xlabel("share of the posterior")
 shares.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
 shares.invert_yaxis()  # the heaviest on top

@@ -128,7 +128,7 @@ FITS: dict[str, FitCase] = {
         sk.MCMCRegressor(
             (1,), prior=1.0, sampler=sk.Chains(sk.HMC(max_leapfrog=8), init="prior", n_warmup=20),
             n_chains=3, n_draws=10, random_state=0,
-            remove_symmetries=sk.ModeWeights("evidence", effort=0.0),
+            remove_symmetries=sk.ModeWeights("evidence", budget=0.0),
         ),
         X, NUMBERS,
     ),

@@ -884,13 +884,15 @@ MUTANTS = [
         ('("fifth", 5, 10.0 * tol)', '("fifth", 10, 10.0 * tol)'),
     ),
     *planted(
-        "mcmc/chains.py", "", ("self._unread[move // thin]", "self._unread[move // thin - 1]")
+        "mcmc/chains.py",
+        "",
+        ("self._pending[move // thin]", "self._pending[move // thin - 1]"),
     ),
     *planted(
         "mcmc/within_mode.py",
         "",
         ("warm.complete and _boundary_loss", "_boundary_loss"),
-        ("allowance.left -= allowance.move_cost", "allowance.move_cost"),
+        ("budget.remaining -= budget.move_cost", "budget.move_cost"),
     ),
     *planted(
         "factorization/vi.py",
@@ -970,10 +972,10 @@ MUTANTS = [
     *planted(
         "mcmc/mode_weights.py",
         "mcmc/test_modes.py",
-        ("return ledger, rest - ledger.left", "return ledger, rest"),
-        ("max(0.5 * rest, rest - asked)", "rest"),
+        ("return budget, left - budget.remaining", "return budget, left"),
+        ("max(0.5 * left, left - requested)", "left"),
     ),
-    Mutant("mcmc/mode_evidence.py", ">= LONG)", ">= 1)"),
+    Mutant("mcmc/mode_evidence.py", "keepdim=True) >= MIN_CHAIN_LENGTH", "keepdim=True) >= 1"),
     *planted("mcmc/fit.py", "mcmc/test_estimators.py", ("thinning=sampler.thinning", "thinning=1")),
     Mutant("laplace/starting_points.py", "[1].count(1) <=", "[1].count(1) >="),
     *planted(

@@ -33,7 +33,7 @@ ANYTHING = [
 
 # Constructors and their arguments that take a number, a flag or an array.
 CONSTRUCTORS = [
-    (sk.HMC, "path_length jitter max_leapfrog least_step", {}),
+    (sk.HMC, "path_length jitter max_leapfrog min_step_factor", {}),
     (sk.Annealing, "n_adam n_hot n_settle energy_error", {}),
     (ARD, "shape output_variance", {}),
     (LayerScales, "shape output_variance", {}),

@@ -14,7 +14,7 @@ from torch import Tensor
 from skbayes_sym.base.log_density import NetworkPosterior
 from skbayes_sym.mcmc.annealing import (
     KroneckerAdaptation,
-    Motion,
+    MicrocanonicalState,
     microcanonical_move,
 )
 from skbayes_sym.mcmc.kernels import (
@@ -59,9 +59,9 @@ class Wide(SingleThread):
         identity = DiagonalPreconditioner(torch.ones_like(position))
         self.adaptation = KroneckerAdaptation(self.posterior)
         self.identity, self.moments = identity, RunningMoments.empty(position)
-        self.kronecker = self.adaptation.fit(identity, self.moments, position=position)
+        self.kronecker = self.adaptation.fit(identity, self.moments, position)
         self.state = initial_state(position, self.posterior)
-        self.motion = Motion.start(position, self.posterior, self.generator)
+        self.start = MicrocanonicalState.start(position, self.posterior, self.generator)
         self.time_trajectory(n_chains)  # scratch and factors are made once
 
     def time_gradient(self, n_chains: int) -> None:
@@ -69,7 +69,7 @@ class Wide(SingleThread):
 
     def time_microcanonical_step(self, n_chains: int) -> None:
         microcanonical_move(
-            self.motion, self.posterior, step_size=self.size, preconditioner=self.identity,
+            self.start, self.posterior, step_size=self.size, preconditioner=self.identity,
             generator=self.generator,
         )  # fmt: skip
 
@@ -79,7 +79,7 @@ class Wide(SingleThread):
 
     def time_curvature(self, n_chains: int) -> None:
         position = self.state.position
-        self.adaptation.fit(self.identity, self.moments, position=position).to_position(position)
+        self.adaptation.fit(self.identity, self.moments, position).to_position(position)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.base.log_density import NetworkPosterior
-from skbayes_sym.mcmc.bridge import Integrand, bridge_evidence, fundamental_domain_of_mode
+from skbayes_sym.mcmc.bridge import Integrand, bridge_evidence, fit_fundamental_domain
 from skbayes_sym.mcmc.chains import Block, Sampler, sample_chains, start_blocks
 from skbayes_sym.mcmc.kernels import HMC
 from skbayes_sym.mcmc.mode_evidence import align_draws
@@ -118,6 +118,6 @@ class Evidence(SingleThread):
 def _domain(posterior: NetworkPosterior, position: Tensor) -> FundamentalDomain:
     """Around draws of the prior: as tight as any."""
     group, generator = posterior.network.symmetry(), torch.Generator().manual_seed(0)
-    return fundamental_domain_of_mode(
+    return fit_fundamental_domain(
         align_draws(position.cpu().double(), group, generator=generator), group
     )

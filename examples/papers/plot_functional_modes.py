@@ -49,7 +49,7 @@ one, two = (
 
 print("units   log p(y), nats     modes: chains of 64 (mass)")
 for reg in (one, two):
-    modes = ", ".join(f"{m.n_explorers} ({m.weight:.2f})" for m in reg.modes_)
+    modes = ", ".join(f"{m.n_initial_chains} ({m.weight:.2f})" for m in reg.modes_)
     print(
         f"{reg.hidden_layer_sizes[0]:5}   "
         f"{reg.log_evidence_:7.2f} +- {reg.log_evidence_std_error_:.2f}   {modes}"
@@ -83,7 +83,7 @@ def show_functions(axes: plt.Axes, reg: MCMCRegressor, draws: np.ndarray, colour
 
 figure, (plane, *panels) = plt.subplots(1, 4, figsize=(8, 2.5), layout="constrained")
 for mode, axes, colour in zip(one.modes_, panels, (BLUE, ORANGE), strict=False):
-    draws = one.samples_[mode.members]
+    draws = one.samples_[mode.chains]
     plane.plot(draws[..., 0], draws[..., 1], ".", color=colour, ms=2, mew=0)
     show_functions(axes, one, draws[:, -1], colour)
     axes.set_title(f"mass {mode.weight:.2f}", color=colour)

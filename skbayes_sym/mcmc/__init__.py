@@ -4,10 +4,12 @@ Estimators
 
 * `estimators`: `MCMCRegressor` and `MCMCClassifier`
 * `samplers`: objects for the ``sampler`` and ``remove_symmetries`` parameters
-* `fit`: a fit: initialise, sample, weight the modes, draw
-* `config`: constants behind "auto", seeds, chains and blocks
-* `initialization`: starting points of chains, their metric and first draws
-* `mode_weights`: convergence diagnostics, evidence of each mode, further chains
+* `fit`: a fit: run chains, weight their modes, summarise the draws
+* `config`: settings of one fit and the constants behind "auto"
+* `initialization`: starting points of chains
+* `draws`: the initial chains and their draws
+* `mode_weights`: weights of modes by evidence, and chains restarted in them
+* `diagnostics`: convergence diagnostics and warnings
 
 Samplers
 
@@ -15,11 +17,11 @@ Samplers
 * `warmup`: adaptation of step sizes and scales
 * `chains`: blocks of chains that can run in any process
 * `chain_count`: number of chains that find every mode
-* `annealing`: starting points and preconditioners of large networks
+* `annealing`: burn-in and preconditioner of large networks
 
 Modes
 
-* `mode_evidence`: find modes in draws, and their weights
+* `mode_evidence`: modes found in draws, and their evidence
 * `bridge`: evidence of a mode by bridge sampling modulo the symmetry
 * `within_mode`: further draws of modes with uncertain evidence
 """

@@ -1,4 +1,4 @@
-"""How many independent chains find every mode: the coupon collector's problem."""
+"""Number of independent chains that find every mode: the coupon collector's problem."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -13,8 +13,11 @@ from skbayes_sym.numerics.arguments import check_arrays
 
 Probabilities = npt.NDArray[np.float64]
 
-_MAX_TERMS = 1 << 20  # of the inclusion-exclusion sum: 20 modes that all differ
-_ROUNDING = 1e-12  # relative: 0.75 must not fail for 0.7499999999999999
+# Maximum number of terms of the inclusion-exclusion sum: 20 modes with different probabilities.
+_MAX_TERMS = 1 << 20
+
+# Relative tolerance, so that 0.75 doesn't fail for 0.7499999999999999.
+_ROUNDING = 1e-12
 
 
 def n_chains_required(
@@ -22,22 +25,14 @@ def n_chains_required(
 ) -> int:
     """Smallest number of independent chains that together visit every mode.
 
-    With ``pi_j`` the probability that a chain ends in mode ``j`` and G the number of chains until
-    all modes were seen, n chains suffice with probability
-
-        P(G <= n) = sum over sets J of modes of (-1)^|J| (1 - Pi_J)^n,   Pi_J = sum_{j in J} pi_j.
-
-    Beyond 20 different probabilities (more if many are equal) the sum has too many terms: then the
-    smallest n with ``sum_j (1 - pi_j)^n <= 1 - probability``, at 0.99 at most ``0.0051 / min_j pi_j
-    + 1`` more.
-
     Parameters
     ----------
     mode_probabilities : array-like of shape (n_modes,)
-        Positive, summing to 1 (to 1e-5). They are assumed, not estimated: a mode left out isn't
-        waited for, and these are basins of the chains' starts, not posterior weights.
+        Probability that a chain ends in each mode; positive, with sum 1 (up to 1e-5). These are
+        assumptions about the basins of the starting points and not posterior weights. A mode that
+        is missing here isn't waited for.
     probability : float in (0, 1), default=0.99
-        Wanted for having visited every mode.
+        Probability of visiting every mode.
 
     Returns
     -------
@@ -51,9 +46,18 @@ def n_chains_required(
 
     Notes
     -----
-    O(2^n_modes) a trial, vectorised, with equal modes taken together, and a bisection up to the
-    union bound. The bound of the paper, ``E[G] / (1 - probability)`` by Markov's inequality, is 23
-    times as large in the example.
+    With ``pi_j`` the probability that a chain ends in mode ``j`` and G the number of chains until
+    all modes were seen, n chains suffice with probability
+
+        P(G <= n) = sum over sets J of modes of (-1)^|J| (1 - Pi_J)^n,   Pi_J = sum_{j in J} pi_j.
+
+    Beyond 20 different probabilities (more if many are equal) the sum has too many terms. The
+    result is then the smallest n with ``sum_j (1 - pi_j)^n <= 1 - probability``, which at 0.99 is
+    larger by at most ``0.0051 / min_j pi_j + 1``.
+
+    An evaluation of the sum takes O(2^n_modes). Equal modes are taken together, and the smallest n
+    is found by bisection below the union bound. The bound of the paper, ``E[G] / (1 -
+    probability)`` by Markov's inequality, is 23 times as large in the example.
 
     References
     ----------
@@ -84,29 +88,32 @@ def n_chains_required(
     pi = pi / total
     if not isinstance(probability, Real) or not 0.0 < probability < 1.0:
         raise ValueError(f"probability must lie strictly between 0 and 1, got {probability!r}.")
-    return max(len(pi), _exact(pi, 1.0 - float(probability)))
+    return max(len(pi), _find_n_chains(pi, 1.0 - float(probability)))
 
 
 @np.errstate(divide="ignore")
-def _exact(pi: Probabilities, allowed: float) -> int:
-    """Chains that miss a mode with a probability of at most ``allowed``."""
-    log_missed = np.log1p(-pi)
-    enough = allowed * (1.0 + _ROUNDING)
-    last = ceil(log(allowed / len(pi)) / log_missed.max()) if len(pi) > 1 else 1
+def _find_n_chains(pi: Probabilities, max_failure: float) -> int:
+    """Smallest number of chains that miss a mode with probability at most ``max_failure``."""
+    log_miss = np.log1p(-pi)
+    tolerance = max_failure * (1.0 + _ROUNDING)
+    upper_bound = ceil(log(max_failure / len(pi)) / log_miss.max()) if len(pi) > 1 else 1
 
-    def first(fails: Callable[[int], float], high: int) -> int:
-        """Smallest n in [1, high] where a falling probability of failure is low enough."""
-        return 1 + bisect_left(range(1, high), True, key=lambda n: fails(n) <= enough)
+    def find_smallest(failure: Callable[[int], float], high: int) -> int:
+        """Smallest n in [1, high] at which the decreasing ``failure`` probability is tolerable."""
+        return 1 + bisect_left(range(1, high), True, key=lambda n: failure(n) <= tolerance)
 
-    union = first(lambda n: float(np.exp(n * log_missed).sum()), last)
+    # The union bound.
+    n_chains = find_smallest(lambda n: float(np.exp(n * log_miss).sum()), upper_bound)
     values, counts = np.unique(pi, return_counts=True)
     if np.prod(counts + 1.0) > _MAX_TERMS:
-        return union
+        return n_chains
+
+    # Inclusion and exclusion over the number of modes of each probability.
     mass = np.zeros(1)
-    sign = np.ones(1)
+    coefficient = np.ones(1)
     for value, count in zip(values, counts, strict=True):
-        chosen = np.arange(count + 1)
-        mass = (mass[:, None] + value * chosen).ravel()
-        sign = (sign[:, None] * (-1.0) ** chosen * comb(count, chosen)).ravel()
-    log_rest = np.log1p(-np.minimum(mass[1:], 1.0))  # the empty set is P = 1 itself
-    return first(lambda n: float(-sign[1:] @ np.exp(n * log_rest)), union)
+        n_modes = np.arange(count + 1)
+        mass = (mass[:, None] + value * n_modes).ravel()
+        coefficient = (coefficient[:, None] * (-1.0) ** n_modes * comb(count, n_modes)).ravel()
+    log_rest = np.log1p(-np.minimum(mass[1:], 1.0))  # the empty set contributes 1
+    return find_smallest(lambda n: float(-coefficient[1:] @ np.exp(n * log_rest)), n_chains)

@@ -1,4 +1,4 @@
-"""Decisions before the first move of a sampled fit: the posterior, seeds, chains and blocks."""
+"""Settings of one fit by Markov chain Monte Carlo, and the constants behind "auto"."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,155 +15,216 @@ from skbayes_sym.mcmc.bridge import MIN_DRAWS_PER_DIM
 from skbayes_sym.mcmc.chains import Block
 from skbayes_sym.mcmc.kernels import Kernel
 from skbayes_sym.mcmc.samplers import ModeWeights
-from skbayes_sym.mcmc.within_mode import Allowance
+from skbayes_sym.mcmc.within_mode import ComputeBudget
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.numerics.random import spawn_seeds
 
 
 @dataclass(frozen=True)
 class SamplingDefaults:
-    """Policy of `MCMCRegressor` and `MCMCClassifier`."""
+    """Constants behind the defaults of `MCMCRegressor` and `MCMCClassifier`."""
 
-    # n_chains="auto": three modes, the rarest in the reach of 8 % of starts (Wiese et al. 2023).
-    auto_modes: tuple[float, ...] = (0.57, 0.35, 0.08)
-    auto_probability: float = 0.99
+    # n_chains="auto" assumes three modes. The rarest one attracts 8 % of the starting points
+    # (Wiese et al. 2023).
+    mode_probabilities: tuple[float, ...] = (0.57, 0.35, 0.08)
+    coverage_probability: float = 0.99
 
-    n_draws: int = 50  # n_draws=None
+    n_draws: int = 50  # draws per chain for n_draws=None
 
-    # init="auto" starts at modes up to so many weights, where finding them takes up to so many
-    # multiplications, some twenty seconds of one core; of classes fewer modes, as they are found
-    # one after the other. Chains from the prior don't arrive at what the data say beyond 200.
-    mode_weights: int = 500
-    mode_work: float = 1e12
-    mode_steps: int = 100
-    mode_gradients: int = 40  # of a move, at most
-    modes: int = 16
-    label_modes: int = 4
-    many_weights: int = 200
-    least_noise: float = 0.3  # at a start, of the targets' spread: tighter noise is a steep wall
+    # init="auto" starts chains at Laplace modes if the network has at most this many weights and
+    # finding the modes takes at most this many multiplications, about twenty seconds of one core.
+    # Classification starts from fewer modes, because they are found one after the other. Chains
+    # that start from the prior don't reach the posterior's bulk beyond 200 weights.
+    laplace_max_weights: int = 500
+    laplace_max_work: float = 1e12
+    gauss_newton_steps: int = 100  # steps per search for a mode
+    max_gradients_per_move: int = 40
+    regression_modes: int = 16
+    classification_modes: int = 4
+    ensemble_min_weights: int = 200
+    min_initial_noise: float = 0.3  # relative to the targets' spread; the density is steep below
 
-    # Chains of a block: on small problems a call costs the same for 64 chains as for 256; on others
-    # blocks are what several processes share. Of networks of hundreds of weights a gradient of four
-    # chains is arithmetic already. The size depends on the problem alone.
-    small_bytes: int = 4096
-    small_block: int = 256
+    # Number of chains per block. On small problems a call takes the same time for 64 chains as for
+    # 256. On larger ones the blocks are distributed over the processes. In networks of hundreds of
+    # weights, arithmetic dominates the gradient of four chains already. The block size depends on
+    # the problem alone.
+    small_activation_bytes: int = 4096
+    small_problem_block: int = 256
     block: int = 64
-    wide_block: int = 4
+    annealed_block: int = 4
 
-    # Annealed chains come to places narrower than those their steps were tuned in: on concrete data
-    # to some where steps tuned for .8 are accepted at .3 to .6. So steps are shorter, and below .65
-    # a chain warms up again.
-    wide_acceptance: float = 0.9
-    least_accepted: float = 0.65
+    # Annealed chains reach regions that are narrower than those in which their step sizes were
+    # tuned. On the concrete data, step sizes tuned for an acceptance of 0.8 are accepted at 0.3 to
+    # 0.6 in some of them. Annealed chains are therefore tuned for a higher acceptance, and a chain
+    # below the minimum acceptance is warmed up again.
+    annealed_acceptance: float = 0.9
+    min_acceptance: float = 0.65
 
-    # Draws of an exploring chain that are weighed by evidence (only the bridge uses them), and
-    # draws a parameter, of all chains together, from which ModeWeights("auto") is "evidence": as
-    # many as bridge six modes. With fewer most have none, and finding that out is not free.
-    explored: int = 50
-    worth_weighing: int = 30
+    # Draws per initial chain that are used to estimate the evidence, and draws per parameter, over
+    # all chains together, from which ModeWeights("auto") estimates it. That many draws suffice to
+    # bridge six modes. With fewer, most modes have no estimate, and trying costs time.
+    max_evidence_draws: int = 50
+    min_draws_per_parameter: int = 30
 
-    # Chains restarted in their mode: moves are cheap there, so draws are spaced; step sizes need 30
-    # moves. Then chains that make more draws in a mode whose evidence is poorly known, draws a
-    # parameter that are enough, and evaluations of the density a draw that is bridged.
-    refresh_warmup: int = 100
-    refresh_thin: int = 4
-    least_warmup: int = 30
-    refining_chains: int = 32
-    refining_draws: int = 50
-    enough_draws: int = 2 * MIN_DRAWS_PER_DIM
-    evaluations: int = 10
+    # Chains that are restarted within their mode. Moves are cheap there, so draws are thinned.
+    # Tuning the step sizes takes 30 moves. The refinement constants apply to the chains that add
+    # draws to a mode with an uncertain evidence: their number, draws per chain, sufficient draws
+    # per parameter, and evaluations of the density per bridged draw.
+    mode_warmup: int = 100
+    mode_thinning: int = 4
+    min_mode_warmup: int = 30
+    refinement_chains: int = 32
+    refinement_draws: int = 50
+    sufficient_draws_per_parameter: int = 2 * MIN_DRAWS_PER_DIM
+    evaluations_per_draw: int = 10
 
-    # Beyond these an evidence isn't trusted: nats of its error, weight of a mode moved by doubts,
-    # share of chains that never moved, R-hat between chains of one mode.
-    most_error: float = 1.0
-    most_moved: float = 0.1
-    most_stuck: float = 0.5
-    most_rhat: float = 1.5
-    telling_moves: int = 10  # rejected all, a chain is stuck; fewer may be chance
-    diagnosed_rows: int = 50  # training rows whose outputs are watched
-    missed: float = 0.01  # probability with which a basin of `unseen_basin` has been missed
+    # Limits beyond which an evidence isn't trusted: its standard error in nats, the change of a
+    # mode's weight within the errors, the fraction of chains that never moved, and R-hat between
+    # the chains of one mode.
+    max_standard_error: float = 1.0
+    max_weight_change: float = 0.1
+    max_stuck_fraction: float = 0.5
+    max_rhat: float = 1.5
+    min_moves_stuck: int = 10  # rejections in a row before a chain counts as stuck
+    n_diagnostic_rows: int = 50  # training rows at which the outputs are monitored
+    miss_probability: float = 0.01  # probability that a basin of `detectable_basin` was missed
 
-    # Shares of the progress that is reported.
-    exploring: float = 0.7
-    retuning: float = 0.15
-    refreshing: float = 0.15
+    # Fractions of the reported progress.
+    sampling_progress: float = 0.7
+    retuning_progress: float = 0.15
+    reallocation_progress: float = 0.15
 
 
 class SamplingSeeds(NamedTuple):
-    """Seeds, by purpose."""
+    """Seeds of the random streams, one per purpose."""
 
-    start: int
-    chains: int
-    spare: int  # asked of nobody; those below keep their streams
-    modes: int
-    refine: int
-    refresh: int
-    labels: int
+    initialization: int  # starting points of the chains
+    chains: int  # moves of the initial chains
+    unused: int  # keeps the streams of the seeds below unchanged
+    modes: int  # alignment and bridge sampling of modes
+    refinement: int  # further chains in modes with an uncertain evidence
+    reallocation: int  # new chains in proportion to the modes' weights
+    alignment: int  # relabelling of the final draws
 
 
 @dataclass(frozen=True, eq=False)
 class SamplingConfig:
-    """Everything that a stage of a fit needs."""
+    """Settings of one fit, with every "auto" and None resolved.
+
+    Parameters
+    ----------
+    data : Training
+        Training data.
+    model : Model
+        Network, likelihood, prior and symmetry group.
+    progress : FitProgress
+        Progress reports of the fit.
+    defaults : SamplingDefaults
+        Constants behind "auto".
+    init : str
+        Name in `initialization.INITS` of how the chains start.
+    kernel : Kernel
+        Markov kernel of the initial chains.
+    n_chains : int
+        Number of chains.
+    n_warmup : int
+        Warm-up moves per chain.
+    n_draws : int
+        Draws per chain.
+    thinning : int
+        Moves per draw.
+    annealing : Annealing or None
+        Moves before the warm-up, or None to skip them.
+    previous_blocks : list of Block or None
+        Final states of the previous fit's chains for a warm start, or None to start anew.
+    mode_weights : ModeWeights
+        How modes are weighted.
+    remove_symmetries : bool
+        Whether draws are moved to one representative of their orbit.
+    noise_prior_scale : float
+        Scale of the half-normal prior of the noise's standard deviation, in scaled target units.
+    n_jobs : int or None
+        Number of processes.
+    """
 
     data: Training
     model: Model
     progress: FitProgress
-    effort: SamplingDefaults
-    init: str  # where chains start, by its name in `exploring.INITS`
-    kernel: Kernel  # moves the chains that explore
+    defaults: SamplingDefaults
+    init: str
+    kernel: Kernel
     n_chains: int
     n_warmup: int
     n_draws: int
     thinning: int
-    annealing: Annealing | None  # what chains do before they warm up
-    start: list[Block] | None  # where those of the previous fit stopped, to go on with
-    evidence: ModeWeights  # what the modes they find count for
-    remove_symmetries: bool  # whether draws are moved to one representative of their orbit
-    noise_prior_scale: float  # of the half-normal prior of the noise, scaled target units
+    annealing: Annealing | None
+    previous_blocks: list[Block] | None
+    mode_weights: ModeWeights
+    remove_symmetries: bool
+    noise_prior_scale: float
     n_jobs: int | None
 
     @cached_property
     def seeds(self) -> SamplingSeeds:
+        """Seeds derived from the fit's random state."""
         return SamplingSeeds(*spawn_seeds(self.data.seed, len(SamplingSeeds._fields)))
 
     @cached_property
     def posterior(self) -> NetworkPosterior:
-        """The posterior as chains see it: in the working precision, on the device."""
+        """Posterior in the working precision, on the device of the fit."""
         return self._make_posterior(self.data.data)
 
     @cached_property
-    def reference(self) -> NetworkPosterior:
-        """The posterior in float64 on the CPU, where evidences are computed."""
+    def float64_posterior(self) -> NetworkPosterior:
+        """Posterior in float64 on the CPU, for evidence estimates."""
 
-        def exact(tensor: Tensor) -> Tensor:
+        def to_float64(tensor: Tensor) -> Tensor:
             tensor = tensor.cpu()
             return tensor.double() if tensor.is_floating_point() else tensor
 
-        return self._make_posterior(Data(*map(exact, self.data.data)))
+        return self._make_posterior(Data(*map(to_float64, self.data.data)))
 
     def _make_posterior(self, data: Data) -> NetworkPosterior:
+        """Posterior of the model given ``data``."""
         network, likelihood, prior, _ = self.model
         return NetworkPosterior(network, likelihood, prior, data, self.noise_prior_scale)  # type: ignore[arg-type]
 
     @cached_property
-    def weighs(self) -> bool:
-        """Whether modes are weighed by evidence; those of annealed chains only if asked."""
-        if self.evidence.method != "auto":
-            return self.evidence.method == "evidence"
-        n_draws = self.n_chains * min(self.n_draws, self.effort.explored)
-        return not self.annealing and n_draws >= self.effort.worth_weighing * self.posterior.n_dims
+    def uses_evidence(self) -> bool:
+        """Whether modes are weighted by evidence.
 
-    def allowance(self, budget: float = inf) -> Allowance:
-        """Work, in gradients of this posterior."""
-        return Allowance(6.0 * len(self.data.data.x) * self.posterior.n_dims, budget)
+        ``ModeWeights("auto")`` does so if there are enough draws per parameter. It never does so
+        for annealed chains.
+        """
+        if self.mode_weights.method != "auto":
+            return self.mode_weights.method == "evidence"
+        if self.annealing:
+            return False
+        n_draws = self.n_chains * min(self.n_draws, self.defaults.max_evidence_draws)
+        return n_draws >= self.defaults.min_draws_per_parameter * self.posterior.n_dims
+
+    def make_budget(self, remaining: float = inf) -> ComputeBudget:
+        """Compute budget that counts gradients of this posterior.
+
+        Parameters
+        ----------
+        remaining : float, default=inf
+            Multiplications that may be spent.
+
+        Returns
+        -------
+        ComputeBudget
+        """
+        return ComputeBudget(6.0 * len(self.data.data.x) * self.posterior.n_dims, remaining)
 
     @property
     def block_size(self) -> int:
-        """Chains that run together."""
+        """Number of chains that move as one batch."""
         if self.data.device.type != "cpu":
             return self.n_chains
         x = self.data.data.x
         shapes = self.model.network.layout.shapes.values()
-        widest = max(shape[0] for shape in shapes)  # as (out, in) says, or (out,)
-        is_small = len(x) * widest * x.element_size() <= self.effort.small_bytes
-        return self.effort.small_block if is_small else self.effort.block
+        widest = max(shape[0] for shape in shapes)  # shapes are (out, in) or (out,)
+        if len(x) * widest * x.element_size() <= self.defaults.small_activation_bytes:
+            return self.defaults.small_problem_block
+        return self.defaults.block

@@ -1,4 +1,4 @@
-"""Sampled posteriors of networks: Wiese et al. 2023 as scikit-learn estimators."""
+"""Bayesian neural networks by Markov chain Monte Carlo modulo symmetry (Wiese et al. 2023)."""
 
 from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral
@@ -49,8 +49,8 @@ CONSTRAINTS: dict[str, list[Any]] = {
 
 
 @dataclass(eq=False, repr=False)
-class SampledEstimator(WeightedDraws):
-    """An estimator that samples its posterior."""
+class BaseMCMC(WeightedDraws):
+    """Base class of estimators that sample the posterior by Markov chain Monte Carlo."""
 
     hidden_layer_sizes: Any = (20,)
     activation: str = "tanh"
@@ -68,58 +68,78 @@ class SampledEstimator(WeightedDraws):
     random_state: Any = None
     verbose: Any = 0
 
-    _effort: ClassVar[SamplingDefaults] = SamplingDefaults()
+    _defaults: ClassVar[SamplingDefaults] = SamplingDefaults()
 
-    def _n_parallel_networks(self, n_weights: int) -> float:
+    def _n_parallel_networks(self, _n_weights: int) -> float:
+        """Number of networks that one gradient evaluates."""
         return float(self.n_chains if isinstance(self.n_chains, int) else 64)
 
     def _make_method(self) -> Sampling:
+        """Inference method with the estimator's parameters."""
+        weights: ModeWeights | None = None
+        if isinstance(self.remove_symmetries, ModeWeights):
+            weights = self.remove_symmetries
+        elif self.remove_symmetries:
+            weights = ModeWeights()
         sampler = self.sampler
-        remove = self.remove_symmetries
-        weights = remove if isinstance(remove, ModeWeights) else ModeWeights() if remove else None
         if isinstance(sampler, type):
             raise ValueError(f"sampler must be an object, not a class: {sampler.__name__}().")
         if not isinstance(sampler, Chains):
             sampler = Chains(sampler)
-        sampler._validate_params()
+        sampler.validate()
         if weights:
-            weights._validate_params()
-        start = self.__dict__.get("_blocks_") if sampler.warm_start else None
+            weights.validate()
+        previous_blocks = None
+        if sampler.warm_start:
+            previous_blocks = getattr(self, "_blocks_", None)
         return Sampling(
-            sampler, self.n_chains, self.n_draws, weights, self._noise_prior_scale, self.n_jobs,
-            start, self._effort,
-        )  # fmt: skip
+            sampler,
+            self.n_chains,
+            self.n_draws,
+            weights,
+            self._noise_prior_scale,
+            self.n_jobs,
+            previous_blocks,
+            self._defaults,
+        )
 
     def _make_model(self, data: Training) -> Model:
-        return self._as_sampled(super()._make_model(data), data.n_rows)
+        """Model of the training data, with the default prior of the sampler."""
+        return self._with_default_prior(super()._make_model(data), data.n_rows)
 
-    def _as_sampled(self, model: Model, n_rows: int) -> Model:
-        """Give scales where ``prior="auto"`` says so.
+    def _with_default_prior(self, model: Model, n_rows: int) -> Model:
+        """Replace ``prior="auto"`` by fixed scales for annealed chains and exponential outputs.
 
-        To chains that come from afar, and to outputs whose exponentials count: scales integrated
-        out leave them the tails of power laws, and their exponentials no mean.
+        Learned scales give the outputs the tails of a power law. Annealed chains start far away in
+        these tails, and exponentials of such outputs have no mean.
         """
-        is_open = isinstance(self.prior, str) and self.prior == "auto"
-        exponential = model.likelihood.kind in {"counts", "heteroscedastic"}
-        if not is_open or not (
-            exponential or self._make_method().init_for(model, n_rows) == "ensemble"
-        ):
+        if not (isinstance(self.prior, str) and self.prior == "auto"):
             return model
-        return model._replace(prior=GaussianPrior(default_prior_scale(model.network)))
+        is_exponential = model.likelihood.kind in {"counts", "heteroscedastic"}
+        if is_exponential or self._make_method().choose_init(model, n_rows) == "ensemble":
+            return model._replace(prior=GaussianPrior(default_prior_scale(model.network)))
+        return model
 
     def _make_prior(self, network: Network) -> Prior:
-        """Scales that are learned are integrated out."""
+        """Prior of the weights, with learned scales integrated out."""
         prior = super()._make_prior(network)
         scales = learned_scales(prior)
         return prior if scales is None else scales.collapse()
 
     def _symmetry_group(self, network: Network, prior: Prior) -> SymmetryGroup:
+        """Symmetry group of network and prior.
+
+        Without symmetry removal the prior may break the network's symmetry.
+        """
         group = network.symmetry()
         try:
             check_invariant(
-                group, prior.log_prob, network.layout, name="prior",
+                group,
+                prior.log_prob,
+                network.layout,
+                name="prior",
                 remedy="Give all units of a layer the same scale, or use remove_symmetries=False.",
-            )  # fmt: skip
+            )
         except NotInvariantError:
             if self.remove_symmetries:
                 raise
@@ -129,46 +149,53 @@ class SampledEstimator(WeightedDraws):
     def _fitted_attributes(
         self, data: Training, model: Model, sampled: FitResult
     ) -> dict[str, Any]:
+        """Fitted attributes by name."""
         attributes = super()._fitted_attributes(data, model, sampled)
         return {**attributes, "diagnostics_": Bunch(**attributes["diagnostics_"])}
 
     def _reference_posterior(self) -> NetworkPosterior:
-        """The posterior that was sampled, in float64 on the CPU."""
+        """Posterior that was sampled, in float64 on the CPU."""
         x, y, weight = (torch.as_tensor(a) for a in self._training_data_)
         targets = y.double() if y.is_floating_point() else y
         network = self.network_
         likelihood = self.fitted_likelihood
         if isinstance(likelihood, Gaussian) and not likelihood.learn:
             likelihood = Gaussian(likelihood.log_noise.flatten(0, -2)[0], learn=False)
-        else:  # at any value of its free parameters
+        else:
+            # The positions contain the free parameters, so any value will do here.
             likelihood = likelihood.at(torch.zeros(likelihood.n_params, dtype=torch.float64))
         model = Model(network, likelihood, self._make_prior(network), Trivial())
         return NetworkPosterior(
-            network, likelihood, self._as_sampled(model, len(x)).prior,
-            Data(x.double(), targets, weight.double()), self._noise_prior_scale,
-        )  # fmt: skip
+            network,
+            likelihood,
+            self._with_default_prior(model, len(x)).prior,
+            Data(x.double(), targets, weight.double()),
+            self._noise_prior_scale,
+        )
 
     def _positions(self) -> Tensor:
-        """All draws as the sampler had them, (C, S, D)."""
+        """Network weights and likelihood parameters of all draws, (C, S, D)."""
         theta = torch.as_tensor(self.samples_).double()
         n_params = self.fitted_likelihood.n_params
         if not n_params:
             return theta
-        noise = torch.as_tensor(self._likelihood_params_).view(*theta.shape[:-1], n_params)
-        return torch.cat([theta, noise], dim=-1)
+        params = torch.as_tensor(self._likelihood_params_).view(*theta.shape[:-1], n_params)
+        return torch.cat([theta, params], dim=-1)
 
 
 @dataclass(eq=False, repr=False)
-class MCMCRegressor(DrawsRegressor, SampledEstimator):
+class MCMCRegressor(DrawsRegressor, BaseMCMC):
     r"""Bayesian neural network regression by Markov chain Monte Carlo, modulo symmetry.
 
-    Draws from the posterior of an MLP's weights and noise. It has |G| copies of every mode, one for
-    each way to exchange (and flip) hidden units. Each draw is moved to one representative of its
-    orbit, so that the modes that remain are different functions. A mode counts for its mass,
+    The sampler draws from the posterior of an MLP's weights and noise. The posterior has |G| copies
+    of every mode, one for each way to exchange (and flip) hidden units. Each draw is moved to one
+    representative of its orbit, so that the remaining modes are different functions. A mode is
+    weighted by its posterior mass,
 
     .. math:: Z_k = \int_{R_k} p(y \mid \theta)\, p(\theta)\, d\theta,
 
-    by bridge sampling, not for the number of chains that started in its basin.
+    which is estimated by bridge sampling, and not by the number of chains that started in its
+    basin.
 
     Parameters
     ----------
@@ -177,37 +204,39 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
         Activation of the hidden layers.
     sampler : {"auto", "hmc"}, Chains or Kernel, default="auto"
-        Sampler that looks for modes. "auto" and "hmc" are `Chains` moved by Hamiltonian Monte
-        Carlo; `Chains` sets where chains start and how they warm up. A kernel of your own works
-        too.
+        Sampler of the posterior. "auto" and "hmc" are `Chains` moved by Hamiltonian Monte Carlo.
+        `Chains` sets how chains start and warm up. A custom kernel can be given, too.
     n_chains : int, "auto" or None, default=None
-        None is 64, 16 where chains start at modes and 12 where they start as an ensemble does.
-        "auto" is ``n_chains_required([.57, .35, .08])``.
+        Number of chains. None is 64, 16 for chains that start at Laplace modes, and 12 for chains
+        that start like a deep ensemble. "auto" is ``n_chains_required([0.57, 0.35, 0.08])``.
     n_draws : int or None, default=None
-        Draws of each chain kept after its warm-up. None is 50.
+        Draws per chain after the warm-up. None is 50.
     remove_symmetries : bool or ModeWeights, default=True
-        Whether draws are moved to one representative of their symmetry orbit, and what a mode then
-        counts for. True is ``ModeWeights("auto")``: its posterior mass where the draws are enough
-        to know it, else the number of chains that found it. False leaves the draws where the chains
-        are, one vote each: predictions are those of `ModeWeights` "uniform", and weights mean
-        nothing. The prior must not tell the units of a layer apart.
+        Whether draws are moved to one representative of their symmetry orbit, and how modes are
+        weighted then. True is ``ModeWeights("auto")``: by posterior mass if there are enough draws
+        to estimate it, otherwise by the number of chains that found each mode. False leaves the
+        draws unchanged and weights all chains equally: predictions are those of
+        ``ModeWeights("uniform")``, and single network weights have no meaning. The prior must be
+        the same for all units of a layer.
     network : "mlp", torch.nn.Module or Network, default="mlp"
         "mlp" is a multilayer perceptron with ``hidden_layer_sizes`` and ``activation``. A torch
         module of Linear and Conv2d layers and elementwise activations defines the architecture. The
         module is copied and its weights are initialised again.
     likelihood : str or Likelihood, default="auto"
-        Distribution of a target given the network's outputs; "auto" is normal noise, as
-        ``noise_std`` says. "heteroscedastic" (noise that changes with the input), "student_t"
-        (heavy tails), "poisson" and "negative_binomial" (counts) are the objects of these names;
-        "heteroscedastic" with ``least=0.02`` where rows repeat, or have weights above 1.
+        Distribution of a target given the network's outputs. "auto" is normal noise with the
+        standard deviation ``noise_std``. "heteroscedastic" (noise that depends on the input),
+        "student_t" (heavy tails), "poisson" and "negative_binomial" (counts) are the likelihood
+        objects of these names. "heteroscedastic" has ``least=0.02`` if rows repeat or have weights
+        above 1.
     prior : "auto", "learn", float, sequence of float or Prior, default="auto"
-        Prior of the weights and biases, in standardised units: the standard deviation of normals,
-        one number, one per layer or one per parameter; or an object. Scales that are learned are
-        integrated out in closed form: those of ``LayerScales()``, which "learn" is, or of
-        ``ARD()``. "auto" is "learn", but of annealed chains (``init="ensemble"``), of
-        heteroscedastic noise and of counts 1, and ``4 / sqrt(n)`` for the weights of layers of
-        ``n`` > 16 inputs. Learned scales leave outputs the tails of a Student-t distribution, whose
-        exponentials have no mean: with them, or an unbounded activation, ask for quantiles there.
+        Prior of the weights and biases in standardised units: the standard deviation of a normal
+        distribution, as one number, one per layer or one per parameter; or a prior object. "learn"
+        is ``LayerScales()``. Its scales, and those of ``ARD()``, are integrated out in closed form.
+        "auto" is "learn", except for annealed chains (``init="ensemble"``), heteroscedastic noise
+        and counts. For these it is 1, and ``4 / sqrt(n)`` for the weights of layers with ``n`` > 16
+        inputs. Under learned scales outputs have the tails of a Student-t distribution, so that
+        their exponentials have no mean. With these, or with an unbounded activation, predict
+        quantiles.
     standardize : bool or {"X", "y"}, default=True
         Whether to standardise the columns of ``X`` and ``y`` before the fit. "X" and "y"
         standardise only one of them. Predictions and densities are in the units of ``y`` in any
@@ -224,55 +253,61 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         0 logs nothing above level DEBUG, 1 logs a summary to stderr, 2 also logs progress.
     noise_std : "learn", HalfNormal, float or sequence of float, default="learn"
         Standard deviation of the observation noise in the units of ``y``; one number or one per
-        target. "learn" estimates it under a half-normal prior of scale 1, in scaled target units;
-        `HalfNormal` has another, of whatever parameters the likelihood has.
+        target. "learn" infers it under a half-normal prior of scale 1 in scaled target units.
+        `HalfNormal` sets another scale, for all parameters of the likelihood.
 
     Attributes
     ----------
     samples_ : ndarray of shape (n_chains, n_draws, P)
-        Draws of the network's weights, acting on standardised data; on one representative unless
-        ``remove_symmetries=False``. The flat order is layer by layer, W (out x in, row-major), then
-        b.
+        Draws of the network's weights for standardised data, on one representative of their orbits
+        unless ``remove_symmetries=False``. The order is layer by layer: W (out x in, row-major),
+        then b.
     noise_std_samples_ : ndarray of shape (n_chains, n_draws, n_targets)
-        Standard deviation of the noise (or its scale) at the same draws, in the units of ``y``;
-        only where the likelihood has noise.
+        Standard deviation (or scale) of the noise in the same draws, in the units of ``y``. Only
+        available if the likelihood has noise.
     chain_weights_ : ndarray of shape (n_chains,)
-        What each chain's draws count for; they sum to 1.
+        Weight of each chain; they sum to 1.
     log_posterior_samples_ : ndarray of shape (n_chains, n_draws)
-        Log joint density of targets, as given, and parameters at the draws, nats.
+        Log joint density of the original targets and the parameters at the draws, in nats.
     modes_ : list of Mode
-        What chains found, heaviest first: ``weight``, ``log_evidence`` and ``std_error`` (nats; the
-        part of the evidence that the mode and its copies hold), ``members`` (its chains in
-        `samples_`), ``n_explorers`` (chains that ended there on their own), ``mean_log_posterior``.
-        Empty where modes weren't weighed.
+        Modes of the posterior, the highest evidence first. Each has the fields ``weight``,
+        ``log_evidence`` and ``std_error`` (the part of the evidence in the mode and its copies, in
+        nats), ``chains`` (indices of its chains in `samples_`), ``n_initial_chains`` (number of
+        initial chains that ended in it) and ``mean_log_posterior``. The list is empty if modes
+        weren't weighted by evidence.
     log_evidence_ : float
-        log p(y | X), nats, summed over the modes that were found: a lower bound up to
-        `log_evidence_std_error_`. NaN where it can't be trusted.
+        log p(y | X) in nats, summed over the modes that were found: a lower bound up to
+        `log_evidence_std_error_`. NaN if it can't be trusted.
     log_evidence_std_error_ : float
-        Its Monte Carlo standard error, nats.
+        Monte Carlo standard error of `log_evidence_` in nats.
     log_evidence_side_ : {"lower"}
-        Side of log p(y | X) on which it lies, in expectation: modes may have been missed.
+        Side of log p(y | X) on which `log_evidence_` lies in expectation, because modes may have
+        been missed.
     prior_scale_ : ndarray of shape (n_groups,)
-        Posterior geometric mean of every group's prior standard deviation, where scales are
-        learned.
+        Posterior geometric mean of every group's prior standard deviation, if scales are learned.
     relevance_ : ndarray of shape (n_chains, n_features)
-        Prior scale of the weights of each column of ``X``, geometric mean over a chain's draws;
-        only under ``ARD()``.
+        Prior scale of the weights of each column of ``X``: geometric mean over a chain's draws.
+        Only available under ``ARD()``.
     diagnostics_ : Bunch
-        function_rhat, function_ess : ndarrays, of the outputs at up to 50 training rows and any
-        log noise; function_rhat_before : as warmed up; function_rhat_within, function_ess_within :
-        the median of those outputs, chain by chain;
-        parameter_rhat, parameter_ess : ndarrays (P,), of `samples_`; parameter_rhat_before,
-        parameter_ess_before : the same before symmetries were removed;
-        n_divergent, acceptance, energy_error (root mean square, nats), stuck, n_gradients : one
-        number per chain;
-        unseen_basin : a basin that draws fewer starts than this share can have been missed with
-        probability over 1 %;
-        no_evidence : str, why `log_evidence_` is nan, where it is;
-        warnings : list of str.
+        Convergence diagnostics.
+
+        * function_rhat, function_ess : ndarrays, R-hat and effective sample size of the outputs at
+          up to 50 training rows and of the log noise.
+        * function_rhat_before : the same R-hat for the initial chains.
+        * function_rhat_within, function_ess_within : ndarrays of shape (n_chains,), median over
+          these functions within each chain.
+        * parameter_rhat, parameter_ess : ndarrays of shape (P,), the same for `samples_`.
+        * parameter_rhat_before, parameter_ess_before : the same for the initial chains, before
+          symmetries were removed.
+        * n_divergent, acceptance, energy_error (root mean square, in nats), stuck, n_gradients :
+          ndarrays, one value per initial chain.
+        * detectable_basin : float. A basin that attracts a smaller fraction of the starting points
+          has been missed with a probability over 1 %.
+        * evidence_problems : str, reason why `log_evidence_` is nan.
+        * warnings : list of str.
     likelihood_ : Likelihood
-        The likelihood with its fitted parameters, in standardised units. If the parameters were
-        sampled, their first axis is that of the draws. Doesn't exist for ``likelihood="auto"``.
+        Likelihood with its fitted parameters in standardised units. If the parameters were sampled,
+        their first axis is that of the draws. Doesn't exist for ``likelihood="auto"``.
     feature_importances_ : ndarray of shape (n_features,)
         Mean of `relevance_` over modes, scaled to a sum of 1.
     prior_groups_ : ndarray of shape (n_groups,)
@@ -298,29 +333,29 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
 
     See Also
     --------
-    MCMCClassifier : The same for class labels.
-    DeepEnsembleRegressor : Only the best point of each start's basin.
-    remove_symmetries : For draws of any other sampler.
+    MCMCClassifier : The same for classification.
+    DeepEnsembleRegressor : One optimum per starting point instead of samples.
+    remove_symmetries : Symmetry removal for the draws of any sampler.
 
     Notes
     -----
-    A step of ``n_iter_`` is an iteration of every chain, warm-up included. After an interrupt the
-    draws made so far are kept. The draws don't depend on how many processes make them.
+    A step of ``n_iter_`` is a move of every chain, including the warm-up. After an interrupt the
+    draws made so far are kept. The draws don't depend on the number of processes.
 
-    A chain makes ``n_warmup + n_draws`` iterations of up to 256 gradients, 64 chains (256 on small
-    problems) as one batch. Draws take ``8 n_chains n_draws (P + 1)`` bytes.
+    A chain makes ``n_warmup + n_draws`` moves of up to 256 gradients, 64 chains (256 on small
+    problems) as one batch. The draws take ``8 n_chains n_draws (P + 1)`` bytes.
 
     The settings of Wiese et al. (2023) are ``prior=1.0``, ``Chains(init="prior")`` and small
-    layers. At 20 units modes aren't weighed by evidence, and chains don't mix between modes: R-hat
+    layers. At 20 units modes aren't weighted by evidence, and chains don't mix between modes: R-hat
     of functions is 1.3 to 2.
 
-    A mode that no chain visited is invisible to every figure here, R-hat included;
-    ``diagnostics_.unseen_basin`` says how large its basin can be. Where hidden units overlap,
-    single weights have no meaning even after symmetry removal (`remove_symmetries`); functions
-    always do.
+    No diagnostic, R-hat included, detects a mode that no chain visited.
+    ``diagnostics_.detectable_basin`` bounds the size of its basin. If hidden units overlap, single
+    weights have no meaning even after symmetry removal (`remove_symmetries`). Functions always do.
 
-    Corrected against the paper: modes are weighed by mass, not by the starts they attract; the
-    half-normal prior is on the noise's standard deviation; no test density is dropped.
+    The implementation deviates from the paper in three ways: modes are weighted by their mass and
+    not by the number of starting points in their basins; the half-normal prior is on the standard
+    deviation of the noise; and no test density is dropped.
 
     References
     ----------
@@ -352,29 +387,33 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     }
 
     def _make_likelihood(self, data: Training) -> Likelihood:
-        return self._bounded(super()._make_likelihood(data), data.rows.weight)
+        """Likelihood before the fit."""
+        return self._bound_noise(super()._make_likelihood(data), data.rows.weight)
 
     @property
     def fitted_likelihood(self) -> Likelihood:
-        return self._bounded(super().fitted_likelihood, self._training_data_[2])
+        """Likelihood after the fit."""
+        return self._bound_noise(super().fitted_likelihood, self._training_data_[2])
 
-    def _bounded(self, likelihood: Likelihood, weight: Array) -> Likelihood:
-        """Bound the noise where rows of ``weight`` repeat, if it was asked for by name."""
-        repeats = isinstance(self._likelihood_parameter, str) and weight.max() > 1.0
-        if isinstance(likelihood, Heteroscedastic) and repeats:
-            # On concrete four chains without it have an R-hat of functions of 2.6 and -1.20 nats
-            # per row; with it 1.4 and .23.
+    def _bound_noise(self, likelihood: Likelihood, weight: Array) -> Likelihood:
+        """Bound the noise of ``likelihood="heteroscedastic"`` from below if rows repeat.
+
+        On the concrete data, four chains without the bound have an R-hat of functions of 2.6 and a
+        test log density of -1.20 nats per row. With it they have 1.4 and 0.23.
+        """
+        is_named = isinstance(self._likelihood_parameter, str)
+        if isinstance(likelihood, Heteroscedastic) and is_named and weight.max() > 1.0:
             return replace(likelihood, least=0.02)
         return likelihood
 
 
 @dataclass(eq=False, repr=False)
-class MCMCClassifier(DrawsClassifier, SampledEstimator):
+class MCMCClassifier(DrawsClassifier, BaseMCMC):
     r"""Bayesian neural network classification by Markov chain Monte Carlo, modulo symmetry.
 
-    Draws from the posterior of an MLP's weights, moves each draw to one representative of its orbit
-    under exchanges (and flips) of hidden units, and counts every mode for its mass, as
-    `MCMCRegressor` does.
+    The sampler draws from the posterior of an MLP's weights. Each draw is moved to one
+    representative of its orbit under exchanges (and flips) of hidden units, and modes are weighted
+    by their posterior mass, as in `MCMCRegressor`.
 
     Parameters
     ----------
@@ -383,20 +422,20 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
         Activation of the hidden layers.
     sampler : {"auto", "hmc"}, Chains or Kernel, default="auto"
-        Sampler that looks for modes. "auto" and "hmc" are `Chains` moved by Hamiltonian Monte
-        Carlo; `Chains` sets where chains start and how they warm up. A kernel of your own works
-        too.
+        Sampler of the posterior. "auto" and "hmc" are `Chains` moved by Hamiltonian Monte Carlo.
+        `Chains` sets how chains start and warm up. A custom kernel can be given, too.
     n_chains : int, "auto" or None, default=None
-        None is 64, 16 where chains start at modes and 12 where they start as an ensemble does.
-        "auto" is ``n_chains_required([.57, .35, .08])``.
+        Number of chains. None is 64, 16 for chains that start at Laplace modes, and 12 for chains
+        that start like a deep ensemble. "auto" is ``n_chains_required([0.57, 0.35, 0.08])``.
     n_draws : int or None, default=None
-        Draws of each chain kept after its warm-up. None is 50.
+        Draws per chain after the warm-up. None is 50.
     remove_symmetries : bool or ModeWeights, default=True
-        Whether draws are moved to one representative of their symmetry orbit, and what a mode then
-        counts for. True is ``ModeWeights("auto")``: its posterior mass where the draws are enough
-        to know it, else the number of chains that found it. False leaves the draws where the chains
-        are, one vote each: predictions are those of `ModeWeights` "uniform", and weights mean
-        nothing. The prior must not tell the units of a layer apart.
+        Whether draws are moved to one representative of their symmetry orbit, and how modes are
+        weighted then. True is ``ModeWeights("auto")``: by posterior mass if there are enough draws
+        to estimate it, otherwise by the number of chains that found each mode. False leaves the
+        draws unchanged and weights all chains equally: predictions are those of
+        ``ModeWeights("uniform")``, and single network weights have no meaning. The prior must be
+        the same for all units of a layer.
     network : "mlp", torch.nn.Module or Network, default="mlp"
         "mlp" is a multilayer perceptron with ``hidden_layer_sizes`` and ``activation``. A torch
         module of Linear and Conv2d layers and elementwise activations defines the architecture. The
@@ -407,10 +446,10 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         for two classes.
     prior : "auto", "learn", float, sequence of float or Prior, default="auto"
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
-        one number, one per layer or one per parameter; or an object. Scales that are learned are
-        integrated out in closed form: those of ``LayerScales(8.0, 64.0)``, which "learn" is, or of
-        ``ARD(8.0, 64.0)``. "auto" is "learn", but of annealed chains (``init="ensemble"``) 1, and
-        ``4 / sqrt(n)`` for the weights of layers of ``n`` > 16 inputs.
+        as one number, one per layer or one per parameter; or a prior object. "learn" is
+        ``LayerScales(8.0, 64.0)``. Its scales, and those of ``ARD(8.0, 64.0)``, are integrated out
+        in closed form. "auto" is "learn", except for annealed chains (``init="ensemble"``). For
+        these it is 1, and ``4 / sqrt(n)`` for the weights of layers with ``n`` > 16 inputs.
     standardize : bool, default=True
         Whether to standardise the columns of ``X`` before the fit.
     n_jobs : int or None, default=None
@@ -427,43 +466,49 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
     Attributes
     ----------
     samples_ : ndarray of shape (n_chains, n_draws, P)
-        Draws of the network's weights, acting on standardised data; on one representative unless
-        ``remove_symmetries=False``. The flat order is layer by layer, W (out x in, row-major), then
-        b.
+        Draws of the network's weights for standardised data, on one representative of their orbits
+        unless ``remove_symmetries=False``. The order is layer by layer: W (out x in, row-major),
+        then b.
     chain_weights_ : ndarray of shape (n_chains,)
-        What each chain's draws count for; they sum to 1.
+        Weight of each chain; they sum to 1.
     log_posterior_samples_ : ndarray of shape (n_chains, n_draws)
-        Log joint density of targets, as given, and parameters at the draws, nats.
+        Log joint density of the original targets and the parameters at the draws, in nats.
     modes_ : list of Mode
-        What chains found, heaviest first: ``weight``, ``log_evidence`` and ``std_error`` (nats; the
-        part of the evidence that the mode and its copies hold), ``members`` (its chains in
-        `samples_`), ``n_explorers`` (chains that ended there on their own), ``mean_log_posterior``.
-        Empty where modes weren't weighed.
+        Modes of the posterior, the highest evidence first. Each has the fields ``weight``,
+        ``log_evidence`` and ``std_error`` (the part of the evidence in the mode and its copies, in
+        nats), ``chains`` (indices of its chains in `samples_`), ``n_initial_chains`` (number of
+        initial chains that ended in it) and ``mean_log_posterior``. The list is empty if modes
+        weren't weighted by evidence.
     log_evidence_ : float
-        log p(y | X), nats, summed over the modes that were found: a lower bound up to
-        `log_evidence_std_error_`. NaN where it can't be trusted.
+        log p(y | X) in nats, summed over the modes that were found: a lower bound up to
+        `log_evidence_std_error_`. NaN if it can't be trusted.
     log_evidence_std_error_ : float
-        Its Monte Carlo standard error, nats.
+        Monte Carlo standard error of `log_evidence_` in nats.
     log_evidence_side_ : {"lower"}
-        Side of log p(y | X) on which it lies, in expectation: modes may have been missed.
+        Side of log p(y | X) on which `log_evidence_` lies in expectation, because modes may have
+        been missed.
     prior_scale_ : ndarray of shape (n_groups,)
-        Posterior geometric mean of every group's prior standard deviation, where scales are
-        learned.
+        Posterior geometric mean of every group's prior standard deviation, if scales are learned.
     relevance_ : ndarray of shape (n_chains, n_features)
-        Prior scale of the weights of each column of ``X``, geometric mean over a chain's draws;
-        only under ``ARD()``.
+        Prior scale of the weights of each column of ``X``: geometric mean over a chain's draws.
+        Only available under ``ARD()``.
     diagnostics_ : Bunch
-        function_rhat, function_ess : ndarrays, of the outputs at up to 50 training rows and any
-        log noise; function_rhat_before : as warmed up; function_rhat_within, function_ess_within :
-        the median of those outputs, chain by chain;
-        parameter_rhat, parameter_ess : ndarrays (P,), of `samples_`; parameter_rhat_before,
-        parameter_ess_before : the same before symmetries were removed;
-        n_divergent, acceptance, energy_error (root mean square, nats), stuck, n_gradients : one
-        number per chain;
-        unseen_basin : a basin that draws fewer starts than this share can have been missed with
-        probability over 1 %;
-        no_evidence : str, why `log_evidence_` is nan, where it is;
-        warnings : list of str.
+        Convergence diagnostics.
+
+        * function_rhat, function_ess : ndarrays, R-hat and effective sample size of the outputs at
+          up to 50 training rows and of the log noise.
+        * function_rhat_before : the same R-hat for the initial chains.
+        * function_rhat_within, function_ess_within : ndarrays of shape (n_chains,), median over
+          these functions within each chain.
+        * parameter_rhat, parameter_ess : ndarrays of shape (P,), the same for `samples_`.
+        * parameter_rhat_before, parameter_ess_before : the same for the initial chains, before
+          symmetries were removed.
+        * n_divergent, acceptance, energy_error (root mean square, in nats), stuck, n_gradients :
+          ndarrays, one value per initial chain.
+        * detectable_basin : float. A basin that attracts a smaller fraction of the starting points
+          has been missed with a probability over 1 %.
+        * evidence_problems : str, reason why `log_evidence_` is nan.
+        * warnings : list of str.
     feature_importances_ : ndarray of shape (n_features,)
         Mean of `relevance_` over modes, scaled to a sum of 1.
     prior_groups_ : ndarray of shape (n_groups,)
@@ -489,16 +534,16 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
 
     See Also
     --------
-    MCMCRegressor : The same for numbers.
-    DeepEnsembleClassifier : Only the best point of each start's basin.
-    remove_symmetries : For draws of any other sampler.
+    MCMCRegressor : The same for regression.
+    DeepEnsembleClassifier : One optimum per starting point instead of samples.
+    remove_symmetries : Symmetry removal for the draws of any sampler.
 
     Notes
     -----
-    Steps, interrupts, blocks, memory, what the draws are worth and the paper are as in
-    `MCMCRegressor`. Modes are weighed by mass, not by the starts they attract, and no test density
-    is dropped: both corrected against the paper, whose settings are ``prior=1.0``,
-    ``Chains(init="prior")`` and small layers.
+    The notes of `MCMCRegressor` on steps, interrupts, blocks, memory and diagnostics apply. The
+    settings of Wiese et al. (2023) are ``prior=1.0``, ``Chains(init="prior")`` and small layers.
+    The implementation deviates from the paper in two ways: modes are weighted by their mass and not
+    by the number of starting points in their basins, and no test density is dropped.
 
     Examples
     --------
@@ -515,4 +560,5 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {**CONSTRAINTS}
 
     def _learned_prior(self, network: Network) -> UnboundPrior:
+        """Prior of ``prior="learn"``; a network without symmetries has the default scales."""
         return LayerScales(8.0, 64.0) if network.symmetry().factors else LayerScales()

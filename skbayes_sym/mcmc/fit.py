@@ -1,4 +1,4 @@
-"""Sampling as a method: explore, weigh what was found, and draw from it."""
+"""A fit by Markov chain Monte Carlo: run chains, weight their modes, and summarise the draws."""
 
 from dataclasses import dataclass, field
 from math import nan
@@ -14,29 +14,18 @@ from skbayes_sym.base.rows import Array
 from skbayes_sym.base.training import Training
 from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.mcmc.chain_count import n_chains_required
-from skbayes_sym.mcmc.chains import Block
+from skbayes_sym.mcmc.chains import Block, ChainDraws
 from skbayes_sym.mcmc.config import SamplingConfig, SamplingDefaults
-from skbayes_sym.mcmc.initialization import (
-    INITS,
-    NO_EVIDENCE,
-    Draws,
-    Explored,
-    as_arrays,
-    explore,
-    init_by_size,
-    on_reference_set,
+from skbayes_sym.mcmc.diagnostics import collect_diagnostics
+from skbayes_sym.mcmc.draws import (
+    PosteriorDraws,
+    align_to_reference,
+    run_initial_chains,
+    weight_chains_equally,
 )
+from skbayes_sym.mcmc.initialization import INITS, choose_init, to_arrays
 from skbayes_sym.mcmc.kernels import HMC
-from skbayes_sym.mcmc.mode_weights import (
-    Allocation,
-    Mode,
-    allocate_chains,
-    chain_warnings,
-    diagnose,
-    disagreement,
-    list_modes,
-    no_evidence,
-)
+from skbayes_sym.mcmc.mode_weights import Mode, list_modes, weight_by_evidence
 from skbayes_sym.mcmc.samplers import Chains, ModeWeights
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.priors import CollapsedGroupPrior
@@ -47,145 +36,326 @@ from skbayes_sym.numerics.random import Estimate
 
 @dataclass(frozen=True, eq=False)
 class Sampling:
-    """Chains, modes and their mass, draws that count (Wiese et al. 2023)."""
+    """Markov chain Monte Carlo modulo symmetry (Wiese et al. 2023).
+
+    Parameters
+    ----------
+    sampler : Chains
+        How the chains start, warm up and move.
+    n_chains : int, "auto" or None
+        Number of chains. None is the default of the way in which they start.
+    n_draws : int or None
+        Draws per chain. None is `SamplingDefaults.n_draws`.
+    weights : ModeWeights or None
+        How modes are weighted. None doesn't remove symmetries and weights chains equally.
+    noise_prior_scale : float
+        Scale of the half-normal prior of the noise's standard deviation, in scaled target units.
+    n_jobs : int or None, default=None
+        Number of processes.
+    previous_blocks : list of Block or None, default=None
+        Final states of the previous fit's chains for a warm start.
+    defaults : SamplingDefaults
+        Constants behind "auto".
+    """
 
     requirements: ClassVar[Requirements] = Requirements(ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR)
 
     sampler: Chains
     n_chains: int | str | None
     n_draws: int | None
-    weights: ModeWeights | None  # how modes count; None leaves draws where they were made
-    # Scale of the half-normal prior of the noise's standard deviation, scaled target units.
+    weights: ModeWeights | None
     noise_prior_scale: float
     n_jobs: int | None = None
-    start: list[Block] | None = None  # where chains of the previous fit stopped, to go on with
-    effort: SamplingDefaults = field(default_factory=SamplingDefaults)
+    previous_blocks: list[Block] | None = None
+    defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
 
-    def fit(self, data: Training, model: Model, progress: FitProgress) -> "Sampled":
-        setting = self.setting(data, model, progress)
-        INITS[setting.init].requirements.check(model)
-        if setting.annealing and not setting.n_warmup and not setting.start:
+    def fit(self, data: Training, model: Model, progress: FitProgress) -> "SampledPosterior":
+        """Sample the posterior.
+
+        Parameters
+        ----------
+        data : Training
+            Training data.
+        model : Model
+            Network, likelihood, prior and symmetry group.
+        progress : FitProgress
+            Progress reports of the fit.
+
+        Returns
+        -------
+        SampledPosterior
+
+        Raises
+        ------
+        ValueError
+            If the model can't be started as ``init`` asks, or ``n_warmup`` is 0 but the chains
+            anneal.
+        MemoryError
+            If the draws don't fit into memory.
+        """
+        config = self.make_config(data, model, progress)
+        INITS[config.init].requirements.check(model)
+        if config.annealing and not config.n_warmup and not config.previous_blocks:
             raise ValueError(
-                f"init={setting.init!r} needs n_warmup of at least 1, got 0: its chains anneal at "
+                f"init={config.init!r} needs n_warmup of at least 1, got 0: its chains anneal at "
                 "the beginning of the warm-up. With warm_start=True a second fit may have 0."
             )
-        _require_memory(setting)
+        _require_memory(config)
         progress.begin()
         with torch.no_grad():
-            explored = explore(setting)
-            progress.set_current_fit(lambda: Sampled.gather(setting, explored))
-            sampled = Sampled.gather(setting, explored, allocate_chains(setting, explored))
+            # Run the chains. An interrupt from here on keeps their draws, with equal weights.
+            chains = run_initial_chains(config)
+            initial_draws = weight_chains_equally(chains)
+            progress.set_current_fit(
+                lambda: SampledPosterior.from_initial_draws(config, chains, initial_draws)
+            )
+
+            # Weight the modes by evidence and restart chains in them, if the draws suffice.
+            draws = weight_by_evidence(config, chains, initial_draws)
+
+            # Remove symmetries and compute diagnostics.
+            sampled = SampledPosterior.from_draws(config, chains, initial_draws, draws)
         progress.end(sampled)
         log_info(
             "log evidence %.6g +- %.2g from %d modes; largest function-space R-hat %.3f",
-            *sampled.log_evidence, len(sampled.modes),
+            *sampled.log_evidence,
+            len(sampled.modes),
             np.nanmax(sampled.diagnostics["function_rhat"], initial=1.0),
-        )  # fmt: skip
+        )
         for message in sampled.diagnostics["warnings"]:
             warn_user(message)
         return sampled
 
-    def init_for(self, model: Model, n_rows: int) -> str:
-        """Name in `INITS` of where chains start."""
+    def choose_init(self, model: Model, n_rows: int) -> str:
+        """Choose how chains start.
+
+        Parameters
+        ----------
+        model : Model
+            Network, likelihood, prior and symmetry group.
+        n_rows : int
+            Number of training rows.
+
+        Returns
+        -------
+        str
+            Key of `INITS`.
+        """
         if not isinstance(self.sampler.init, str):
             return "ensemble"
         if self.sampler.init != "auto":
             return self.sampler.init
-        by_size = isinstance(self.sampler.kernel, str) and self.sampler.kernel == "auto"
-        return init_by_size(model, n_rows, self.effort) if by_size else "prior"
+        if isinstance(self.sampler.kernel, str) and self.sampler.kernel == "auto":
+            return choose_init(model, n_rows, self.defaults)
+        return "prior"
 
-    def setting(self, data: Training, model: Model, progress: FitProgress) -> SamplingConfig:
-        """Decide what is open, by the model and its size."""
+    def make_config(self, data: Training, model: Model, progress: FitProgress) -> SamplingConfig:
+        """Resolve every "auto" and None.
+
+        Parameters
+        ----------
+        data : Training
+            Training data.
+        model : Model
+            Network, likelihood, prior and symmetry group.
+        progress : FitProgress
+            Progress reports of the fit.
+
+        Returns
+        -------
+        SamplingConfig
+        """
         sampler = self.sampler
-        effort = self.effort
-        init = self.init_for(model, data.n_rows)
-        usual = INITS[init]
-        n_chains = usual.n_chains if self.n_chains is None else self.n_chains
+        init = self.choose_init(model, data.n_rows)
+        init_defaults = INITS[init]
+        n_chains = init_defaults.n_chains if self.n_chains is None else self.n_chains
         if isinstance(n_chains, str):
-            n_chains = n_chains_required(effort.auto_modes, probability=effort.auto_probability)
+            n_chains = n_chains_required(
+                self.defaults.mode_probabilities, probability=self.defaults.coverage_probability
+            )
         kernel = sampler.kernel
         if isinstance(kernel, str):
-            kernel = usual.kernel if kernel == "auto" else HMC()
+            kernel = init_defaults.kernel if kernel == "auto" else HMC()
+        annealing = init_defaults.annealing
+        if not isinstance(sampler.init, str):
+            annealing = sampler.init
         return SamplingConfig(
-            data, model, progress, effort, init, kernel, n_chains,
-            usual.n_warmup if sampler.n_warmup is None else sampler.n_warmup,
-            effort.n_draws if self.n_draws is None else int(self.n_draws),
-            thinning=sampler.thinning, start=self.start, n_jobs=self.n_jobs,
-            annealing=usual.annealing if isinstance(sampler.init, str) else sampler.init,
-            evidence=self.weights or ModeWeights("uniform"),
-            remove_symmetries=self.weights is not None, noise_prior_scale=self.noise_prior_scale,
-        )  # fmt: skip
+            data,
+            model,
+            progress,
+            self.defaults,
+            init=init,
+            kernel=kernel,
+            n_chains=n_chains,
+            n_warmup=init_defaults.n_warmup if sampler.n_warmup is None else sampler.n_warmup,
+            n_draws=self.defaults.n_draws if self.n_draws is None else int(self.n_draws),
+            thinning=sampler.thinning,
+            annealing=annealing,
+            previous_blocks=self.previous_blocks,
+            mode_weights=self.weights or ModeWeights("uniform"),
+            remove_symmetries=self.weights is not None,
+            noise_prior_scale=self.noise_prior_scale,
+            n_jobs=self.n_jobs,
+        )
 
 
 @dataclass(frozen=True, eq=False)
-class Sampled:
-    """Draws that count, and what was learnt on the way."""
+class SampledPosterior:
+    """Result of a fit.
 
-    draws: Draws  # positions in scaled units, as they were made
-    samples: Array  # (C, S, P): their weights on one representative of their orbits
-    # (C, S, T): of the same draws, scaled target units; nothing (T = 0) without noise.
+    Parameters
+    ----------
+    draws : PosteriorDraws
+        Weighted draws in scaled units, as the sampler returned them.
+    samples : ndarray of shape (C, S, P)
+        Network weights of the draws, on one representative of their orbits.
+    noise_std : ndarray of shape (C, S, T)
+        Noise standard deviation of the draws in scaled target units; T = 0 without noise.
+    blocks : list of Block
+        Final states of the initial chains.
+    n_iter : int
+        Moves of the longest initial chain.
+    modes : list of Mode
+        Modes of the posterior, empty if they weren't weighted.
+    log_evidence : Estimate
+        Log evidence of the original targets in nats; nan if it can't be trusted.
+    diagnostics : dict
+        Convergence diagnostics and warnings.
+    """
+
+    draws: PosteriorDraws
+    samples: Array
     noise_std: Array
-    blocks: list[Block]  # where the exploring chains stopped
-    n_iter: int  # moves of the chain that made most
+    blocks: list[Block]
+    n_iter: int
     modes: list[Mode]
-    log_evidence: Estimate  # nats, of targets as given; nan where it can't be trusted
+    log_evidence: Estimate
     diagnostics: dict[str, Any]
 
     @classmethod
-    def gather(
-        cls, setting: SamplingConfig, explored: Explored, allocation: Allocation | None = None
-    ) -> "Sampled":
-        """Everything that a fit keeps; before an allocation the draws as they were made."""
-        draws = explored.draws if allocation is None else allocation.draws
-        theta, noise_std = setting.posterior.split(torch.as_tensor(draws.position))
-        samples = theta.numpy()
+    def from_initial_draws(
+        cls, config: SamplingConfig, chains: ChainDraws, draws: PosteriorDraws
+    ) -> "SampledPosterior":
+        """Result of a fit that was interrupted after the initial chains.
+
+        Parameters
+        ----------
+        config : SamplingConfig
+            Settings of the fit.
+        chains : ChainDraws
+            Initial chains.
+        draws : PosteriorDraws
+            Draws of the initial chains, with equal weights.
+
+        Returns
+        -------
+        SampledPosterior
+            Without symmetry removal, modes or diagnostics.
+        """
+        theta, noise_std = config.posterior.split(torch.as_tensor(draws.position))
+        return cls(
+            draws,
+            samples=theta.numpy(),
+            noise_std=noise_std.double().numpy(),
+            blocks=chains.blocks,
+            n_iter=_count_moves(chains),
+            modes=[],
+            log_evidence=Estimate(nan, nan),
+            diagnostics={"warnings": []},
+        )
+
+    @classmethod
+    def from_draws(
+        cls,
+        config: SamplingConfig,
+        chains: ChainDraws,
+        initial_draws: PosteriorDraws,
+        draws: PosteriorDraws,
+    ) -> "SampledPosterior":
+        """Result of a complete fit.
+
+        Parameters
+        ----------
+        config : SamplingConfig
+            Settings of the fit.
+        chains : ChainDraws
+            Initial chains.
+        initial_draws : PosteriorDraws
+            Draws of the initial chains.
+        draws : PosteriorDraws
+            Draws that are kept.
+
+        Returns
+        -------
+        SampledPosterior
+        """
+        theta, noise_std = config.posterior.split(torch.as_tensor(draws.position))
+        samples = align_to_reference(config, theta, draws.log_density)
+
+        # Convert log densities from scaled to original targets.
+        offset = config.data.log_jacobian
         modes = list[Mode]()
         log_evidence = Estimate(nan, nan)
-        diagnostics: dict[str, Any] = {"warnings": []}
-        if allocation is not None:
-            samples = on_reference_set(setting, theta, draws.value)
-            offset = setting.data.log_jacobian
-            weighing = allocation.weighing
-            if weighing is not None:
-                modes = list_modes(weighing, len(explored.draws.position), draws.home, offset)
-                if allocation.is_trusted:
-                    total = weighing.weights
-                    error = total.log_evidence_standard_error
-                    log_evidence = Estimate(total.log_evidence + offset, error)
-            diagnostics = _diagnostics(setting, explored, allocation, samples, modes)
-        chains = explored.chains
-        n_iter = int((chains.warmup.n_moves + chains.sampling.n_moves).max())
+        if draws.evidence is not None:
+            n_initial_chains = len(initial_draws.position)
+            modes = list_modes(draws.evidence, n_initial_chains, draws.chain_modes, offset)
+            if draws.has_trusted_evidence:
+                summary = draws.evidence.summary
+                standard_error = summary.log_evidence_standard_error
+                log_evidence = Estimate(summary.log_evidence + offset, standard_error)
         return cls(
-            draws, samples, noise_std.double().numpy(), chains.blocks, n_iter, modes, log_evidence,
-            diagnostics,
-        )  # fmt: skip
+            draws,
+            samples=samples,
+            noise_std=noise_std.double().numpy(),
+            blocks=chains.blocks,
+            n_iter=_count_moves(chains),
+            modes=modes,
+            log_evidence=log_evidence,
+            diagnostics=collect_diagnostics(config, chains, initial_draws, draws, samples, modes),
+        )
 
     @property
     def stop_reason(self) -> StopReason:
+        """Reason why sampling stopped."""
         return self.draws.stopped
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
-        """Fitted attributes, in the units of the data as given."""
+        """Fitted attributes of the estimator, in the units of the original data.
+
+        Parameters
+        ----------
+        data : Training
+            Training data.
+        model : Model
+            Network, likelihood, prior and symmetry group.
+
+        Returns
+        -------
+        dict
+            Values by attribute name.
+        """
         position = self.draws.position
         weights = self.draws.chain_weights
         n_theta = position.shape[-1] - model.likelihood.n_params
         attributes = {
             "samples_": self.samples,
             "chain_weights_": weights,
-            "log_posterior_samples_": self.draws.value.astype(np.float64) + data.log_jacobian,
+            "log_posterior_samples_": self.draws.log_density.astype(np.float64) + data.log_jacobian,
             "modes_": self.modes,
             "log_evidence_": self.log_evidence.value,
             "log_evidence_std_error_": self.log_evidence.standard_error,
             "log_evidence_side_": "lower",  # modes may have been missed
             "diagnostics_": self.diagnostics,
-            "_blocks_": [as_arrays(block) for block in self.blocks],
+            "_blocks_": [to_arrays(block) for block in self.blocks],
             "_training_data_": tuple(t.cpu().numpy() for t in data.data),
             "_likelihood_params_": position[..., n_theta:].astype(np.float64),
         }
+
+        # Summarise learned prior scales by their posterior geometric means.
         prior = model.prior
-        if isinstance(prior, CollapsedGroupPrior):  # posterior geometric means of its scales
-            draws = torch.as_tensor(self.samples).double()
-            log_scale = prior.log_scale(draws).mean(dim=1).numpy()
+        if isinstance(prior, CollapsedGroupPrior):
+            theta = torch.as_tensor(self.samples).double()
+            log_scale = prior.log_scale(theta).mean(dim=1).numpy()
             attributes["prior_scale_"] = np.exp(weights @ log_scale)
             attributes["prior_groups_"] = np.array(prior.scales.names)
             if prior.scales.columns:
@@ -195,61 +365,33 @@ class Sampled:
         return attributes
 
 
-def _diagnostics(
-    setting: SamplingConfig, explored: Explored, allocation: Allocation, samples: Array,
-    modes: list[Mode],
-) -> dict[str, Any]:  # fmt: skip
-    """Figures on mixing, and every reason to doubt them."""
-    draws, weighing, problems, decided = allocation
-    effort = setting.effort
-    is_annealed = setting.annealing is not None
-    figures = diagnose(setting, explored, draws, samples)
-    warnings = list[str]()
-    if weighing or problems:
-        warnings = no_evidence(problems, decided=decided, shared=draws.home is not None)
-    if draws.home is not None:  # allocated chains started anew
-        members = [mode.members for mode in modes]
-        warnings = disagreement(setting, draws.position, members) + warnings
-    else:
-        if n_stuck := int(figures["stuck"].sum()):
-            warnings.append(
-                f"{n_stuck} of {len(figures['stuck'])} chains never moved while drawing: raise "
-                "n_warmup, or give X as float64."
-            )
-        if is_annealed:
-            acceptance = figures["acceptance"]
-            within = figures["function_rhat_within"]
-            warnings += chain_warnings(acceptance, within, effort)
-    reason = "; ".join(problems)
-    if not allocation.is_trusted and not reason:
-        reason = NO_EVIDENCE if is_annealed else "modes weren't weighed"
-    return {**figures, "no_evidence": reason, "warnings": warnings}
+def _count_moves(chains: ChainDraws) -> int:
+    """Moves of the longest chain."""
+    return int((chains.warmup.n_moves + chains.sampling.n_moves).max())
 
 
-def _require_memory(setting: SamplingConfig) -> None:
-    """Draws on the host, as made, as one and as labelled: 8 P + 3 C S P b; what finds them."""
-    data = setting.data
-    model = setting.model
-    n_chains = setting.n_chains
+def _require_memory(config: SamplingConfig) -> None:
+    """Raise if the draws or the preconditioners won't fit into memory.
+
+    The host holds the draws as the sampler returned them, concatenated, and relabelled: three
+    copies of C S P numbers. Chains that start at Laplace modes have a metric of P^2 numbers each.
+    """
+    data = config.data
+    model = config.model
+    n_chains = config.n_chains
     n_params = model.network.layout.n_params
-    size = data.dtype.itemsize
-    copies = 3 if setting.remove_symmetries and model.group.factors else 2
-    n_metrics = 2 * n_chains if setting.init == "laplace" else 0
-    require_memory(
-        [
-            data.rows_allocation,
-            prior_allocation(n_params),
-            MemoryAllocation(
-                f"{n_chains} chains of {setting.n_draws} draws of {n_params:,} weights",
-                copies * n_chains * setting.n_draws * n_params * size,
-                "Lower n_chains, n_draws or hidden_layer_sizes, or give X as float32.",
-                on_host=True,
-            ),
-            MemoryAllocation(
-                f"{n_metrics} metrics of {n_params:,} weights",
-                n_metrics * n_params**2 * size,
-                "Lower n_chains or hidden_layer_sizes, or use init='prior'.",
-            ),
-        ],
-        data.device,
+    item_size = data.dtype.itemsize
+    n_copies = 3 if config.remove_symmetries and model.group.factors else 2
+    n_metrics = 2 * n_chains if config.init == "laplace" else 0
+    draws = MemoryAllocation(
+        f"{n_chains} chains of {config.n_draws} draws of {n_params:,} weights",
+        n_copies * n_chains * config.n_draws * n_params * item_size,
+        "Lower n_chains, n_draws or hidden_layer_sizes, or give X as float32.",
+        on_host=True,
     )
+    metrics = MemoryAllocation(
+        f"{n_metrics} metrics of {n_params:,} weights",
+        n_metrics * n_params**2 * item_size,
+        "Lower n_chains or hidden_layer_sizes, or use init='prior'.",
+    )
+    require_memory([data.rows_allocation, prior_allocation(n_params), draws, metrics], data.device)

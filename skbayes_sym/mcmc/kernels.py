@@ -1,16 +1,16 @@
-"""Hamiltonian Monte Carlo for many chains as one batch, and the nouns every kernel shares.
+"""Hamiltonian Monte Carlo for many chains as one batch, and the types that all kernels share.
 
-In the coordinates z of a preconditioner ``position = L z`` the momentum p is standard normal, and
-the dynamics of ``H = -log density + |p|^2 / 2`` are followed by the leapfrog integrator
+In the coordinates z of a preconditioner ``position = L z`` the momentum p is standard normal. The
+leapfrog integrator follows the dynamics of ``H = -log density + |p|^2 / 2``:
 
     p += (eps / 2) L' gradient;   position += eps L p;   p += (eps / 2) L' gradient
 
 (Neal 2011, "MCMC using Hamiltonian dynamics", section 2.3). All chains of a batch make the same
-number of steps, so that one gradient of the batch is one call; each has its own step size.
+number of steps, so that the gradients of the batch are one call. Each chain has its own step size.
 
-A prior that learns its scales has the tails of a Student-t distribution: where the data don't mind,
-the weights of a group are a hundred times larger in one draw than in the next. Trajectories are too
-short to go there and back. A change of scale (`rescale`) goes there at once.
+A prior with learned scales has the tails of a Student-t distribution. If the data don't inform a
+group of weights, they may be a hundred times larger in one draw than in the next. Trajectories are
+too short to travel that far, but a change of scale (`rescale`) does so in one step.
 """
 
 from dataclasses import dataclass, field
@@ -30,56 +30,122 @@ _Nested = TypeVar("_Nested", bound=tuple[Any, ...])
 
 
 class State(NamedTuple):
-    """Places of C chains, as the next move needs them."""
+    """State of C chains.
 
-    position: Tensor  # (C, D)
-    value: Tensor  # (C,), log density there, nats
-    gradient: Tensor  # (C, D)
+    Parameters
+    ----------
+    position : Tensor of shape (C, D)
+        Parameters.
+    value : Tensor of shape (C,)
+        Log density at the position in nats.
+    gradient : Tensor of shape (C, D)
+        Gradient of the log density.
+    """
+
+    position: Tensor
+    value: Tensor
+    gradient: Tensor
 
 
 class Info(NamedTuple):
-    """Figures of a move."""
+    """Statistics of one move of C chains.
 
-    acceptance: Tensor  # (C,), mean Metropolis probability of the proposals
-    accepted: Tensor  # (C,), bool: the chain moved
-    divergent: Tensor  # (C,), bool: the integrator's energy error exceeded `MAX_ENERGY_ERROR`
-    n_gradients: Tensor  # (C,), int64: gradients this chain's move was charged for
-    energy_error: Tensor | None = None  # (C,), nats, of the proposal; where a move has one
-    outside: Tensor | None = None  # (C,), bool: the proposal left a region, and was rejected
+    Parameters
+    ----------
+    acceptance : Tensor of shape (C,)
+        Mean Metropolis acceptance probability of the proposals.
+    accepted : Tensor of shape (C,), bool
+        Whether the chain moved.
+    divergent : Tensor of shape (C,), bool
+        Whether the integrator's energy error exceeded `MAX_ENERGY_ERROR`.
+    n_gradients : Tensor of shape (C,), int64
+        Gradient evaluations of the move.
+    energy_error : Tensor of shape (C,) or None, default=None
+        Energy error of the proposal in nats, if the kernel has one.
+    outside : Tensor of shape (C,), bool, or None, default=None
+        Whether the proposal was rejected because it left the domain.
+    """
+
+    acceptance: Tensor
+    accepted: Tensor
+    divergent: Tensor
+    n_gradients: Tensor
+    energy_error: Tensor | None = None
+    outside: Tensor | None = None
 
 
-# Energy error in nats beyond which a trajectory has left the integrator's stability (Stan's value).
+# Energy error in nats beyond which the integrator is considered unstable (Stan's value).
 MAX_ENERGY_ERROR = 1000.0
 
 
-def where(mask: Tensor, new: _Nested, old: _Nested) -> _Nested:
-    """Chain by chain ``new`` where ``mask`` (C,) holds, else ``old``: of nested NamedTuples."""
+def select_chains(mask: Tensor, new: _Nested, old: _Nested) -> _Nested:
+    """Select each chain's values from ``new`` if ``mask`` (C,) holds, otherwise from ``old``.
 
-    def choose(a: Any, b: Any) -> Any:
+    Parameters
+    ----------
+    mask : Tensor of shape (C,), bool
+        Chains that take the new values.
+    new : NamedTuple
+        Tensors with C leading entries, or NamedTuples of them.
+    old : NamedTuple
+        The same structure.
+
+    Returns
+    -------
+    NamedTuple
+    """
+
+    def select(a: Any, b: Any) -> Any:
         if isinstance(b, Tensor):
             return torch.where(mask.reshape(-1, *[1] * (b.ndim - 1)), a, b)
-        return type(b)(*map(choose, a, b))
+        return type(b)(*map(select, a, b))
 
-    chosen: _Nested = choose(new, old)
-    return chosen
+    selected: _Nested = select(new, old)
+    return selected
 
 
 class Kernel(Protocol):
-    """A Markov move of C independent chains that leaves ``exp(log_density)`` invariant.
+    """Markov move of C independent chains that leaves ``exp(log_density)`` invariant.
 
-    Kernels keep no state: everything adaptive is an argument, and must not depend on the state
+    Kernels are stateless. Everything adaptive is an argument and must not depend on the state
     within the move.
     """
 
     def step(
-        self, state: State, log_density: LogDensity, *, step_size: Tensor,
-        preconditioner: Preconditioner, generator: torch.Generator,
-    ) -> tuple[State, Info]:  # fmt: skip
-        """Move every chain once; ``step_size`` is (C,)."""
+        self,
+        state: State,
+        log_density: LogDensity,
+        *,
+        step_size: Tensor,
+        preconditioner: Preconditioner,
+        generator: torch.Generator,
+    ) -> tuple[State, Info]:
+        """Move every chain once.
+
+        Parameters
+        ----------
+        state : State
+            Current state of the chains.
+        log_density : LogDensity
+            Target of the chains.
+        step_size : Tensor of shape (C,)
+            Step size of each chain.
+        preconditioner : Preconditioner
+            Coordinates in which the chains move.
+        generator : torch.Generator
+            Random stream of the move.
+
+        Returns
+        -------
+        state : State
+            State after the move.
+        info : Info
+            Statistics of the move.
+        """
 
 
 def initial_state(position: Tensor, log_density: LogDensity) -> State:
-    """The state of chains at ``position`` (C, D)."""
+    """State of chains at ``position`` (C, D)."""
     value, gradient = log_density.evaluate(position)
     return State(position, value, gradient)
 
@@ -87,34 +153,57 @@ def initial_state(position: Tensor, log_density: LogDensity) -> State:
 def rescale(
     state: State,
     log_density: LogDensity,
-    directions: Tensor,  # (K, D): one is chosen for each chain and change, all alike
+    directions: Tensor,
     *,
     generator: torch.Generator,
-    domain: FundamentalDomain | None = None,  # changes that leave it are rejected
+    domain: FundamentalDomain | None = None,
 ) -> State:
-    """Change every chain's scales four times; four values and a gradient.
+    """Propose four changes of scale for every chain.
 
-        theta_k -> exp(r e_k) theta_k,    r ~ N(0, 1.5^2),    e_k in {-1, 0, 1},
+    Parameters
+    ----------
+    state : State
+        Current state of the chains.
+    log_density : LogDensity
+        Target of the chains.
+    directions : Tensor of shape (K, D)
+        Directions e with entries -1, 0 and 1, from the log density. One is selected uniformly for
+        each chain and change.
+    generator : torch.Generator
+        Random stream of the proposals.
+    domain : FundamentalDomain, optional
+        Proposals outside are rejected.
+
+    Returns
+    -------
+    State
+
+    Notes
+    -----
+    The proposal is
+
+        theta_k -> exp(r e_k) theta_k,    r ~ N(0, 1.5^2),
 
     accepted with probability ``min(1, exp(r sum_k e_k) p(theta') / p(theta))``, whose first factor
-    is the Jacobian (Liu and Sabatti 2000, Biometrika 87). The directions ``e`` are the density's.
+    is the Jacobian (Liu and Sabatti 2000, Biometrika 87). The cost is four values of the density
+    and a gradient.
     """
     position, value, _ = state
     n_chains = len(value)
     device = generator.device
     for _ in range(4):
-        chosen = torch.randint(len(directions), (n_chains,), generator=generator, device=device)
+        index = torch.randint(len(directions), (n_chains,), generator=generator, device=device)
         size = 1.5 * standard_normal((n_chains, 1), generator=generator, like=position)
-        log_scale = size * directions[chosen.to(directions.device)]
+        log_scale = size * directions[index.to(directions.device)]
         proposal = position * log_scale.exp()
-        proposed = log_density(proposal)
-        gain = proposed.double() - value.double() + log_scale.double().sum(1)
+        proposed_value = log_density(proposal)
+        log_ratio = proposed_value.double() - value.double() + log_scale.double().sum(1)
         uniform = torch.rand(n_chains, generator=generator, device=device, dtype=torch.float64)
-        accepted = uniform.to(gain.device).log() < gain  # False for nan
+        accepted = uniform.to(log_ratio.device).log() < log_ratio  # False for nan
         if domain is not None:
             accepted &= domain.contains(proposal)
         position = torch.where(accepted.unsqueeze(1), proposal, position)
-        value = torch.where(accepted, proposed, value)
+        value = torch.where(accepted, proposed_value, value)
     return initial_state(position, log_density)
 
 
@@ -125,39 +214,42 @@ class HMC:
     Parameters
     ----------
     path_length : float, default=pi / 2
-        Mean length of a trajectory in preconditioned coordinates, for ``u`` of mean one; a quarter
-        of the period of a standard normal, where one move forgets where it began.
+        Mean length of a trajectory in preconditioned coordinates, if ``u`` has mean one. The
+        default is a quarter of the period of a standard normal, after which a move is independent
+        of its starting point.
     jitter : (float, float), default=(0.05, 2.0)
-        Range of the uniform ``u`` that multiplies ``path_length``, so that no period of the target
-        is a trap (Neal 2011, section 3.2).
+        Range of the uniform ``u`` that multiplies ``path_length``, so that trajectories don't
+        resonate with a period of the target (Neal 2011, section 3.2).
     max_leapfrog : int, default=256
-        Most leapfrog steps of a move.
-    least_step : float, default=1.0
-        Each chain's step size is multiplied by a uniform number between this and 1, anew in every
-        move. Below 1, a chain in a place too narrow for its step size gets out (Neal 2011, section
+        Maximum number of leapfrog steps per move.
+    min_step_factor : float, default=1.0
+        In every move, each chain's step size is multiplied by a uniform number between this and 1.
+        Below 1, a chain can leave a region that is too narrow for its step size (Neal 2011, section
         3.2).
     domain : FundamentalDomain or None, default=None
-        Region that the density is restricted to, frozen during the moves: proposals outside are
-        rejected, whatever happened on the way. Chains must start inside
-        (`FundamentalDomain.enter`). With the domain's |G| copies it tiles the space, so if the
-        density is invariant its restriction loses nothing, and any preconditioner will do.
+        Region to which the density is restricted. Proposals outside are rejected, but trajectories
+        may leave the region on the way. Chains must start inside (`FundamentalDomain.enter`). The
+        |G| copies of the domain tile the space, so the restriction of an invariant density loses
+        nothing, and any preconditioner is valid.
 
     Notes
     -----
-    Relabelling the proposal instead of rejecting it is biased unless the preconditioner commutes
-    with the group: for N(0, I_2) under exchange and random-walk scales (1.5, 0.15) it gives
-    ``E|x_1 - x_2| = 1.90``, not ``2 / sqrt(pi) = 1.13``.
+    Relabelling a proposal instead of rejecting it is biased unless the preconditioner commutes with
+    the group. For N(0, I_2) under exchange and random-walk scales (1.5, 0.15) it gives
+    ``E|x_1 - x_2| = 1.90`` instead of ``2 / sqrt(pi) = 1.13``.
 
-    ``ceil(path_length * u / median(step_size))`` steps a move. If that exceeds ``max_leapfrog``
-    the number is uniform in its upper half instead, since a constant number could still resonate.
+    A move has ``ceil(path_length * u / median(step_size))`` steps. If that exceeds
+    ``max_leapfrog``, the number is uniform in its upper half, since a constant number could still
+    resonate.
 
-    Under a prior that learns its scales a move ends with changes of scale, which reach its tails.
+    Under a prior with learned scales, a move ends with changes of scale, which reach the prior's
+    tails.
     """
 
     path_length: float = pi / 2
     jitter: tuple[float, float] = (0.05, 2.0)
     max_leapfrog: int = 256
-    least_step: float = 1.0
+    min_step_factor: float = 1.0
     domain: FundamentalDomain | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -166,70 +258,146 @@ class HMC:
         if low > high:
             raise ValueError(f"jitter must be two increasing numbers, got {self.jitter!r}.")
         check_count("max_leapfrog", self.max_leapfrog)
-        check_positive("least_step", self.least_step, 1.0)
+        check_positive("min_step_factor", self.min_step_factor, 1.0)
 
     @property
     def mean_path(self) -> float:
-        """Length of a trajectory that isn't cut, on average."""
+        """Mean length of a trajectory that isn't truncated."""
         return self.path_length * sum(self.jitter) / 2.0
 
     def step(
-        self, state: State, log_density: LogDensity, *, step_size: Tensor,
-        preconditioner: Preconditioner, generator: torch.Generator, n_steps: int | None = None,
-    ) -> tuple[State, Info]:  # fmt: skip
-        """Move every chain once; see `Kernel.step`. Of ``n_steps``, if `n_steps` has said it."""
+        self,
+        state: State,
+        log_density: LogDensity,
+        *,
+        step_size: Tensor,
+        preconditioner: Preconditioner,
+        generator: torch.Generator,
+        n_steps: int | None = None,
+    ) -> tuple[State, Info]:
+        """Move every chain once.
+
+        Parameters
+        ----------
+        state : State
+            Current state of the chains.
+        log_density : LogDensity
+            Target of the chains.
+        step_size : Tensor of shape (C,)
+            Step size of each chain.
+        preconditioner : Preconditioner
+            Coordinates in which the chains move.
+        generator : torch.Generator
+            Random stream of the move.
+        n_steps : int, optional
+            Number of leapfrog steps. By default it is drawn by `choose_n_steps`.
+
+        Returns
+        -------
+        state : State
+            State after the move.
+        info : Info
+            Statistics of the move.
+        """
         if n_steps is None:
-            n_steps = self.n_steps(float(step_size.median()), generator)
+            n_steps = self.choose_n_steps(float(step_size.median()), generator)
+
+        # Follow a trajectory with a fresh momentum and, if asked, jittered step sizes.
         momentum = draw_momentum(state, generator)
         size = step_size
-        if self.least_step < 1.0:
+        if self.min_step_factor < 1.0:
             u = torch.rand(
                 len(size), generator=generator, device=generator.device, dtype=torch.float32
             )
-            size = size * (self.least_step + (1.0 - self.least_step) * u).to(size)
-        proposal, end = leapfrog(state, log_density, momentum, size, preconditioner, n_steps)
-        error = energy_error(state, momentum, proposal, end)
-        allowed = None if self.domain is None else self.domain.contains(proposal.position)
+            size = size * (self.min_step_factor + (1.0 - self.min_step_factor) * u).to(size)
+        proposal, end_momentum = leapfrog(
+            state, log_density, momentum, size, preconditioner, n_steps
+        )
+
+        # Accept or reject its end.
+        error = energy_error(state, momentum, proposal, end_momentum)
+        allowed = None
+        if self.domain is not None:
+            allowed = self.domain.contains(proposal.position)
         state, info = metropolis(
             state, proposal, error, n_gradients=n_steps, generator=generator, allowed=allowed
         )
+
+        # Change the scales of groups of weights. Four values take about as long as one gradient.
         if not isinstance(log_density, HasScaleDirections):
             return state, info
         directions = log_density.scale_directions
         domain = self.domain
         if directions is not None:
             state = rescale(state, log_density, directions, generator=generator, domain=domain)
-            info = info._replace(n_gradients=info.n_gradients + 2)  # four values are about one
+            info = info._replace(n_gradients=info.n_gradients + 2)
         return state, info
 
-    def n_steps(self, median: float, generator: torch.Generator) -> int:
-        """Leapfrog steps of the next move, whose step sizes have this median; no GPU is asked."""
-        length, fallback = sample_host_uniforms(2, generator)
+    def choose_n_steps(self, median_step_size: float, generator: torch.Generator) -> int:
+        """Draw the number of leapfrog steps of the next move, without synchronising a GPU.
+
+        Parameters
+        ----------
+        median_step_size : float
+            Median of the chains' step sizes.
+        generator : torch.Generator
+            Random stream of the chains.
+
+        Returns
+        -------
+        int
+        """
+        u, fallback = sample_host_uniforms(2, generator)
         low, high = self.jitter
-        wanted = self.path_length * (low + (high - low) * length) / median
-        if wanted <= self.max_leapfrog:
-            return max(1, ceil(wanted))
+        n_steps = self.path_length * (low + (high - low) * u) / median_step_size
+        if n_steps <= self.max_leapfrog:
+            return max(1, ceil(n_steps))
         half = (self.max_leapfrog + 1) // 2
         return half + int(fallback * (self.max_leapfrog + 1 - half))
 
 
 def draw_momentum(state: State, generator: torch.Generator) -> Tensor:
-    """Standard normal momenta in preconditioned coordinates, (C, D)."""
+    """Draw standard normal momenta in preconditioned coordinates, (C, D)."""
     return standard_normal(state.position.shape, generator=generator, like=state.position)
 
 
 def leapfrog(
-    state: State,  # where the C chains are; left as it is
+    state: State,
     log_density: LogDensity,
-    momentum: Tensor,  # (C, D): in preconditioned coordinates
-    step_size: Tensor,  # (C,), in the dtype of the positions; a negative one goes back
+    momentum: Tensor,
+    step_size: Tensor,
     preconditioner: Preconditioner,
-    n_steps: int,  # at least 1
+    n_steps: int,
 ) -> tuple[State, Tensor]:
-    """Ends of the trajectories of ``n_steps`` steps, a gradient each; and the momenta there.
+    """Follow a trajectory of every chain by the leapfrog integrator.
 
-    A chain that left what numbers can hold is not finite there; the others are not touched by it.
-    Reversible and volume preserving. Two half kicks between two gradients are made as one.
+    Parameters
+    ----------
+    state : State
+        Start of the trajectories, left unchanged.
+    log_density : LogDensity
+        Target of the chains.
+    momentum : Tensor of shape (C, D)
+        Initial momenta in preconditioned coordinates.
+    step_size : Tensor of shape (C,)
+        Step sizes in the dtype of the positions. Negative ones go back in time.
+    preconditioner : Preconditioner
+        Coordinates in which the chains move.
+    n_steps : int
+        Number of steps, at least 1, of one gradient each.
+
+    Returns
+    -------
+    state : State
+        End of the trajectories. It isn't finite for chains that overflowed, which doesn't affect
+        the other chains.
+    momentum : Tensor of shape (C, D)
+        Momenta at the end.
+
+    Notes
+    -----
+    The integrator is reversible and preserves volume. Two half updates of the momentum between two
+    positions are made as one.
     """
     eps = step_size.unsqueeze(1)
     position = state.position.clone()
@@ -247,36 +415,74 @@ def leapfrog(
 
 
 def energy_error(start: State, momentum: Tensor, end: State, end_momentum: Tensor) -> Tensor:
-    """``H(end) - H(start)`` in nats, (C,), float64; nan or infinite where the end is not finite."""
+    """Energy error ``H(end) - H(start)`` of trajectories.
+
+    Parameters
+    ----------
+    start : State
+        Start of the trajectories.
+    momentum : Tensor of shape (C, D)
+        Momenta at the start.
+    end : State
+        End of the trajectories.
+    end_momentum : Tensor of shape (C, D)
+        Momenta at the end.
+
+    Returns
+    -------
+    Tensor of shape (C,), float64
+        In nats; nan or infinite if the end isn't finite.
+    """
     kinetic = (end_momentum.double() - momentum.double()) * (end_momentum + momentum)
     return 0.5 * kinetic.sum(1) - (end.value.double() - start.value.double())
 
 
 def metropolis(
-    state: State,  # c chains, and where each would go
+    state: State,
     proposal: State,
-    energy_error: Tensor,  # (C,): nats; see `energy_error`
+    energy_error: Tensor,
     *,
-    n_gradients: int,  # what the proposal cost each chain
+    n_gradients: int,
     generator: torch.Generator,
-    # (C,), bool: proposals that may be accepted: with it the target is restricted to a region.
     allowed: Tensor | None = None,
 ) -> tuple[State, Info]:
     """Accept each chain's proposal with probability ``min(1, exp(-energy_error))``.
 
-    ``info.acceptance`` is the integrator's own probability, before ``allowed``: a smaller step
-    size can't do anything about a boundary. What is not finite is divergent and rejected.
+    Parameters
+    ----------
+    state : State
+        Current state of C chains.
+    proposal : State
+        Proposed states.
+    energy_error : Tensor of shape (C,)
+        Energy error of each proposal in nats. If it isn't finite, the proposal is divergent and
+        rejected.
+    n_gradients : int
+        Gradient evaluations per chain that the proposal took.
+    generator : torch.Generator
+        Random stream of the acceptance.
+    allowed : Tensor of shape (C,), bool, optional
+        Proposals that may be accepted, to restrict the target to a region.
+
+    Returns
+    -------
+    state : State
+        State after the move.
+    info : Info
+        Its ``acceptance`` is the integrator's probability and doesn't account for ``allowed``,
+        because a smaller step size doesn't change what a boundary rejects.
     """
-    finite = energy_error.isfinite()
-    probability = torch.where(finite, (-energy_error).exp().clamp_max(1.0), 0.0)
+    is_finite = energy_error.isfinite()
+    probability = torch.where(is_finite, (-energy_error).exp().clamp_max(1.0), 0.0)
     uniform = torch.rand(
         len(probability), generator=generator, device=probability.device, dtype=torch.float64
     )
     accepted = uniform < probability
-    outside = None if allowed is None else ~allowed
+    outside = None
     if allowed is not None:
         accepted &= allowed
-    divergent = ~finite | (energy_error > MAX_ENERGY_ERROR)
-    charged = torch.full_like(accepted, n_gradients, dtype=torch.int64)
-    info = Info(probability, accepted, divergent, charged, energy_error, outside)
-    return where(accepted, proposal, state), info
+        outside = ~allowed
+    divergent = ~is_finite | (energy_error > MAX_ENERGY_ERROR)
+    n_gradients_per_chain = torch.full_like(accepted, n_gradients, dtype=torch.int64)
+    info = Info(probability, accepted, divergent, n_gradients_per_chain, energy_error, outside)
+    return select_chains(accepted, proposal, state), info

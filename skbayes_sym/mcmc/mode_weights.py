@@ -1,7 +1,6 @@
-"""How chains mixed, what can't be trusted; modes weighed by evidence, and new chains in them."""
+"""Weights of modes by their evidence, and chains restarted in the modes in proportion to them."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,17 +10,16 @@ from skbayes_sym.base.rows import Array
 from skbayes_sym.mcmc.bridge import MIN_DRAWS_PER_DIM, can_bridge
 from skbayes_sym.mcmc.chains import ChainDraws
 from skbayes_sym.mcmc.config import SamplingConfig, SamplingDefaults
-from skbayes_sym.mcmc.initialization import Draws, Explored, drawn_on, made
+from skbayes_sym.mcmc.draws import PosteriorDraws, collect_draws, extend_chains
 from skbayes_sym.mcmc.mode_evidence import (
-    ModeWeighting,
-    contending,
-    largest_remainders,
+    ModeEvidence,
+    apportion_chains,
+    estimate_mode_evidence,
     mean_log_density_by_mode,
     pool_draws,
-    weigh,
+    select_relevant_modes,
 )
-from skbayes_sym.mcmc.within_mode import Allowance, ModeRun, ModeSampler, refine
-from skbayes_sym.numerics.diagnostics import bulk_ess, rank_rhat
+from skbayes_sym.mcmc.within_mode import ChainSettings, ComputeBudget, ModeSampler, refine_evidence
 from skbayes_sym.numerics.optimise import StopReason
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 from skbayes_sym.symmetry.fundamental_domain import MAX_ORDER
@@ -29,363 +27,427 @@ from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.units import split_units
 
 
-def diagnose(
-    setting: SamplingConfig, explored: Explored, draws: Draws, samples: Array
-) -> dict[str, Any]:
-    """Figures on mixing, before and after symmetries were removed and chains allocated.
+class Mode(NamedTuple):
+    """A mode of the posterior modulo its symmetry.
 
-    ``draws`` are those that are kept, ``samples`` (C, S, P) their weights on one representative of
-    their orbits.
+    Parameters
+    ----------
+    weight : float
+        Posterior mass of the mode, relative to all modes that were found; nan if unknown.
+    log_evidence : float
+        Log of the mode's part of p(y | X) in nats, with all symmetric copies.
+    std_error : float
+        Standard error of ``log_evidence`` in nats.
+    chains : ndarray of int
+        Indices of the mode's chains in ``samples_``.
+    n_initial_chains : int
+        Number of initial chains that ended in the mode.
+    mean_log_posterior : float
+        Mean log density of the mode's draws in nats.
     """
-    before = explored.draws.position
-    weights = draws.chain_weights
-    effort = setting.effort
-    warmup = explored.chains.warmup
-    sampling = explored.chains.sampling
-    functions = evaluate_functions(setting, draws.position)
-    return {
-        "function_rhat": rank_rhat(functions, weights),
-        "function_ess": bulk_ess(functions, weights),
-        "function_rhat_before": rank_rhat(evaluate_functions(setting, before)),
-        "parameter_rhat": rank_rhat(samples, weights),
-        "parameter_ess": bulk_ess(samples, weights),
-        "parameter_rhat_before": rank_rhat(before),
-        "parameter_ess_before": bulk_ess(before),
-        "function_rhat_within": _typical(rank_rhat, functions),
-        "function_ess_within": _typical(bulk_ess, functions),
-        "unseen_basin": 1.0 - effort.missed ** (1.0 / len(explored.draws.position)),
-        "n_divergent": sampling.n_divergent.numpy(),
-        "acceptance": sampling.mean_acceptance.numpy(),
-        "stuck": explored.chains.stuck & (sampling.n_moves.numpy() >= effort.telling_moves),
-        "energy_error": sampling.energy_error.numpy(),
-        "n_gradients": (warmup.n_gradients + sampling.n_gradients).numpy(),
-    }
+
+    weight: float
+    log_evidence: float
+    std_error: float
+    chains: Array
+    n_initial_chains: int
+    mean_log_posterior: float
 
 
-def _typical(statistic: Callable[[Array], Array], functions: Array) -> Array:
-    """Statistic of every chain alone, the median over functions (C, S, Q) -> (C,)."""
-    n_chains, n_draws, _ = functions.shape
-    each = statistic(functions.swapaxes(0, 1).reshape(1, n_draws, -1)).reshape(n_chains, -1)
-    defined = np.isfinite(each).any(1)
-    typical = np.full(n_chains, np.nan)
-    typical[defined] = np.nanmedian(each[defined], axis=1)
-    return typical
+def weight_by_evidence(
+    config: SamplingConfig, chains: ChainDraws, draws: PosteriorDraws
+) -> PosteriorDraws:
+    """Estimate the evidence of each mode and restart chains in the modes in proportion to it.
+
+    Parameters
+    ----------
+    config : SamplingConfig
+        Settings of the fit.
+    chains : ChainDraws
+        Initial chains.
+    draws : PosteriorDraws
+        Draws of the initial chains, with equal weights.
+
+    Returns
+    -------
+    PosteriorDraws
+        ``draws``, extended to the requested number, if the evidence isn't wanted or can't be
+        estimated.
+    """
+    if draws.stopped != "max_iter" or not config.uses_evidence:
+        return draws
+    problems = tuple(find_evidence_obstacles(config.model.group, chains, config.defaults))
+    if problems:
+        return extend_chains(config, chains, draws)._replace(evidence_problems=problems)
+    generator = generator_from(config.seeds.modes)
+    budget, reserve = evidence_budget(config, chains)
+    try:
+        # Find the modes and estimate their evidence, with further draws where it is uncertain.
+        evidence = _estimate_evidence(config, draws, generator, budget)
+        problems = tuple(evidence_warnings(evidence, config.posterior.n_dims, config.defaults))
+
+        # If the errors leave the weights open, chains are allocated to the relevant modes by the
+        # number of initial chains that found each, and the reported weights are nan.
+        weights = robust_weights(evidence, config.defaults)
+        has_robust_weights = weights is not None
+        if weights is None:
+            allocation = _chain_proportions(evidence, len(draws.position))
+            is_relevant = select_relevant_modes(evidence.pool, evidence.modes)
+            weights = torch.where(is_relevant, torch.nan, 0.0)
+        else:
+            allocation = weights
+        evidence = evidence._replace(summary=evidence.summary._replace(weights=weights))
+
+        # Restart chains in the modes.
+        budget.remaining += reserve
+        new_draws = _restart_chains(config, evidence, allocation, generator, budget)
+    except KeyboardInterrupt:
+        return draws._replace(stopped="interrupted")
+    return new_draws._replace(
+        evidence=evidence, evidence_problems=problems, has_robust_weights=has_robust_weights
+    )
 
 
-def evaluate_functions(setting: SamplingConfig, draws: Array) -> Array:
-    """Outputs at some training rows, and the log noise, of draws (C, S, D): (C, S, Q)."""
-    x = setting.data.data.x.cpu()
-    network = setting.model.network
-    n_rows = min(len(x), setting.effort.diagnosed_rows)
-    rows = np.unique(np.linspace(0, len(x) - 1, n_rows).astype(int))
-    position = torch.as_tensor(draws)
-    n_params = network.layout.n_params
-    x = x[rows].to(position)
-    forward = network.forward  # one chain at a time: hidden units take more than outputs
-    outputs = torch.stack([forward(chain, x).flatten(1) for chain in position[..., :n_params]])
-    return np.concatenate([outputs.numpy(), draws[..., n_params:]], axis=-1)
+def evidence_budget(config: SamplingConfig, chains: ChainDraws) -> tuple[ComputeBudget, float]:
+    """Divide the remaining computation between the evidence and the restarted chains.
+
+    Parameters
+    ----------
+    config : SamplingConfig
+        Settings of the fit. A fit may cost ``1 + mode_weights.budget`` times as much as the
+        requested chains.
+    chains : ChainDraws
+        Initial chains, with what they cost.
+
+    Returns
+    -------
+    budget : ComputeBudget
+        Budget of the evidence. It is half of what the initial chains left, or everything but the
+        cost of the restarted chains' draws if that is more. It is at most ``mode_weights.budget``
+        times the cost of the requested chains.
+    reserve : float
+        Multiplications reserved for restarted chains, in addition to what the evidence leaves.
+    """
+    budget = config.make_budget()
+    relative_budget = config.mode_weights.budget
+    n_gradients = chains.warmup.n_gradients + chains.sampling.n_gradients
+    n_moves = chains.warmup.n_moves + chains.sampling.n_moves
+    spent = budget.move_cost(n_gradients, n_moves, config.block_size)
+
+    # The requested chains may be longer than the initial ones.
+    n_requested = config.n_warmup + config.n_draws * config.thinning
+    n_made = config.n_warmup + chains.draws.shape[1] * config.thinning
+    requested = spent * n_requested / n_made
+    left = (1.0 + relative_budget) * requested - spent
+    budget.remaining = min(relative_budget * requested, max(0.5 * left, left - requested))
+    return budget, left - budget.remaining
 
 
-def evidence_obstacles(
-    group: SymmetryGroup, chains: ChainDraws, effort: SamplingDefaults
+def find_evidence_obstacles(
+    group: SymmetryGroup, chains: ChainDraws, defaults: SamplingDefaults
 ) -> list[str]:
-    """Reasons not to try for an evidence; none if there are none."""
+    """List the reasons why the evidence can't be estimated.
+
+    Parameters
+    ----------
+    group : SymmetryGroup
+        Symmetry of the posterior.
+    chains : ChainDraws
+        Initial chains.
+    defaults : SamplingDefaults
+        Limit on the fraction of stuck chains.
+
+    Returns
+    -------
+    list of str
+    """
     problems = []
-    _, others = split_units(group)
-    if others:
-        named = " and ".join(type(factor).__name__ for factor in others)
+    _, other_factors = split_units(group)
+    if other_factors:
+        names = " and ".join(type(factor).__name__ for factor in other_factors)
         problems.append(
-            f"the network's symmetry has a factor that isn't made of exchangeable units ({named}), "
-            "whose copies of a mode bridge sampling doesn't know how to count"
+            f"the network's symmetry has a factor that isn't made of exchangeable units ({names}), "
+            "and bridge sampling can't count the copies of a mode under it"
         )
     elif not can_bridge(group):
         problems.append(
             f"the symmetry group of several hidden layers has e^{group.log_order:.1f} elements, "
             f"more than the {MAX_ORDER:,} that can be summed over: use one layer, or narrower ones"
         )
-    if chains.stuck.mean() > effort.most_stuck:
+    if chains.stuck.mean() > defaults.max_stuck_fraction:
         problems.append(
             f"{chains.stuck.sum()} of {len(chains.stuck)} chains never moved: raise n_warmup"
         )
     return problems
 
 
-def decided_weights(weighing: ModeWeighting, effort: SamplingDefaults) -> Tensor | None:
-    """Weights of the modes that no doubt about their evidence changes, (K,); None if some does.
+def _estimate_evidence(
+    config: SamplingConfig,
+    draws: PosteriorDraws,
+    generator: torch.Generator,
+    budget: ComputeBudget,
+) -> ModeEvidence:
+    """Find modes and estimate their evidence, with further draws of modes that have too few.
 
-    A mode that all others are too low to compete with has all the weight, whether or not its
-    evidence is known. Otherwise the evidences must be known well enough: if any one of them were
-    wrong by its own error, no weight would change by more than a tenth.
+    Parameters
+    ----------
+    config : SamplingConfig
+        Settings of the fit.
+    draws : PosteriorDraws
+        Draws of the initial chains.
+    generator : torch.Generator
+        Random stream of alignment, bridge sampling and starting points.
+    budget : ComputeBudget
+        Reduced by the cost of what was computed.
+
+    Returns
+    -------
+    ModeEvidence
     """
-    may_matter = contending(weighing.pool, weighing.modes)
-    if int(may_matter.sum()) == 1:
-        return may_matter.double()
-    weights = weighing.weights.weights
-    others = ~may_matter
-    errors = torch.tensor([e.standard_error for e in weighing.estimates], dtype=torch.float64)
-    if not bool((errors.isfinite() | others).all()):
-        return None  # one that may matter is unknown
-    doubt = errors.nan_to_num(0.0)
-    for sign in (1.0, -1.0):
-        moved = (weights.log() + torch.diag(sign * doubt)).softmax(-1)
-        if float((moved - weights).abs().max()) > effort.most_moved:
-            return None
-    return weights
+    defaults = config.defaults
+    posterior = config.float64_posterior
+    group = config.model.group
+    n_chains = defaults.refinement_chains
+    position = torch.as_tensor(draws.position)
+    log_density = torch.as_tensor(draws.log_density)
+    pool = pool_draws(position, log_density, group, generator=generator)
+    evidence = estimate_mode_evidence(posterior, pool, group, generator=generator)
+
+    # A value of the density costs a third of a gradient.
+    budget.remaining -= defaults.evaluations_per_draw * len(pool.draws) * budget.gradient_cost / 3.0
+
+    # Make fewer draws per mode if half of the budget doesn't pay for all of them, but no fewer than
+    # bridge sampling needs.
+    max_draws = defaults.refinement_draws
+    sampler = _make_mode_sampler(config, max_draws, generator)
+    cost = budget.batch_cost(sampler.settings.n_calls, n_chains)
+    n_affordable = int(max_draws * min(1.0, budget.fraction(0.5) / cost))
+    n_sufficient = defaults.sufficient_draws_per_parameter * config.posterior.n_dims
+    min_draws = -(-n_sufficient // n_chains)
+    n_draws = min(max(n_affordable, min_draws), max_draws)
+    return refine_evidence(
+        posterior,
+        evidence,
+        _make_mode_sampler(config, n_draws, generator),
+        n_chains=n_chains,
+        seed=config.seeds.refinement,
+        budget=budget,
+    )
 
 
-def evidence_warnings(weighing: ModeWeighting, n_dims: int, effort: SamplingDefaults) -> list[str]:
-    """Reasons not to trust the evidence; none if there are none."""
-    error = weighing.weights.log_evidence_standard_error
-    highest = int(mean_log_density_by_mode(weighing.pool, weighing.modes).argmax())
-    n_draws = int(weighing.modes.counts[highest])
+def _make_mode_sampler(
+    config: SamplingConfig, n_draws: int, generator: torch.Generator
+) -> ModeSampler:
+    """Sampler of chains that are restarted in a mode."""
+    defaults = config.defaults
+    posterior = config.posterior
+    n_warmup = min(defaults.mode_warmup, max(config.n_warmup, defaults.min_mode_warmup))
+    settings = ChainSettings(
+        n_warmup,
+        n_draws,
+        thin=defaults.mode_thinning * config.thinning,
+        block_size=config.block_size,
+        n_jobs=config.n_jobs,
+    )
+    return ModeSampler(posterior, config.model.group, settings, posterior.data.x, generator)
+
+
+def evidence_warnings(evidence: ModeEvidence, n_dims: int, defaults: SamplingDefaults) -> list[str]:
+    """List the reasons not to trust the estimated evidence.
+
+    Parameters
+    ----------
+    evidence : ModeEvidence
+        Modes and their evidence.
+    n_dims : int
+        Number of parameters D.
+    defaults : SamplingDefaults
+        Limit on the standard error.
+
+    Returns
+    -------
+    list of str
+    """
+    standard_error = evidence.summary.log_evidence_standard_error
+    highest = int(mean_log_density_by_mode(evidence.pool, evidence.modes).argmax())
+    n_draws = int(evidence.modes.counts[highest])
     if n_draws < MIN_DRAWS_PER_DIM * n_dims:
         return [
             f"{n_draws} draws of {n_dims} parameters in the highest mode, fewer than "
             f"{MIN_DRAWS_PER_DIM} a parameter: raise n_draws or n_chains, or use a smaller network"
         ]
-    if not error <= effort.most_error:
-        return [f"its standard error is {error:.2g} nats: raise n_draws"]
+    if not standard_error <= defaults.max_standard_error:  # True for nan
+        return [f"its standard error is {standard_error:.2g} nats: raise n_draws"]
     return []
 
 
-def chain_warnings(acceptance: Array, rhat_within: Array, effort: SamplingDefaults) -> list[str]:
-    """Warnings of annealed chains that shouldn't be believed, by number, each with its figure."""
+def robust_weights(evidence: ModeEvidence, defaults: SamplingDefaults) -> Tensor | None:
+    """Weights of the modes if the uncertainty of their evidence can't change them.
 
-    def named(chosen: Array, figures: Array) -> str:
-        each = ", ".join(f"{i} ({figures[i]:.2f})" for i in np.flatnonzero(chosen))
-        return f"of {len(chosen)} chains number {each}"
+    Parameters
+    ----------
+    evidence : ModeEvidence
+        Modes and their evidence.
+    defaults : SamplingDefaults
+        Limit on the change of a weight.
 
-    warnings = []
-    least = effort.least_accepted
-    slow = acceptance < least  # False for nan
-    if slow.any():
-        warnings.append(
-            f"{named(slow, acceptance)} accepted fewer than {least:.0%} of the proposals: where it "
-            "is now its steps are too long, so don't believe its draws. Raise n_warmup."
-        )
-    moving = rhat_within > effort.most_rhat
-    if moving.any():
-        warnings.append(
-            f"{named(moving, rhat_within)} (R-hat of its own functions) was still on its way: "
-            "don't believe its draws. Raise n_warmup or n_draws."
-        )
-    return warnings
-
-
-def no_evidence(problems: tuple[str, ...], *, decided: bool, shared: bool = False) -> list[str]:
-    """Warning of what is missing, if anything is.
-
-    Whether the modes' weights are ``decided``; if not, whether those that may matter have
-    ``shared`` the chains among them.
+    Returns
+    -------
+    Tensor of shape (K,) or None
+        A mode that lies far above all others has all the weight, even if its evidence is unknown.
+        Otherwise None if the evidence of a relevant mode is unknown, or if some weight changes by
+        more than a tenth when the log evidence of one mode changes by its standard error.
     """
-    votes = (
-        "the modes that may matter get chains in proportion to how many chains found each."
-        if shared
-        else "every chain has one vote, which weighs modes by where chains start "
-        "(ModeWeights('uniform') asks for that)."
-    )
-    if problems:
-        kept = "the modes keep their weights, which no such doubt could change."
-        return [
-            f"the evidence can't be trusted: {'; '.join(problems)}. So log_evidence_ is nan and "
-            + (kept if decided else votes)
-        ]
-    if decided:
-        return []
-    return [f"the modes' evidences are too uncertain to weigh them: raise n_draws. So {votes}"]
+    is_relevant = select_relevant_modes(evidence.pool, evidence.modes)
+    if int(is_relevant.sum()) == 1:
+        return is_relevant.double()
+    weights = evidence.summary.weights
+    standard_errors = [estimate.standard_error for estimate in evidence.estimates]
+    errors = torch.tensor(standard_errors, dtype=torch.float64)
+    if not bool((errors.isfinite() | ~is_relevant).all()):
+        return None
+    shifts = torch.diag(errors.nan_to_num(0.0))
+    for sign in (1.0, -1.0):
+        shifted = (weights.log() + sign * shifts).softmax(-1)
+        if float((shifted - weights).abs().max()) > defaults.max_weight_change:
+            return None
+    return weights
 
 
-def disagreement(setting: SamplingConfig, kept: Array, members: list[Array]) -> list[str]:
-    """Warnings of modes whose own chains tell different functions: there are several in them."""
-    values = evaluate_functions(setting, kept)
-    warnings = []
-    for i, chains in enumerate(members):
-        worst = np.nanmax(rank_rhat(values[chains]), initial=1.0) if len(chains) > 1 else 1.0
-        if worst > setting.effort.most_rhat:
-            warnings.append(
-                f"the chains of mode {i} disagree (function-space R-hat {worst:.2f}): it may be "
-                "several modes, weighed by where their chains started. Raise n_draws or thinning."
-            )
-    return warnings
+def _chain_proportions(evidence: ModeEvidence, n_initial_chains: int) -> Tensor:
+    """Fraction of the chains that found each relevant mode, (K,).
+
+    If no initial chain stayed in a relevant mode, draws are counted instead of chains, including
+    those of the chains that refined the evidence.
+    """
+    is_relevant = select_relevant_modes(evidence.pool, evidence.modes)
+    modes = assign_chains(evidence, n_initial_chains)
+    if not bool(is_relevant[modes].any()):
+        modes = evidence.modes.labels
+    counts = torch.bincount(modes, minlength=len(is_relevant)).double() * is_relevant
+    return counts / counts.sum()
 
 
-class Allocation(NamedTuple):
-    """The draws that count, and the modes they were allocated by."""
+def _restart_chains(
+    config: SamplingConfig,
+    evidence: ModeEvidence,
+    proportions: Tensor,
+    generator: torch.Generator,
+    budget: ComputeBudget,
+) -> PosteriorDraws:
+    """Restart chains in the modes.
 
-    draws: Draws
-    weighing: ModeWeighting | None = None  # None where modes weren't weighed
-    problems: tuple[str, ...] = ()  # why the evidence can't be trusted
-    decided: bool = False  # whether the modes' weights are, even so
+    Parameters
+    ----------
+    config : SamplingConfig
+        Settings of the fit.
+    evidence : ModeEvidence
+        Modes and their evidence.
+    proportions : Tensor of shape (K,)
+        Weight of each mode, in proportion to which chains are allocated.
+    generator : torch.Generator
+        Random stream of the starting points.
+    budget : ComputeBudget
+        Limits the thinning and the length of trajectories.
 
-    @property
-    def is_trusted(self) -> bool:
-        """Whether there is an evidence to trust."""
-        return self.weighing is not None and not self.problems
+    Returns
+    -------
+    PosteriorDraws
+        Draws of the restarted chains. Each mode's weight is divided equally among its chains.
+    """
+    n_chains = config.n_chains
+    counts = apportion_chains(proportions, n_chains)
+    used_modes = counts.nonzero().flatten().tolist()
+    sampler = _make_mode_sampler(config, config.n_draws, generator)
+    n_moves = sampler.settings.n_draws * sampler.settings.thin
 
-
-class Mode(NamedTuple):
-    """A mode of the posterior modulo its symmetry."""
-
-    weight: float  # posterior mass, of all modes found; nan where it couldn't be decided
-    log_evidence: float  # log of its part of p(y | X), all symmetric copies counted, nats
-    std_error: float  # of log_evidence, nats
-    members: Array  # its chains in samples_
-    n_explorers: int  # chains that ended there on their own
-    mean_log_posterior: float  # over its draws, nats
-
-
-def allocate_chains(setting: SamplingConfig, explored: Explored) -> Allocation:
-    """Draws weighed by evidence; the explored ones, and why, where that can't be had."""
-    draws = explored.draws
-    effort = setting.effort
-    if draws.stopped != "max_iter" or not setting.weighs:
-        return Allocation(draws)
-    problems = tuple(evidence_obstacles(setting.model.group, explored.chains, effort))
-    if problems:
-        return Allocation(drawn_on(setting, explored), problems=problems)
-    generator = generator_from(setting.seeds.modes)
-    (allowance, rest) = evidence_budget(setting, explored)
-    try:
-        weighing = _weigh(setting, explored, generator, allowance)
-        problems = tuple(evidence_warnings(weighing, setting.posterior.n_dims, effort))
-        weights = decided_weights(weighing, effort)
-        shares = weights
-        decided = weights is not None
-        if weights is None or shares is None:
-            may_matter = contending(weighing.pool, weighing.modes)
-            weights = torch.where(may_matter, torch.nan, 0.0)
-            # Votes of the chains that found each; where no exploring chain stayed in any that may
-            # matter, of the draws of those that were to refine a mode.
-            homes = final_modes(weighing, len(explored.draws.position))
-            if not bool(may_matter[homes].any()):
-                homes = weighing.modes.labels
-            votes = torch.bincount(homes, minlength=len(may_matter)).double() * may_matter
-            shares = votes / votes.sum()
-        weighing = weighing._replace(weights=weighing.weights._replace(weights=weights))
-        allowance.left += rest
-        new = _refreshed(setting, weighing, shares, generator, allowance)
-        return Allocation(new, weighing, problems, decided)
-    except KeyboardInterrupt:
-        return Allocation(draws._replace(stopped="interrupted"))
-
-
-def _weigh(
-    setting: SamplingConfig, explored: Explored, generator: torch.Generator, allowance: Allowance
-) -> ModeWeighting:
-    """Modes and their evidence, with more draws from modes that have too few."""
-    reference = setting.reference
-    group = setting.model.group
-    effort = setting.effort
-    n_dims = setting.posterior.n_dims
-    n_chains = effort.refining_chains
-    position, value = map(torch.as_tensor, (explored.draws.position, explored.draws.value))
-    pool = pool_draws(position, value, group, generator=generator)
-    weighing = weigh(reference, pool, group, generator=generator)
-    allowance.left -= effort.evaluations * len(pool.draws) * allowance.per_gradient / 3.0
-    # Fewer draws where two modes couldn't have all, as long as they are enough to be bridged.
-    most = effort.refining_draws
-    sampler = _mode_sampler(setting, most, generator)
-    fewest = -(-effort.enough_draws * n_dims // n_chains)
-    n = int(most * min(1.0, allowance.part(0.5) / allowance.work(sampler.plan.n_calls, n_chains)))
-    sampler = _mode_sampler(setting, min(max(n, fewest), most), generator)
-    return refine(
-        reference, weighing, sampler, n_chains=n_chains, seed=setting.seeds.refine,
-        allowance=allowance,
-    )  # fmt: skip
-
-
-def _mode_sampler(setting: SamplingConfig, n_draws: int, generator: torch.Generator) -> ModeSampler:
-    effort = setting.effort
-    posterior = setting.posterior
-    n_warmup = min(effort.refresh_warmup, max(setting.n_warmup, effort.least_warmup))
-    thin = effort.refresh_thin * setting.thinning
-    run = ModeRun(n_warmup, n_draws, thin, setting.block_size, setting.n_jobs)
-    return ModeSampler(posterior, setting.model.group, run, posterior.data.x, generator)
-
-
-def _refreshed(
-    setting: SamplingConfig, weighing: ModeWeighting, shares: Tensor, generator: torch.Generator,
-    allowance: Allowance,
-) -> Draws:  # fmt: skip
-    """New chains in the modes, as many as their shares (K,) say, as far as ``allowance`` goes."""
-    n_chains = setting.n_chains
-    counts = largest_remainders(shares, n_chains)
-    used = counts.nonzero().flatten().tolist()
-    sample = _mode_sampler(setting, setting.n_draws, generator)
-    n_moves = sample.plan.n_draws * sample.plan.thin
-    parts = []
-    homes = []
+    # FitProgress the chains of one mode after the other, until sampling is stopped.
+    positions = []
+    log_densities = []
+    chain_modes = []
     stopped: StopReason = "max_iter"
-    for k, seed in zip(used, spawn_seeds(setting.seeds.refresh, len(used)), strict=True):
-        n = int(counts[k])
-        n_blocks = -(-int(counts[k]) // setting.block_size)
-        on_step = setting.progress.stage_callback(
-            setting.effort.refreshing * n / n_chains, n_blocks * n_moves
+    seeds = spawn_seeds(config.seeds.reallocation, len(used_modes))
+    for mode, seed in zip(used_modes, seeds, strict=True):
+        n_in_mode = int(counts[mode])
+        n_blocks = -(-n_in_mode // config.block_size)
+        fraction = n_in_mode / n_chains
+        progress = config.defaults.reallocation_progress * n_in_mode / n_chains
+        chains = sampler.sample_mode(
+            evidence,
+            mode,
+            n_in_mode,
+            seed=seed,
+            budget=config.make_budget(budget.fraction(fraction)),
+            on_step=config.progress.stage_callback(progress, n_blocks * n_moves),
         )
-        share = setting.allowance(allowance.part(n / n_chains))
-        chains = sample(weighing, k, n, seed=seed, allowance=share, on_step=on_step)
-        parts.append(made(chains))
-        homes.append(np.full(len(parts[-1][0]), k))
+        position, log_density = collect_draws(chains)
+        positions.append(position)
+        log_densities.append(log_density)
+        chain_modes.append(np.full(len(position), mode))
         stopped = chains.stopped
         if not chains.complete:
             break
-    n_draws = min(p[0].shape[1] for p in parts)
-    home = np.concatenate(homes)
-    position, value = (np.concatenate([p[i][:, :n_draws] for p in parts]) for i in (0, 1))
-    weight = shares.numpy()[home] / np.bincount(home)[home]
-    return Draws(position, value, weight / weight.sum(), stopped, home)
+
+    # Cut all chains to the same number of draws.
+    n_draws = min(position.shape[1] for position in positions)
+    chain_mode = np.concatenate(chain_modes)
+    weight = proportions.numpy()[chain_mode] / np.bincount(chain_mode)[chain_mode]
+    return PosteriorDraws(
+        np.concatenate([position[:, :n_draws] for position in positions]),
+        np.concatenate([log_density[:, :n_draws] for log_density in log_densities]),
+        weight / weight.sum(),
+        stopped,
+        chain_modes=chain_mode,
+    )
 
 
-def final_modes(weighing: ModeWeighting, n_explorers: int) -> Tensor:
-    """The mode in which each explorer spent most of its draws, int64 (n_explorers,)."""
-    explored = weighing.pool.chains < n_explorers
-    table = torch.zeros(n_explorers, weighing.modes.regions.n_modes)
-    visits = weighing.pool.chains[explored], weighing.modes.labels[explored]
-    return table.index_put_(visits, torch.ones(()), accumulate=True).argmax(dim=1)
+def assign_chains(evidence: ModeEvidence, n_initial_chains: int) -> Tensor:
+    """Mode in which each initial chain spent most of its draws, int64 (n_initial_chains,)."""
+    is_initial = evidence.pool.chains < n_initial_chains  # these chains come first in the pool
+    visits = torch.zeros(n_initial_chains, evidence.modes.regions.n_modes)
+    index = (evidence.pool.chains[is_initial], evidence.modes.labels[is_initial])
+    return visits.index_put_(index, torch.ones(()), accumulate=True).argmax(dim=1)
 
 
 def list_modes(
-    weighing: ModeWeighting,
-    n_explorers: int,  # chains that explored; they come first in the pool
-    home: Array | None,  # (C,): the mode of each chain that is kept; by default the explorers are
-    offset: float,  # turns log densities of scaled targets into those of targets as given, nats
+    evidence: ModeEvidence, n_initial_chains: int, chain_modes: Array | None, offset: float
 ) -> list[Mode]:
-    """The modes, the largest evidence first, and then the highest."""
-    pool = weighing.pool
-    modes = weighing.modes
-    ended = final_modes(weighing, n_explorers).numpy()
-    kept = ended if home is None else home
-    listed = []
-    for k, estimate in enumerate(weighing.estimates):
-        here = modes.labels == k
-        listed.append(
-            Mode(
-                float(weighing.weights.weights[k]), estimate.log_evidence + offset,
-                estimate.standard_error, np.flatnonzero(kept == k), int((ended == k).sum()),
-                float(pool.values[here].mean()) + offset,
-            )
-        )  # fmt: skip
+    """Describe the modes, ordered by evidence and then by mean log density.
 
-    def height(mode: Mode) -> tuple[float, float]:
+    Parameters
+    ----------
+    evidence : ModeEvidence
+        Modes and their evidence.
+    n_initial_chains : int
+        Number of initial chains, which come first in the pool of draws.
+    chain_modes : ndarray of shape (C,) or None
+        Mode of each chain that is kept; by default the initial chains are kept.
+    offset : float
+        Log Jacobian that converts log densities of scaled targets to those of the original
+        targets, in nats.
+
+    Returns
+    -------
+    list of Mode
+    """
+    final_mode = assign_chains(evidence, n_initial_chains).numpy()
+    if chain_modes is None:
+        chain_modes = final_mode
+    modes = []
+    for k, estimate in enumerate(evidence.estimates):
+        values = evidence.pool.values[evidence.modes.labels == k]
+        modes.append(
+            Mode(
+                weight=float(evidence.summary.weights[k]),
+                log_evidence=estimate.log_evidence + offset,
+                std_error=estimate.standard_error,
+                chains=np.flatnonzero(chain_modes == k),
+                n_initial_chains=int((final_mode == k).sum()),
+                mean_log_posterior=float(values.mean()) + offset,
+            )
+        )
+
+    def sort_key(mode: Mode) -> tuple[float, float]:
         return float(np.nan_to_num(mode.log_evidence, nan=-np.inf)), mode.mean_log_posterior
 
-    return sorted(listed, key=height, reverse=True)
-
-
-def evidence_budget(setting: SamplingConfig, explored: Explored) -> tuple[Allowance, float]:
-    """Work left to the evidence, and multiplications left to new chains beside what it leaves.
-
-    For the evidence at most ``effort`` times what was asked for: half of what is left of all
-    that a fit may cost, or all but new chains' draws if that is more.
-    """
-    ledger = setting.allowance()
-    cost = setting.evidence.effort
-    chains = explored.chains
-    n_gradients = chains.warmup.n_gradients + chains.sampling.n_gradients
-    n_moves = chains.warmup.n_moves + chains.sampling.n_moves
-    work = ledger.move_cost(n_gradients, n_moves, setting.block_size)
-    wanted = setting.n_warmup + setting.n_draws * setting.thinning
-    asked = work * wanted / (setting.n_warmup + chains.draws.shape[1] * setting.thinning)
-    rest = (1.0 + cost) * asked - work
-    ledger.left = min(cost * asked, max(0.5 * rest, rest - asked))
-    return ledger, rest - ledger.left
+    return sorted(modes, key=sort_key, reverse=True)

@@ -1,4 +1,4 @@
-"""More draws of modes whose mass is poorly known, as far as an allowance of work goes."""
+"""Chains within one mode: further draws for an uncertain evidence, within a compute budget."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,12 +18,12 @@ from skbayes_sym.mcmc.chains import (
 )
 from skbayes_sym.mcmc.kernels import HMC
 from skbayes_sym.mcmc.mode_evidence import (
-    LEAST_WEIGHT,
+    MIN_WEIGHT,
     DrawPool,
-    ModeWeighting,
-    contending,
+    ModeEvidence,
+    estimate_mode_evidence,
     mean_log_density_by_mode,
-    weigh,
+    select_relevant_modes,
 )
 from skbayes_sym.mcmc.warmup import FixedPreconditioner
 from skbayes_sym.numerics.linalg import cholesky, shrink_to_diagonal
@@ -34,51 +34,93 @@ from skbayes_sym.numerics.preconditioners import (
     Preconditioner,
 )
 from skbayes_sym.numerics.random import spawn_seeds
+from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.relabelling import orbit_mean
 
-# What a call costs whatever it computes, in multiplications of the time it takes: a sixth of a
-# millisecond at some 3 10^10 a second.
-_CALL = 5e6
+# Overhead of a call to a gradient, in multiplications that take the same time: a sixth of a
+# millisecond at about 3e10 multiplications per second.
+_CALL_OVERHEAD = 5e6
 
-# What a move takes beside its gradients: momenta, energies, whether it stays in its copy; in calls.
-A_MOVE = 8.0
+# Cost of a move beside its gradients, in calls: momenta, energies, and the test whether the chain
+# stays in its fundamental domain.
+MOVE_OVERHEAD = 8.0
 
 
 @dataclass
-class Allowance:
-    """A sum that shrinks as gradients are made."""
+class ComputeBudget:
+    """Number of multiplications that may be spent.
 
-    per_gradient: float  # multiplications of one chain's gradient: 6 N P for N rows and P weights
-    left: float = inf  # below zero once overdrawn: what has begun is finished
+    Parameters
+    ----------
+    gradient_cost : float
+        Multiplications per gradient of one chain: 6 N P for N rows and P weights.
+    remaining : float, default=inf
+        Multiplications left. It becomes negative when the last run exceeds the budget, because a
+        run that has begun is completed.
+    """
 
-    def work(self, n_calls: float, n_chains: float) -> float:
-        """Multiplications of gradient calls of ``n_chains`` chains each."""
-        return n_calls * (_CALL + n_chains * self.per_gradient)
+    gradient_cost: float
+    remaining: float = inf
+
+    def batch_cost(self, n_calls: float, n_chains: float) -> float:
+        """Multiplications of ``n_calls`` gradient calls, each for ``n_chains`` chains."""
+        return n_calls * (_CALL_OVERHEAD + n_chains * self.gradient_cost)
 
     def move_cost(self, n_gradients: Tensor, n_moves: Tensor, block_size: int) -> float:
-        """Multiplications of chains' gradients (C,) and moves (C,), made in blocks."""
+        """Multiplications of moves made in blocks of chains.
+
+        Parameters
+        ----------
+        n_gradients : Tensor of shape (C,)
+            Gradients of each chain.
+        n_moves : Tensor of shape (C,)
+            Moves of each chain.
+        block_size : int
+            Chains per block. The longest chain of a block determines its number of calls.
+
+        Returns
+        -------
+        float
+        """
+        n_calls = 0.0
         by_block = zip(n_gradients.split(block_size), n_moves.split(block_size), strict=True)
-        n_calls = sum(float(made.max()) + A_MOVE * float(moves.max()) for made, moves in by_block)
-        return self.work(n_calls, 0.0) + float(n_gradients.sum()) * self.per_gradient
+        for gradients, moves in by_block:
+            n_calls += float(gradients.max()) + MOVE_OVERHEAD * float(moves.max())
+        return self.batch_cost(n_calls, 0.0) + float(n_gradients.sum()) * self.gradient_cost
 
-    def part(self, share: float) -> float:
-        """A share of what is left, at least 0."""
-        return share * max(self.left, 0.0)
-
-
-# Trajectories are short here, so shorter steps are cheap. Where a mode narrows, chains whose steps
-# are all of one length stay for hundreds of moves, and one such chain costs most of the effective
-# draws of 64 (sinusoidal data: 3,100 of 12,800 without jitter, 12,200 with). Steps adapt without
-# jitter, which would only make them longer.
-_WARM_UP = HMC(max_leapfrog=24)
-_DRAWING = HMC(max_leapfrog=64, least_step=0.3)
-
-_WITH_METRIC = 1.3  # what a gradient and two products with a full metric take, in gradients
+    def fraction(self, fraction: float) -> float:
+        """Fraction of the remaining budget, at least 0."""
+        return fraction * max(self.remaining, 0.0)
 
 
-class ModeRun(NamedTuple):
-    """How chains are run in a mode."""
+# Trajectories within a mode are short, so shorter steps are cheap. Where a mode narrows, chains
+# with a constant step size stay for hundreds of moves, and one such chain costs most of the
+# effective draws of 64: on the sinusoidal data 3,100 of 12,800 draws are effective without jitter
+# and 12,200 with it. Step sizes are adapted without jitter, which would only make them longer.
+_WARMUP_KERNEL = HMC(max_leapfrog=24)
+_SAMPLING_KERNEL = HMC(max_leapfrog=64, min_step_factor=0.3)
+
+# Cost of a gradient and two products with a dense preconditioner, in gradients.
+_DENSE_GRADIENT_COST = 1.3
+
+
+class ChainSettings(NamedTuple):
+    """Settings of chains within a mode.
+
+    Parameters
+    ----------
+    n_warmup : int
+        Warm-up moves.
+    n_draws : int
+        Draws per chain.
+    thin : int
+        Most moves per draw.
+    block_size : int
+        Chains per block.
+    n_jobs : int or None
+        Number of processes.
+    """
 
     n_warmup: int
     n_draws: int
@@ -88,114 +130,213 @@ class ModeRun(NamedTuple):
 
     @property
     def n_calls(self) -> float:
-        """Gradients that a chain takes, about, if it thins no further than it must: 12 a move."""
-        return (_WITH_METRIC * 12 + A_MOVE) * (self.n_warmup + self.n_draws)
+        """Approximate number of calls per chain with minimal thinning, at 12 gradients per move."""
+        return (_DENSE_GRADIENT_COST * 12 + MOVE_OVERHEAD) * (self.n_warmup + self.n_draws)
 
 
 @dataclass(frozen=True, eq=False)
 class ModeSampler:
-    """Chains that start from draws of one mode, with the metric of that mode.
+    """Chains that start from draws of one mode, preconditioned by the mode's covariance.
 
-    The metric is the full covariance of the mode's aligned draws, which is right for one copy of
-    the mode only: chains are confined to it (`HMC`). Where the copy's boundary stops more than a
-    tenth of the accepted proposals, or there are fewer than two draws a parameter to know the
-    covariance from, chains run free instead, with scales pooled over coordinate orbits. Either way
-    the target is the whole posterior: chains may leave for another mode, if there is a way.
+    Parameters
+    ----------
+    log_density : LogDensity
+        Log density in the precision and on the device of the chains.
+    group : SymmetryGroup
+        Trivial, Units or a product of them.
+    settings : ChainSettings
+        Length and distribution of the chains.
+    like : Tensor
+        Tensor with the dtype and device of the chains.
+    generator : torch.Generator
+        Random stream that selects the starting points.
+
+    Notes
+    -----
+    The preconditioner is the dense covariance of the mode's aligned draws. It is valid for one copy
+    of the mode only, so the chains are confined to the fundamental domain of that copy (`HMC`). If
+    the boundary rejects more than a tenth of the proposals that would have been accepted, or there
+    are fewer than two draws per parameter to estimate the covariance, chains run unconfined with
+    scales pooled over coordinate orbits, which commute with the group. In both cases the target is
+    the whole posterior, so chains may move to another mode.
     """
 
-    log_density: LogDensity  # in the precision and on the device that chains run with
+    log_density: LogDensity
     group: SymmetryGroup
-    plan: ModeRun
-    like: Tensor  # gives dtype and device of the chains
-    generator: torch.Generator  # chooses the starts
+    settings: ChainSettings
+    like: Tensor
+    generator: torch.Generator
 
-    def __call__(
-        self, weighing: ModeWeighting, k: int, n_chains: int, *, seed: int,
-        allowance: Allowance | None = None, on_step: OnStep | None = None,
-    ) -> ChainDraws:  # fmt: skip
-        """Run ``n_chains`` chains in mode ``k``; ``on_step`` as in `sample_chains`.
+    def sample_mode(
+        self,
+        evidence: ModeEvidence,
+        mode: int,
+        n_chains: int,
+        *,
+        seed: int,
+        budget: ComputeBudget | None = None,
+        on_step: OnStep | None = None,
+    ) -> ChainDraws:
+        """Run chains in one mode.
 
-        They thin, and trajectories are as long, as far as ``allowance`` goes; what they cost is
-        taken off it.
+        Parameters
+        ----------
+        evidence : ModeEvidence
+            Modes and their draws.
+        mode : int
+            Index of the mode.
+        n_chains : int
+            Number of chains.
+        seed : int
+            Seed of the chains.
+        budget : ComputeBudget, optional
+            Limits the thinning and the length of trajectories. It is reduced by what the chains
+            cost. Unlimited by default.
+        on_step : callable (step, info) -> bool, optional
+            Progress callback of `sample_chains`.
+
+        Returns
+        -------
+        ChainDraws
+            The draws of the warm-up, which are none, if it was stopped.
         """
-        domain = weighing.modes.regions.domains[k]
-        draws = domain.enter(weighing.pool.draws[weighing.modes.labels == k])[0]
-        chosen = torch.randperm(len(draws), generator=self.generator)
-        starts = draws[chosen[torch.arange(n_chains) % len(draws)]].to(self.like)
-        plan = self.plan
-        allowance = allowance or Allowance(0.0)
+        domain = evidence.modes.regions.domains[mode]
+        is_in_mode = evidence.modes.labels == mode
+        draws = domain.enter(evidence.pool.draws[is_in_mode])[0]
+        order = torch.randperm(len(draws), generator=self.generator)
+        starts = draws[order[torch.arange(n_chains) % len(draws)]].to(self.like)
+        if budget is None:
+            budget = ComputeBudget(0.0)
 
         def run(kernel: HMC, blocks: Sequence[Block], **lengths: int) -> ChainDraws:
-            """Run chains, and take what they cost off the allowance."""
+            """Run chains and reduce the budget by their cost."""
             sampler = Sampler(kernel, self.log_density, FixedPreconditioner(), 0.9)
-            made = sample_chains(sampler, blocks, n_jobs=plan.n_jobs, on_step=on_step, **lengths)
-            work = _WITH_METRIC * (made.warmup.n_gradients + made.sampling.n_gradients).double()
-            n_moves = made.warmup.n_moves + made.sampling.n_moves
-            allowance.left -= allowance.move_cost(work, n_moves, plan.block_size)
-            return made
+            chains = sample_chains(
+                sampler, blocks, n_jobs=self.settings.n_jobs, on_step=on_step, **lengths
+            )
+            n_gradients = (chains.warmup.n_gradients + chains.sampling.n_gradients).double()
+            cost = _DENSE_GRADIENT_COST * n_gradients
+            n_moves = chains.warmup.n_moves + chains.sampling.n_moves
+            budget.remaining -= budget.move_cost(cost, n_moves, self.settings.block_size)
+            return chains
 
-        def warmed_up(kernel: HMC, preconditioner: Preconditioner) -> ChainDraws:
+        def warm_up(kernel: HMC, preconditioner: Preconditioner) -> ChainDraws:
+            n_blocks = -(-n_chains // self.settings.block_size)
             blocks = start_blocks(
-                starts, self.log_density, block_size=plan.block_size, seed=seed, step_size=0.5,
-                preconditioners=[preconditioner] * -(-n_chains // plan.block_size),
-            )  # fmt: skip
-            return run(kernel, blocks, n_warmup=plan.n_warmup, n_draws=0)
+                starts,
+                self.log_density,
+                block_size=self.settings.block_size,
+                seed=seed,
+                step_size=0.5,
+                preconditioners=[preconditioner] * n_blocks,
+            )
+            return run(kernel, blocks, n_warmup=self.settings.n_warmup, n_draws=0)
 
+        # Warm up in the fundamental domain, with the covariance of the mode.
         warm: ChainDraws | None = None
-        thin = plan.thin
-        is_confined = True
+        chain_domain: FundamentalDomain | None = domain
+        thin = self.settings.thin
         if len(draws) >= 2 * draws.shape[1]:
-            metric = full_preconditioner(draws.to(self.like))
-            warm = warmed_up(replace(_WARM_UP, domain=domain), metric)
+            preconditioner = fit_dense_preconditioner(draws.to(self.like))
+            warm = warm_up(replace(_WARMUP_KERNEL, domain=domain), preconditioner)
+
+        # Warm up without the domain if the boundary costs too much. These chains mix more slowly,
+        # so they are thinned more.
         if warm is None or (warm.complete and _boundary_loss(warm) > 0.1):
-            scale = pooled_preconditioner(draws, self.group).scale.to(self.like)
-            warm = warmed_up(_WARM_UP, DiagonalPreconditioner(scale))
-            # free chains are less efficient
+            scale = fit_pooled_preconditioner(draws, self.group).scale.to(self.like)
+            warm = warm_up(_WARMUP_KERNEL, DiagonalPreconditioner(scale))
+            chain_domain = None
             thin = 3 * thin
-            is_confined = False
         if not warm.complete:
             return warm
-        thin, kernel = self._spaced(warm, thin, allowance)
-        kernel = replace(kernel, domain=domain if is_confined else None)
-        return run(kernel, warm.blocks, n_warmup=0, n_draws=plan.n_draws, thin=thin)
 
-    def _spaced(self, warm: ChainDraws, thin: int, allowance: Allowance) -> tuple[int, HMC]:
-        """Moves a draw, at most ``thin``, and the trajectories, by what the warm-up's cost.
+        thin, kernel = self._choose_thinning(warm, thin, budget)
+        kernel = replace(kernel, domain=chain_domain)
+        return run(kernel, warm.blocks, n_warmup=0, n_draws=self.settings.n_draws, thin=thin)
 
-        A mode that bends has steps a hundred times shorter than it is wide, whatever the metric.
-        One long trajectory a draw, of 1,024 steps at most, is then worth many short ones of the
-        same cost. A trajectory that is cut has three quarters of the most, on average.
+    def _choose_thinning(
+        self, warm: ChainDraws, max_thin: int, budget: ComputeBudget
+    ) -> tuple[int, HMC]:
+        """Choose moves per draw and the length of trajectories from the cost of the warm-up.
+
+        In a curved mode, steps are up to a hundred times shorter than the mode is wide, whatever
+        the preconditioner. One long trajectory per draw, of at most 1,024 steps, is then more
+        effective than many short ones of the same cost. A truncated trajectory has three quarters
+        of the maximum number of steps on average.
+
+        Parameters
+        ----------
+        warm : ChainDraws
+            Chains after their warm-up.
+        max_thin : int
+            Most moves per draw.
+        budget : ComputeBudget
+            Budget of the draws.
+
+        Returns
+        -------
+        thin : int
+            Moves per draw.
+        kernel : HMC
+            Kernel with the chosen maximum number of steps.
         """
-        made = float(warm.warmup.n_gradients.max())
-        a_move = max(made / max(self.plan.n_warmup, 1), 1.0)
-        n_chains = len(warm.n_draws)
-        a_draw = allowance.left / (allowance.work(_WITH_METRIC, n_chains) * self.plan.n_draws)
-        steps = torch.cat([block.step_size.double() for block in warm.blocks])
-        whole = _DRAWING.mean_path / float(steps.median())
-        if whole <= _WARM_UP.max_leapfrog:
-            each = max(a_move, whole) + A_MOVE  # early moves of a warm-up may be shorter
-            return max(1, int(min(thin, a_draw / each))), _DRAWING
-        a_draw -= A_MOVE
-        a_draw = min(a_draw, thin * (a_move if allowance.left == inf else whole))
-        most = int(min(max(a_draw / 0.75, _WARM_UP.max_leapfrog), 1024))
-        n_moves = a_draw / min(whole, 0.75 * most)
-        return max(1, int(min(thin, n_moves))), replace(_DRAWING, max_leapfrog=most)
+        max_gradients = float(warm.warmup.n_gradients.max())
+        gradients_per_move = max(max_gradients / max(self.settings.n_warmup, 1), 1.0)
+        cost_per_call = budget.batch_cost(_DENSE_GRADIENT_COST, len(warm.n_draws))
+        calls_per_draw = budget.remaining / (cost_per_call * self.settings.n_draws)
+        step_sizes = torch.cat([block.step_size.double() for block in warm.blocks])
+        full_length = _SAMPLING_KERNEL.mean_path / float(step_sizes.median())
+
+        # Trajectories that fit into the maximum of the warm-up aren't truncated. Early moves of the
+        # warm-up may have been shorter.
+        if full_length <= _WARMUP_KERNEL.max_leapfrog:
+            calls_per_move = max(gradients_per_move, full_length) + MOVE_OVERHEAD
+            return max(1, int(min(max_thin, calls_per_draw / calls_per_move))), _SAMPLING_KERNEL
+
+        # Otherwise make trajectories as long as the budget allows.
+        steps_per_draw = calls_per_draw - MOVE_OVERHEAD
+        steps_per_move = gradients_per_move if budget.remaining == inf else full_length
+        steps_per_draw = min(steps_per_draw, max_thin * steps_per_move)
+        max_steps = int(min(max(steps_per_draw / 0.75, _WARMUP_KERNEL.max_leapfrog), 1024))
+        n_moves = steps_per_draw / min(full_length, 0.75 * max_steps)
+        kernel = replace(_SAMPLING_KERNEL, max_leapfrog=max_steps)
+        return max(1, int(min(max_thin, n_moves))), kernel
 
 
-def pooled_preconditioner(
-    aligned: Tensor,  # (N, D): one representative of each orbit
-    group: SymmetryGroup,
-) -> DiagonalPreconditioner:
-    """Standard deviations pooled over coordinate orbits: no group element changes them."""
-    return DiagonalPreconditioner(orbit_mean(_variance(aligned.double()), group).sqrt().to(aligned))
+def fit_pooled_preconditioner(aligned: Tensor, group: SymmetryGroup) -> DiagonalPreconditioner:
+    """Fit standard deviations pooled over coordinate orbits, which commute with the group.
+
+    Parameters
+    ----------
+    aligned : Tensor of shape (n, D)
+        Draws, on one representative of each orbit.
+    group : SymmetryGroup
+        Symmetry of the density.
+
+    Returns
+    -------
+    DiagonalPreconditioner
+    """
+    variance = orbit_mean(_floored_variance(aligned.double()), group)
+    return DiagonalPreconditioner(variance.sqrt().to(aligned))
 
 
-def full_preconditioner(aligned: Tensor) -> DensePreconditioner:
-    """Cholesky factor of ``0.98 S + 0.02 diag S``, ``S`` the covariance of aligned draws."""
+def fit_dense_preconditioner(aligned: Tensor) -> DensePreconditioner:
+    """Fit the Cholesky factor of ``0.98 S + 0.02 diag(S)``, S the covariance of aligned draws.
+
+    Parameters
+    ----------
+    aligned : Tensor of shape (n, D)
+        Draws, on one representative of each orbit.
+
+    Returns
+    -------
+    DensePreconditioner
+    """
     x = aligned.double()
     centred = x - x.mean(dim=0)
     covariance = shrink_to_diagonal(centred.mT @ centred, 0.02) / len(x)
-    covariance.diagonal().copy_(_variance(x))  # at least its floor
+    covariance.diagonal().copy_(_floored_variance(x))
     factor = cholesky(
         covariance,
         name="The covariance of the draws",
@@ -204,75 +345,116 @@ def full_preconditioner(aligned: Tensor) -> DensePreconditioner:
     return DensePreconditioner(factor.to(aligned))
 
 
-def _variance(x: Tensor) -> Tensor:
+def _floored_variance(x: Tensor) -> Tensor:
+    """Variance of each column (n, D) -> (D,), at least 1e-12 of the mean square."""
     mean_square = x.square().mean(dim=0)
-    least = 1e-12
-    floor = least * mean_square.clamp_min(torch.finfo(x.dtype).tiny / least)
+    relative_floor = 1e-12
+    floor = relative_floor * mean_square.clamp_min(torch.finfo(x.dtype).tiny / relative_floor)
     return torch.maximum(x.var(dim=0, correction=0), floor)
 
 
-def _boundary_loss(run: ChainDraws) -> float:
-    """Share of proposals that the integrator would have had accepted and the boundary stopped."""
-    tally = run.warmup
-    return 1.0 - float(tally.n_accepted.sum()) / max(float(tally.acceptance.sum()), 1e-9)
+def _boundary_loss(chains: ChainDraws) -> float:
+    """Fraction of the proposals accepted by the integrator that the boundary rejected."""
+    statistics = chains.warmup
+    n_acceptable = max(float(statistics.acceptance.sum()), 1e-9)
+    return 1.0 - float(statistics.n_accepted.sum()) / n_acceptable
 
 
-def refine(
+def refine_evidence(
     log_density: LogDensity,
-    weighing: ModeWeighting,
+    evidence: ModeEvidence,
     sampler: ModeSampler,
     *,
-    n_chains: int,  # for each such mode
+    n_chains: int,
     seed: int,
-    # What it may cost: modes have their turns, the highest first, as long as it lasts. No end by
-    # default.
-    allowance: Allowance | None = None,
-) -> ModeWeighting:
-    """Draw more from modes that matter and whose evidence is poorly known, and weigh again.
+    budget: ComputeBudget | None = None,
+) -> ModeEvidence:
+    """Add draws to modes whose evidence matters and is uncertain, and estimate it again.
 
-    A mode that few chains reached has too few independent draws to be bridged. Chains started from
-    those it has make more.
+    A mode that few chains reached has too few independent draws for bridge sampling. Chains that
+    start from these draws make more.
 
-    ``weighing`` itself if nothing was to be done.
+    Parameters
+    ----------
+    log_density : LogDensity
+        Log density in float64, on the CPU.
+    evidence : ModeEvidence
+        Modes and their evidence so far.
+    sampler : ModeSampler
+        Sampler of the further chains.
+    n_chains : int
+        Number of chains per refined mode.
+    seed : int
+        Seed of the chains.
+    budget : ComputeBudget, optional
+        Modes are refined from the highest down, as long as the budget lasts. It is reduced by what
+        was spent. Unlimited by default.
+
+    Returns
+    -------
+    ModeEvidence
+        ``evidence`` itself if no mode was refined.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        If sampling was stopped.
     """
-    allowance = allowance or Allowance(0.0)
+    if budget is None:
+        budget = ComputeBudget(0.0)
     for round_seed in spawn_seeds(seed, 2):
-        pool = weighing.pool
-        # The eight highest that aren't hopeless: where none has draws enough, more won't do.
-        height = mean_log_density_by_mode(pool, weighing.modes)
-        may_matter = contending(pool, weighing.modes)
-        highest = height.argsort(descending=True, stable=True)[:8].tolist()
-        unsure = [k for k in highest if may_matter[k] and _matters(weighing, k)]
-        for k, mode_seed in zip(unsure, spawn_seeds(round_seed, len(unsure)), strict=True):
-            # With a draw four of the proposal are compared, and each of them is entered in the
-            # domain of every mode, by an assignment of some five microseconds.
-            n_entered = n_chains * sampler.plan.n_draws * weighing.modes.regions.n_modes
-            bridging = 6 * 1.5e5 * n_entered
-            if allowance.work(sampler.plan.n_calls, n_chains) + bridging > allowance.left:
+        pool = evidence.pool
+        regions = evidence.modes.regions
+        uncertain = _uncertain_modes(evidence)
+        for mode, mode_seed in zip(uncertain, spawn_seeds(round_seed, len(uncertain)), strict=True):
+            # Each draw is compared with four draws of the proposal. Each of these enters the
+            # domain of every mode, which solves an assignment problem in about five microseconds.
+            n_entered = n_chains * sampler.settings.n_draws * regions.n_modes
+            bridging_cost = 6 * 1.5e5 * n_entered
+            sampling_cost = budget.batch_cost(sampler.settings.n_calls, n_chains)
+            if sampling_cost + bridging_cost > budget.remaining:
                 break
-            allowance.left -= bridging
-            run = sampler(weighing, k, n_chains, seed=mode_seed, allowance=allowance)
-            if not run.complete:
+            budget.remaining -= bridging_cost
+            chains = sampler.sample_mode(evidence, mode, n_chains, seed=mode_seed, budget=budget)
+            if not chains.complete:
                 raise KeyboardInterrupt
-            domain = weighing.modes.regions.domains[k]
-            draws = domain.enter(torch.as_tensor(run.draws).flatten(0, 1).double())[0]
-            names = 1 + int(pool.chains.max()) + torch.arange(n_chains)
-            new = (
-                draws, torch.as_tensor(run.log_density).flatten().double(),
-                names.repeat_interleave(run.draws.shape[1]),
-            )  # fmt: skip
+
+            # Add the draws to the pool, as new chains.
+            positions = torch.as_tensor(chains.draws).flatten(0, 1).double()
+            first_index = 1 + int(pool.chains.max())
+            chain_index = first_index + torch.arange(n_chains)
+            new = DrawPool(
+                draws=regions.domains[mode].enter(positions)[0],
+                values=torch.as_tensor(chains.log_density).flatten().double(),
+                chains=chain_index.repeat_interleave(chains.draws.shape[1]),
+            )
             pool = DrawPool(*(torch.cat(pair) for pair in zip(pool, new, strict=True)))
-        if pool is weighing.pool:
-            return weighing
-        weighing = weigh(log_density, pool, sampler.group, generator=sampler.generator)
-    return weighing
+        if pool is evidence.pool:
+            return evidence
+        evidence = estimate_mode_evidence(
+            log_density, pool, sampler.group, generator=sampler.generator
+        )
+    return evidence
 
 
-def _matters(weighing: ModeWeighting, k: int) -> bool:
-    """Whether more draws of mode ``k`` can change the weights or the whole evidence."""
-    value = weighing.estimates[k].log_evidence
-    error = weighing.estimates[k].standard_error
-    if error <= 0.3:  # False for nan
+def _uncertain_modes(evidence: ModeEvidence) -> list[int]:
+    """Modes whose evidence needs more draws, from the highest down.
+
+    Only the eight highest are considered. If none of them has enough draws, refining more modes
+    won't help.
+    """
+    mean_log_density = mean_log_density_by_mode(evidence.pool, evidence.modes)
+    is_relevant = select_relevant_modes(evidence.pool, evidence.modes)
+    highest = mean_log_density.argsort(descending=True, stable=True)[:8].tolist()
+    return [k for k in highest if is_relevant[k] and _needs_refinement(evidence, k)]
+
+
+def _needs_refinement(evidence: ModeEvidence, mode: int) -> bool:
+    """Whether more draws of a mode can change the weights or the total evidence."""
+    log_evidence = evidence.estimates[mode].log_evidence
+    standard_error = evidence.estimates[mode].standard_error
+    if standard_error <= 0.3:  # False for nan
         return False
-    highest = value + 3.0 * error - weighing.weights.log_evidence
-    return not highest < log(LEAST_WEIGHT)  # True for nan
+    upper_bound = log_evidence + 3.0 * standard_error
+    is_negligible = upper_bound - evidence.summary.log_evidence < log(MIN_WEIGHT)  # False for nan
+    return not is_negligible

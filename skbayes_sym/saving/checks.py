@@ -56,8 +56,8 @@ ARRAYS: dict[str, dict[str, str]] = {
     ) | {"levels": "f k?"},
     "MeanFieldGaussian": {"loc": "f p", "scale": "f p"},
     "GaussianRows": {"mean": "f nk", "cov": "f nkk"},
-    "KroneckerPreconditioner": {"precision": "f l", "own": "f cn"},
-    "LayerCurvature": {"inputs": "f cii", "slopes": "f coo"},
+    "KroneckerPreconditioner": {"precision": "f l", "likelihood_scale": "f cn"},
+    "LayerCurvature": {"input_factor": "f cii", "output_factor": "f coo"},
     "State": {"position": "f cd", "value": "f c", "gradient": "f cd"},
     "DiagonalPreconditioner": {"scale": "f d|f cd"},
     "DensePreconditioner": {"cholesky": "f dd|f cdd"},
@@ -107,7 +107,7 @@ MAY_BE_NAN = {
 # Fields that must be above zero.
 POSITIVE = {
     ("UserPredictor", "target_scale"), ("RescaledAugmentation", "scale"), ("HMC", "path_length"),
-    ("HMC", "least_step"), ("HMC", "jitter"), ("Annealing", "energy_error"), ("ARD", "shape"),
+    ("HMC", "min_step_factor"), ("HMC", "jitter"), ("Annealing", "energy_error"), ("ARD", "shape"),
     ("ARD", "output_variance"), ("LayerScales", "shape"), ("LayerScales", "output_variance"),
     ("Heteroscedastic", "spread"), ("StudentT", "df"), ("Ordinal", "noise_std"),
     ("Normal", "scale"), ("NoiseShape", "wide_ratio"), ("LowRankGaussian", "prior_variance"),

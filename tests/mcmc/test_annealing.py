@@ -10,18 +10,18 @@ from torch.testing import assert_close
 
 from skbayes_sym.base.log_density import Evaluation, NetworkPosterior
 from skbayes_sym.mcmc.annealing import (
-    AnnealedApproach,
     Annealing,
     EnergyErrorAdaptation,
     KroneckerAdaptation,
     KroneckerPreconditioner,
-    Motion,
-    climb,
-    directions,
-    kick,
-    mclachlan,
+    MicrocanonicalState,
+    SurrogateAnnealing,
+    mclachlan_step,
     microcanonical_move,
-    refresh,
+    refresh_velocity,
+    run_adam,
+    sample_directions,
+    update_velocity,
 )
 from skbayes_sym.mcmc.chains import Sampler, sample_chains, start_blocks
 from skbayes_sym.mcmc.kernels import HMC, initial_state
@@ -53,15 +53,15 @@ def starts(density, n=3):
     return density.network.init(n, generator=torch.Generator().manual_seed(3))
 
 
-def arrived(sampler, state, density, adaptation=None, tell=lambda state, info: None):
+def arrived(sampler, state, density, adaptation=None, on_move=lambda state, info: None):
     return sampler.run(
         state, density, adaptation or KroneckerAdaptation(density),
-        generator=torch.Generator().manual_seed(0), tell=tell,
+        generator=torch.Generator().manual_seed(0), on_move=on_move,
     )  # fmt: skip
 
 
-def run(density, approach=SHORT, block_size=2, **plan):
-    sampler = Sampler(HMC(max_leapfrog=8), density, KroneckerAdaptation(density), approach=approach)
+def run(density, burn_in=SHORT, block_size=2, **plan):
+    sampler = Sampler(HMC(max_leapfrog=8), density, KroneckerAdaptation(density), burn_in=burn_in)
     blocks = start_blocks(starts(density), density, block_size=block_size, seed=1)
     return sample_chains(sampler, blocks, **{"n_warmup": 12, "n_draws": 6, **plan})
 
@@ -70,7 +70,7 @@ def test_adam_climbs():
     """Each coordinate moves by about the learning rate a step; without noise it arrives."""
     state = initial_state(torch.zeros(5, 4).double(), bowl())
     seen = []
-    end = climb(state, bowl(), 800, lambda state, info: seen.append(float(state.value[0])))
+    end = run_adam(state, bowl(), 800, lambda state, info: seen.append(float(state.value[0])))
     assert float(end.value.min()) > -1e-3 > 100 * float(state.value.min())
     assert len(seen) == 800
     assert all(after > before for before, after in pairwise(seen[:60]))
@@ -81,10 +81,10 @@ def test_the_energy_error_falls_as_asked(generator):
     """Over the last hot steps its variance is that of the end, far below that of the beginning."""
     density, positions = bowl(20), []
     sampler = Annealing(n_adam=0, n_hot=1500, energy_error=(0.05, 1e-6), n_settle=0)
-    place = sampler.run(
+    end = sampler.run(
         initial_state(torch.randn(40, 20, generator=generator).double(), density), density,
         FixedPreconditioner(), generator=generator,
-        tell=lambda state, info: positions.append(state.position),
+        on_move=lambda state, info: positions.append(state.position),
     )  # fmt: skip
     hot, cold = (
         (torch.stack(part)[1:] - torch.stack(part)[:-1]).norm(dim=2).mean()
@@ -95,18 +95,18 @@ def test_the_energy_error_falls_as_asked(generator):
     variance = (torch.stack(positions[-500:]) - 1).square().mean((0, 1))
     expected = torch.logspace(-0.5, 0.5, 20).double() ** 2
     assert bool(((variance / expected - 1).abs() < 0.15).all())
-    assert float(place.step_size.min()) > 0
+    assert float(end.step_size.min()) > 0
 
 
 def test_it_ends_where_it_says_with_the_curvature_there():
     density, told = posterior(), []
     state = initial_state(starts(density), density)
-    place = arrived(SHORT, state, density, tell=lambda state, info: told.append(info))
+    end = arrived(SHORT, state, density, on_move=lambda state, info: told.append(info))
     assert len(told) == SHORT.n_steps == 90
     assert sum(int(info.n_gradients[0]) for info in told) == 20 + 2 * 70
-    torch.testing.assert_close(place.state, initial_state(place.state.position, density))
-    assert place.preconditioner.to_position(place.state.position).shape == (3, 42)
-    assert isinstance(place.preconditioner, KroneckerPreconditioner)
+    torch.testing.assert_close(end.state, initial_state(end.state.position, density))
+    assert end.preconditioner.to_position(end.state.position).shape == (3, 42)
+    assert isinstance(end.preconditioner, KroneckerPreconditioner)
 
 
 @pytest.mark.long
@@ -118,19 +118,19 @@ def test_a_detour_begins_where_another_density_led():
         prior=Normal(0.1).bind(density.network.layout),
         data=Data(*(t.float() for t in density.data)),
     )
-    detour = AnnealedApproach(SHORT, other)
-    place = arrived(detour, initial_state(starts(density), density), density)
+    detour = SurrogateAnnealing(SHORT, other)
+    end = arrived(detour, initial_state(starts(density), density), density)
     alone = arrived(SHORT, initial_state(starts(density).float(), other), other)
-    assert torch.equal(place.state.position, alone.state.position.double())
-    torch.testing.assert_close(place.state, initial_state(place.state.position, density))
-    assert torch.equal(place.preconditioner.precision, torch.ones(3).double())
+    assert torch.equal(end.state.position, alone.state.position.double())
+    torch.testing.assert_close(end.state, initial_state(end.state.position, density))
+    assert torch.equal(end.preconditioner.precision, torch.ones(3).double())
     assert detour.n_steps == SHORT.n_steps
 
 
 def test_a_stop_on_a_detour_leaves_the_density_s_own_state():
     density = posterior()
     other = replace(density, data=Data(*(t.float() for t in density.data)))
-    detour = AnnealedApproach(SHORT, other)
+    detour = SurrogateAnnealing(SHORT, other)
     found = run(density, detour, block_size=3, on_step=lambda step, info: step >= 50)
     state = found.blocks[0].state
     torch.testing.assert_close(state, initial_state(state.position, density))
@@ -142,7 +142,7 @@ def test_draws_do_not_depend_on_where_a_run_was_cut():
     """The approach is part of the warm-up, and a block of its own random stream."""
     density = posterior()
     whole = run(density)
-    sampler = Sampler(HMC(max_leapfrog=8), density, KroneckerAdaptation(density), approach=SHORT)
+    sampler = Sampler(HMC(max_leapfrog=8), density, KroneckerAdaptation(density), burn_in=SHORT)
     first = run(density, n_draws=2)
     rest = sample_chains(sampler, first.blocks, n_warmup=0, n_draws=4)
     cut = np.concatenate([first.draws, rest.draws], axis=1)
@@ -185,37 +185,37 @@ def preconditioner(n_dims=3):
     return DensePreconditioner(matrix)
 
 
-def motion(n, density, generator):
+def random_start(n, density, generator):
     x = torch.randn(n, density.n_dims, generator=generator, dtype=torch.float64)
-    return Motion.start(x, density, generator)
+    return MicrocanonicalState.start(x, density, generator)
 
 
 def go(start, density, step_size, scaling, n_steps):
     end, total = start, torch.zeros(len(step_size), dtype=torch.float64)
     for _ in range(n_steps):
-        end, error = mclachlan(end, density, step_size, scaling)
+        end, error = mclachlan_step(end, density, step_size, scaling)
         total += error
     return end, total
 
 
 def test_kicks_of_one_slope_compose(generator):
     """The exact flow: a + b is first a, then b, and what they gain adds up."""
-    u = directions(torch.zeros(50, 4).double(), generator)
+    u = sample_directions(torch.zeros(50, 4).double(), generator)
     slope = torch.randn(50, 4, generator=generator, dtype=torch.float64)
     a, b = torch.rand(2, 50, generator=generator, dtype=torch.float64) * 5
-    once, gain = kick(u, slope, a + b)
-    first, gain_a = kick(u, slope, a)
-    twice, gain_b = kick(first, slope, b)
+    once, gain = update_velocity(u, slope, a + b)
+    first, gain_a = update_velocity(u, slope, a)
+    twice, gain_b = update_velocity(first, slope, b)
     assert_close(twice, once, rtol=0, atol=1e-12)
     assert_close(gain_a + gain_b, gain, rtol=0, atol=1e-11)
     assert_close(once.norm(dim=1), torch.ones(50).double(), rtol=0, atol=1e-14)
 
 
 def test_a_kick_begins_along_the_projected_slope(generator):
-    u = directions(torch.zeros(50, 4).double(), generator)
+    u = sample_directions(torch.zeros(50, 4).double(), generator)
     slope = torch.randn(50, 4, generator=generator, dtype=torch.float64)
     size = 1e-6
-    after, gain = kick(u, slope, torch.full((50,), size).double())
+    after, gain = update_velocity(u, slope, torch.full((50,), size).double())
     along = (u * slope).sum(1)
     assert_close((after - u) / size, (slope - along[:, None] * u) / 3, rtol=0, atol=1e-5)
     assert_close(gain / size, along, rtol=0, atol=1e-5)
@@ -223,7 +223,7 @@ def test_a_kick_begins_along_the_projected_slope(generator):
 
 def test_trajectories_are_reversible(generator):
     density, scaling = quartic(), preconditioner()
-    start, eps = motion(7, density, generator), torch.linspace(0.01, 0.1, 7).double()
+    start, eps = random_start(7, density, generator), torch.linspace(0.01, 0.1, 7).double()
     end, error = go(start, density, eps, scaling, 23)
     back, undone = go(end._replace(velocity=-end.velocity), density, eps, scaling, 23)
     assert bool(((end.state.position - start.state.position).abs().amax(1) > 1e-3).all())
@@ -235,11 +235,11 @@ def test_trajectories_are_reversible(generator):
 @pytest.mark.parametrize("density", [quartic(), scaled(torch.tensor([1.0, 0.5, 2.0]))])
 def test_energy_error_of_a_step_is_of_third_order(density, generator):
     """Half the step: an eighth of the error, a sixty-fourth of its variance."""
-    start, scaling = motion(400, density, generator), preconditioner()
+    start, scaling = random_start(400, density, generator), preconditioner()
 
     def rms(size):
         eps = torch.full((400,), size, dtype=torch.float64)
-        return mclachlan(start, density, eps, scaling)[1].norm()
+        return mclachlan_step(start, density, eps, scaling)[1].norm()
 
     coarse, middle, fine = rms(0.02), rms(0.01), rms(0.005)
     assert float(coarse / middle) == pytest.approx(8, rel=0.15)
@@ -247,8 +247,8 @@ def test_energy_error_of_a_step_is_of_third_order(density, generator):
 
 
 def test_refreshing_keeps_the_uniform_law(generator):
-    u = directions(torch.zeros(40_000, 3).double(), generator)
-    u = refresh(u, torch.linspace(0, 2, len(u)).double(), generator)
+    u = sample_directions(torch.zeros(40_000, 3).double(), generator)
+    u = refresh_velocity(u, torch.linspace(0, 2, len(u)).double(), generator)
     assert_close(u.norm(dim=1), torch.ones(len(u)).double(), rtol=0, atol=1e-14)
     assert bool((u.mean(0).abs() < N_SE / (3 * len(u)) ** 0.5).all())
     assert_close(u.T @ u / len(u), torch.eye(3).double() / 3, rtol=0, atol=0.01)
@@ -260,7 +260,7 @@ def unadjusted_variances(target, generator, n_dims=10, n_steps=400):
     density, n = scaled(scale), 200
     own = DiagonalPreconditioner(scale * torch.linspace(0.7, 1.4, n_dims).double())
     x = scale * torch.randn(n, n_dims, generator=generator, dtype=torch.float64)
-    at = Motion.start(x, density, generator)
+    at = MicrocanonicalState.start(x, density, generator)
     sizes = EnergyErrorAdaptation.start(torch.full((n,), 0.1, dtype=torch.float64))
     squares, errors = torch.zeros(n, dtype=torch.float64), torch.zeros(n, dtype=torch.float64)
     for step in range(n_steps):
@@ -295,7 +295,9 @@ def test_a_step_that_leaves_the_numbers_is_taken_back(generator):
 
     density = Cliff(torch.zeros(2).double(), torch.eye(2).double())
     x = torch.tensor([[0.1, 0.0], [3.0, 0.0]]).double()
-    start = Motion(initial_state(x, density), torch.tensor([[-1.0, 0.0], [0.6, 0.8]]).double())
+    start = MicrocanonicalState(
+        initial_state(x, density), torch.tensor([[-1.0, 0.0], [0.6, 0.8]]).double()
+    )
     sizes = EnergyErrorAdaptation.start(torch.full((2,), 0.3, dtype=torch.float64))
     moved, info = microcanonical_move(
         start, density, step_size=sizes.step_size,
@@ -307,4 +309,4 @@ def test_a_step_that_leaves_the_numbers_is_taken_back(generator):
     assert float(moved.velocity[0, 0]) > 0  # turned round
     sizes = sizes.update(info, 0.2)
     assert float(sizes.step_size[0]) == pytest.approx(0.8 * 0.3)
-    assert bool(sizes.longest[1].isinf())
+    assert bool(sizes.max_step_size[1].isinf())

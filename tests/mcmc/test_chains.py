@@ -16,7 +16,7 @@ from skbayes_sym.base.log_density import Evaluation
 from skbayes_sym.mcmc.chains import (
     REPORT_EVERY,
     Sampler,
-    retuned,
+    retune_chains,
     run_block,
     sample_chains,
     start_blocks,
@@ -349,7 +349,7 @@ def run(high, n_draws=8):
 
 def test_only_blocks_that_need_it_draw_again():
     sampler, found = run([3])
-    again = retuned(sampler, found, least_acceptance=0.65, n_warmup=30)
+    again = retune_chains(sampler, found, min_acceptance=0.65, n_warmup=30)
     assert float(found.sampling.mean_acceptance[3]) < 0.2
     assert float(again.sampling.mean_acceptance.min()) > 0.65
     for chain in (0, 1, 4, 5):
@@ -372,7 +372,7 @@ def test_each_round_aims_at_half_the_rejections(monkeypatch):
         return sample_chains(sampler, *arguments, **settings)
 
     monkeypatch.setattr("skbayes_sym.mcmc.chains.sample_chains", spy)
-    retuned(sampler, found, least_acceptance=1.1, n_warmup=4)  # never enough
+    retune_chains(sampler, found, min_acceptance=1.1, n_warmup=4)  # never enough
     np.testing.assert_allclose(aims, [0.9, 0.95, 0.975])
 
 

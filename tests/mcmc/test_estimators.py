@@ -63,14 +63,14 @@ def test_attributes(weighed):
     assert (reg.n_features_in_, reg.dtype_, reg.device_) == (1, "float64", "cpu")
     assert np.isfinite([reg.log_evidence_, reg.log_evidence_std_error_]).all()
     assert sum(m.weight for m in reg.modes_) == pytest.approx(1.0)
-    assert sorted(np.concatenate([m.members for m in reg.modes_])) == list(range(12))
-    assert sum(m.n_explorers for m in reg.modes_) <= 12
+    assert sorted(np.concatenate([m.chains for m in reg.modes_])) == list(range(12))
+    assert sum(m.n_initial_chains for m in reg.modes_) <= 12
     heights = [m.log_evidence for m in reg.modes_ if np.isfinite(m.log_evidence)]
     assert heights == sorted(heights, reverse=True)
     assert logsumexp(heights) == pytest.approx(reg.log_evidence_)
     for mode in reg.modes_:
-        assert reg.chain_weights_[mode.members].sum() == pytest.approx(
-            mode.weight if len(mode.members) else 0.0, abs=1e-3
+        assert reg.chain_weights_[mode.chains].sum() == pytest.approx(
+            mode.weight if len(mode.chains) else 0.0, abs=1e-3
         )
     assert reg.score(X, weighed[2]) > 0.6
 
@@ -84,7 +84,7 @@ def test_diagnostics(weighed):
         assert found[name].shape == (7,), name
     for name in ("n_divergent", "acceptance", "stuck", "n_gradients"):
         assert found[name].shape == (12,), name
-    assert 0.99 < (1.0 - found.unseen_basin) ** found.n_gradients.size / 0.01 < 1.01
+    assert 0.99 < (1.0 - found.detectable_basin) ** found.n_gradients.size / 0.01 < 1.01
     assert (found.n_gradients > reg.n_iter_).all()
     assert ((found.acceptance > 0.3) & (found.acceptance <= 1)).all()
     assert not found.stuck.any()
@@ -183,7 +183,7 @@ R = "remove_symmetries"
     [
         ({R: "evidence"}, "'remove_symmetries' parameter of MCMCRegressor .*ModeWeights"),
         ({R: ModeWeights("votes")}, "'method' parameter of ModeWeights .*Got 'votes'"),
-        ({R: ModeWeights(effort=-1)}, r"'effort' parameter of ModeWeights .*Got -1"),
+        ({R: ModeWeights(budget=-1)}, r"'budget' parameter of ModeWeights .*Got -1"),
         ({"sampler": Chains("smc")}, r"'kernel' parameter of Chains .*Got 'smc'"),
         ({"sampler": Chains(init="modes")}, r"'init' parameter of Chains .*Got 'modes'"),
         ({"sampler": Chains(warm_start="yes")}, r"'warm_start' parameter of Chains .*Got 'yes'"),
@@ -230,7 +230,9 @@ def test_log_likelihood_of_a_class_never_seen():
 @pytest.mark.processes
 @pytest.mark.parametrize("weights", [ModeWeights("uniform"), ModeWeights("evidence")])
 def test_draws_dont_depend_on_the_number_of_processes(weights, monkeypatch):
-    monkeypatch.setattr(MCMCRegressor, "_effort", SamplingDefaults(block=4, small_block=4))
+    monkeypatch.setattr(
+        MCMCRegressor, "_defaults", SamplingDefaults(block=4, small_problem_block=4)
+    )
     X, y = make_sinusoidal(40, random_state=0)
     reg = MCMCRegressor(
         (1,), prior=1.0, n_chains=10, n_draws=12, random_state=0,

@@ -74,7 +74,7 @@ def test_evidence_of_a_classifier():
 @pytest.mark.long
 def test_where_weights_are_open_low_modes_have_none_all_the_same(monkeypatch):
     """Some chains of 16 end where the log density is 60 nats lower; nobody restarts there."""
-    monkeypatch.setattr("skbayes_sym.mcmc.mode_weights.decided_weights", lambda *args: None)
+    monkeypatch.setattr("skbayes_sym.mcmc.mode_weights.robust_weights", lambda *args: None)
     x = np.linspace(-3, 3, 120)
     y = np.sin(2 * x) + 0.1 * np.random.default_rng(0).standard_normal(120)
     reg = MCMCRegressor((2,), **FAST)
@@ -84,12 +84,12 @@ def test_where_weights_are_open_low_modes_have_none_all_the_same(monkeypatch):
     assert "in proportion to how many chains found each." in " ".join(reg.diagnostics_.warnings)
     high = max(m.mean_log_posterior for m in reg.modes_)
     far = [m for m in reg.modes_ if m.mean_log_posterior < high - 30.0]
-    assert sum(m.n_explorers for m in far) > 0
-    assert all(m.weight == 0.0 and not len(m.members) for m in far)
+    assert sum(m.n_initial_chains for m in far) > 0
+    assert all(m.weight == 0.0 and not len(m.chains) for m in far)
     near = [m for m in reg.modes_ if m.mean_log_posterior >= high - 30.0]
     assert all(np.isnan(m.weight) for m in near)
-    votes = np.array([m.n_explorers for m in near])
-    got = [reg.chain_weights_[m.members].sum() for m in near]
+    votes = np.array([m.n_initial_chains for m in near])
+    got = [reg.chain_weights_[m.chains].sum() for m in near]
     np.testing.assert_allclose(got, votes / votes.sum())
 
 

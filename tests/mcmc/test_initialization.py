@@ -9,7 +9,7 @@ from sklearn.datasets import load_diabetes, load_iris
 
 from skbayes_sym import HMC, Chains, MCMCClassifier, MCMCRegressor, ModeWeights
 from skbayes_sym.mcmc.config import SamplingDefaults
-from skbayes_sym.mcmc.initialization import init_by_size
+from skbayes_sym.mcmc.initialization import choose_init
 from skbayes_sym.models import MLP, TANH, Categorical, Gaussian, Model, Poisson
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.priors import ARD, LayerScales
@@ -139,7 +139,7 @@ def test_what_gauss_newton_steps_cant_do_is_refused(settings, message):
     ],
 )
 def test_modes_are_found_where_that_takes_seconds(model, n_rows, expected):
-    assert (init_by_size(model, n_rows, SamplingDefaults()) == "laplace") == expected
+    assert (choose_init(model, n_rows, SamplingDefaults()) == "laplace") == expected
 
 
 @pytest.mark.long

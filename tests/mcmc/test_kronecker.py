@@ -4,7 +4,11 @@ from torch.func import jacrev
 from torch.testing import assert_close
 
 from skbayes_sym.base.log_density import NetworkPosterior
-from skbayes_sym.mcmc.annealing import KroneckerAdaptation, curvature_at, likelihood_scales
+from skbayes_sym.mcmc.annealing import (
+    KroneckerAdaptation,
+    compute_layer_curvature,
+    likelihood_scales,
+)
 from skbayes_sym.mcmc.warmup import RunningMoments
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.counts import Poisson
@@ -37,7 +41,7 @@ def start(posterior, n, generator):
 
 def fitted(posterior, position):
     adaptation, before = KroneckerAdaptation(posterior), DiagonalPreconditioner(position)
-    return adaptation.fit(before, RunningMoments.empty(position), position=position)
+    return adaptation.fit(before, RunningMoments.empty(position), position)
 
 
 def matrix(preconditioner, n_chains, n_dims):
@@ -101,12 +105,12 @@ def test_the_blocks_of_one_row_have_precision_one(activation, likelihood, genera
 def test_chains_have_their_own_curvature_and_weights_are_repetitions(generator):
     posterior = problem(MLP(3, (4,), 2, TANH), NOISE, 6, generator)
     position = start(posterior, 3, generator)
-    together = curvature_at(posterior, position)
+    together = compute_layer_curvature(posterior, position)
     for c in range(3):
-        alone = curvature_at(posterior, position[c : c + 1])
+        alone = compute_layer_curvature(posterior, position[c : c + 1])
         for both, one in zip(together, alone, strict=True):
-            assert_close(both.inputs[c], one.inputs[0], rtol=0, atol=0)
-            assert_close(both.slopes[c], one.slopes[0], rtol=0, atol=0)
+            assert_close(both.input_factor[c], one.input_factor[0], rtol=0, atol=0)
+            assert_close(both.output_factor[c], one.output_factor[0], rtol=0, atol=0)
     x, y, _ = posterior.data
     count = torch.tensor([1, 2, 3, 1, 1, 2])
     rows = torch.arange(6).repeat_interleave(count)
@@ -114,9 +118,11 @@ def test_chains_have_their_own_curvature_and_weights_are_repetitions(generator):
     repeated = NetworkPosterior(
         *posterior_parts(posterior), Data(x[rows], y[rows], torch.ones(10).double())
     )
-    for a, b in zip(*(curvature_at(p, position) for p in (weighted, repeated)), strict=True):
-        assert_close(a.inputs, b.inputs, rtol=1e-12, atol=1e-12)
-        assert_close(a.slopes, b.slopes, rtol=1e-12, atol=1e-12)
+    for a, b in zip(
+        *(compute_layer_curvature(p, position) for p in (weighted, repeated)), strict=True
+    ):
+        assert_close(a.input_factor, b.input_factor, rtol=1e-12, atol=1e-12)
+        assert_close(a.output_factor, b.output_factor, rtol=1e-12, atol=1e-12)
 
 
 def posterior_parts(posterior):
@@ -140,9 +146,9 @@ def test_a_place_visited_before_counts_less(generator):
     first, second = start(posterior, 2, generator)[:, None]
     adaptation = KroneckerAdaptation(posterior)
     before = fitted(posterior, first)
-    after = adaptation.fit(before, RunningMoments.empty(second), position=second)
-    new, old = curvature_at(posterior, second)[0], before.layers[0]
-    assert_close(after.layers[0].inputs, 0.6 * new.inputs + 0.4 * old.inputs)
+    after = adaptation.fit(before, RunningMoments.empty(second), second)
+    new, old = compute_layer_curvature(posterior, second)[0], before.layers[0]
+    assert_close(after.layers[0].input_factor, 0.6 * new.input_factor + 0.4 * old.input_factor)
 
 
 @pytest.mark.parametrize("n_warmup", [0, 7, 60, 61, 1000])

@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import HMC, Chains, MCMCRegressor, ModeWeights
 from skbayes_sym.mcmc.mode_weights import evidence_budget
-from skbayes_sym.mcmc.within_mode import Allowance
+from skbayes_sym.mcmc.within_mode import ComputeBudget
 from skbayes_sym.models import BaseNetwork
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.symmetry.group import Product
@@ -23,11 +23,11 @@ N_CHAINS, N_GRADIENTS = 16, 1000
 
 
 def a_fit(cost, n_draws, made_draws):
-    """A setting, and chains that explored: 1,000 gradients each, in 50 moves and ``made_draws``."""
-    setting = SimpleNamespace(
-        n_warmup=50, n_draws=n_draws, thinning=1, evidence=ModeWeights(effort=cost),
+    """Settings, and initial chains: 1,000 gradients each, in 50 moves and ``made_draws``."""
+    config = SimpleNamespace(
+        n_warmup=50, n_draws=n_draws, thinning=1, mode_weights=ModeWeights(budget=cost),
         block_size=N_CHAINS,
-        allowance=lambda budget=inf: Allowance(1e4, budget),
+        make_budget=lambda remaining=inf: ComputeBudget(1e4, remaining),
     )  # fmt: skip
     made, n_moves, none = (torch.full((N_CHAINS,), n) for n in (N_GRADIENTS, 100, 0))
     chains = SimpleNamespace(
@@ -35,17 +35,19 @@ def a_fit(cost, n_draws, made_draws):
         warmup=SimpleNamespace(n_gradients=made, n_moves=n_moves),
         sampling=SimpleNamespace(n_gradients=none, n_moves=none),
     )  # fmt: skip
-    return setting, SimpleNamespace(chains=chains)
+    return config, chains
 
 
 @pytest.mark.parametrize("cost", [0.0, 0.3, 1.0, 4.0])
 @pytest.mark.parametrize("n_draws", [50, 100, 1000])
 def test_all_of_it_costs_what_was_asked_for_and_so_many_times_as_much(cost, n_draws):
-    made = Allowance(1e4).work(N_GRADIENTS, N_CHAINS) + Allowance(1e4).work(8 * 100, 0)
+    made = ComputeBudget(1e4).batch_cost(N_GRADIENTS, N_CHAINS) + ComputeBudget(1e4).batch_cost(
+        8 * 100, 0
+    )
     asked = made * (50 + n_draws) / 100
     evidence, rest = evidence_budget(*a_fit(cost, n_draws, 50))
-    assert 0.0 <= evidence.left <= cost * asked * (1.0 + 1e-12)
-    assert made + evidence.left + rest <= (1.0 + cost) * asked * (1.0 + 1e-12)
+    assert 0.0 <= evidence.remaining <= cost * asked * (1.0 + 1e-12)
+    assert made + evidence.remaining + rest <= (1.0 + cost) * asked * (1.0 + 1e-12)
     if cost >= 1.0:  # half of what was asked for, whatever the evidence needed
         assert rest >= 0.49 * asked
 

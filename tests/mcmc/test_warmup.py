@@ -14,8 +14,8 @@ from skbayes_sym.mcmc.warmup import (
     FixedPreconditioner,
     PooledDiagonal,
     RunningMoments,
+    find_reasonable_step_size,
     pooled_variance,
-    reasonable_step_size,
     stan_windows,
 )
 from skbayes_sym.numerics.preconditioners import DiagonalPreconditioner
@@ -83,7 +83,7 @@ def test_reasonable_step_size_crosses_the_target(start, generator):
     preconditioner = DiagonalPreconditioner(
         torch.linspace(0.1, 10, 40).double().unsqueeze(1).expand(40, 3)
     )
-    step, n_gradients = reasonable_step_size(
+    step, n_gradients = find_reasonable_step_size(
         state, scaled(scale), step_size=torch.full((40,), start).double(),
         preconditioner=preconditioner,
         generator=torch.Generator().manual_seed(3),
@@ -117,7 +117,7 @@ def test_reasonable_step_size_is_bounded_and_per_chain(generator):
 
     position = torch.tensor([[0.0], [0.0], [0.5]]).double()
     state = State(position, *Odd().evaluate(position))
-    step, n_gradients = reasonable_step_size(
+    step, n_gradients = find_reasonable_step_size(
         state, Odd(), step_size=torch.ones(3).double(), generator=generator,
         preconditioner=DiagonalPreconditioner(torch.ones(1).double()),
     )  # fmt: skip
@@ -178,14 +178,14 @@ def test_preconditioner_without_any_move_stays():
     position = torch.ones(4, 7)
     moments = moments_of([position] * 10)
     before = DiagonalPreconditioner(torch.full((4, 7), 0.3))
-    assert PooledDiagonal(UNITS).fit(before, moments, position=position) is before
+    assert PooledDiagonal(UNITS).fit(before, moments, position) is before
 
 
 def test_fit_gives_standard_deviations_in_the_working_dtype(generator):
     scale = torch.logspace(-3, 3, 7)
     x = torch.randn(4000, 2, 7, generator=generator) * scale
     before = DiagonalPreconditioner(torch.ones(2, 7))
-    fitted = PooledDiagonal(Trivial()).fit(before, moments_of(x), position=x[0])
+    fitted = PooledDiagonal(Trivial()).fit(before, moments_of(x), x[0])
     assert fitted.scale.dtype == torch.float32
     ratio = fitted.scale / scale
     assert_close(ratio, torch.ones(2, 7), rtol=0, atol=4.5 * (2 * 4000) ** -0.5)

@@ -8,12 +8,12 @@ import torch
 
 from skbayes_sym.mcmc.bridge import NOT_ESTIMATED
 from skbayes_sym.mcmc.config import SamplingDefaults
-from skbayes_sym.mcmc.mode_evidence import DrawModes, DrawPool, ModeMasses, ModeWeighting
+from skbayes_sym.mcmc.diagnostics import describe_missing_evidence
+from skbayes_sym.mcmc.mode_evidence import DrawPool, EvidenceSummary, ModeAssignment, ModeEvidence
 from skbayes_sym.mcmc.mode_weights import (
-    decided_weights,
-    evidence_obstacles,
     evidence_warnings,
-    no_evidence,
+    find_evidence_obstacles,
+    robust_weights,
 )
 from skbayes_sym.models.networks.mlp import MLP, TANH
 
@@ -28,11 +28,11 @@ def weighing(counts=(100, 40), heights=(-5.0, 0.0), std_error=0.1, evidences=(-5
     n = len(labels)
     pool = DrawPool(torch.zeros(n, 8).double(), values, torch.arange(n))
     share = torch.tensor(evidences, dtype=torch.float64).nan_to_num(-np.inf).softmax(0)
-    weights = ModeMasses(share, -3.0, std_error)
+    weights = EvidenceSummary(share, -3.0, std_error)
     errors = [std_error if np.isfinite(e) else np.nan for e in evidences]
     estimates = [NOT_ESTIMATED._replace(log_evidence=e, standard_error=s)
                  for e, s in zip(evidences, errors, strict=True)]  # fmt: skip
-    return ModeWeighting(pool, DrawModes(labels, None, counts), estimates, weights)
+    return ModeEvidence(pool, ModeAssignment(labels, None, counts), estimates, weights)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_each_reason_with_its_figure(change, reason):
     ],
 )
 def test_weights_are_decided_where_no_doubt_changes_them(known, weights):
-    found = decided_weights(weighing(**known), SamplingDefaults())
+    found = robust_weights(weighing(**known), SamplingDefaults())
     if weights is None:
         assert found is None
     else:
@@ -69,14 +69,14 @@ def test_weights_are_decided_where_no_doubt_changes_them(known, weights):
 
 
 def test_the_warning_says_what_becomes_of_the_weights():
-    (kept,) = no_evidence(("it is late",), decided=True)
-    (votes,) = no_evidence(("it is late",), decided=False)
-    (open_,) = no_evidence((), decided=False)
-    (shared,) = no_evidence((), decided=False, shared=True)
-    assert no_evidence((), decided=True) == []
+    (kept,) = describe_missing_evidence(("it is late",), has_robust_weights=True)
+    (votes,) = describe_missing_evidence(("it is late",), has_robust_weights=False)
+    (open_,) = describe_missing_evidence((), has_robust_weights=False)
+    (shared,) = describe_missing_evidence((), has_robust_weights=False, is_reallocated=True)
+    assert describe_missing_evidence((), has_robust_weights=True) == []
     assert "it is late. So log_evidence_ is nan and the modes keep their weights" in kept
-    assert "it is late. So log_evidence_ is nan and every chain has one vote" in votes
-    assert "too uncertain to weigh them: raise n_draws. So every chain has one vote" in open_
+    assert "it is late. So log_evidence_ is nan and all chains have equal weights" in votes
+    assert "too uncertain to weight them: raise n_draws. So all chains have equal weights" in open_
     assert shared.endswith("in proportion to how many chains found each.")
 
 
@@ -86,7 +86,7 @@ def test_the_warning_says_what_becomes_of_the_weights():
 )
 def test_groups_that_cant_be_bridged(hidden_layer_sizes, figure):
     """4! 2^4 3! 2^3 = 18,432 elements are too many, (3! 2^3)^2 = 2,304 aren't; nor is one layer."""
-    found = evidence_obstacles(
+    found = find_evidence_obstacles(
         MLP(1, hidden_layer_sizes, 1, TANH).symmetry(), MOVING, SamplingDefaults()
     )
     assert [figure in reason for reason in found] == ([] if figure is None else [True])
@@ -95,6 +95,6 @@ def test_groups_that_cant_be_bridged(hidden_layer_sizes, figure):
 def test_chains_that_never_moved():
     group = MLP(1, (2,), 1, TANH).symmetry()
     stuck = np.array([True, True, True, False])
-    (found,) = evidence_obstacles(group, SimpleNamespace(stuck=stuck), SamplingDefaults())
+    (found,) = find_evidence_obstacles(group, SimpleNamespace(stuck=stuck), SamplingDefaults())
     assert "3 of 4 chains never moved" in found
-    assert evidence_obstacles(group, SimpleNamespace(stuck=~stuck), SamplingDefaults()) == []
+    assert find_evidence_obstacles(group, SimpleNamespace(stuck=~stuck), SamplingDefaults()) == []

@@ -10,8 +10,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import HMC, Annealing, Chains, MCMCClassifier, MCMCRegressor
 from skbayes_sym.mcmc.config import SamplingDefaults
-from skbayes_sym.mcmc.initialization import INITS, default_prior_scale, init_by_size
-from skbayes_sym.mcmc.mode_weights import chain_warnings
+from skbayes_sym.mcmc.diagnostics import chain_warnings
+from skbayes_sym.mcmc.initialization import INITS, choose_init, default_prior_scale
 from skbayes_sym.models.likelihoods.noise import Gaussian, Heteroscedastic
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import MLP, TANH
@@ -72,7 +72,7 @@ def test_it_learns(name):
 def test_all_chains_have_one_vote_and_say_why(noisy):
     np.testing.assert_array_equal(noisy.chain_weights_, 0.2)
     assert np.isnan(noisy.log_evidence_)
-    assert "every chain has one vote" in noisy.diagnostics_.no_evidence
+    assert "all chains have equal weights" in noisy.diagnostics_.evidence_problems
     assert noisy.modes_ == []
 
 
@@ -191,14 +191,14 @@ def model_of(*hidden):
 def test_the_size_of_the_network_chooses():
     n_rows = 10**8  # too many to find modes
     few, many = model_of(28), model_of(29)  # 197 weights
-    assert init_by_size(few, n_rows, SamplingDefaults()) == "prior"
-    assert init_by_size(many, n_rows, SamplingDefaults()) == "ensemble"
-    assert init_by_size(few, 100, SamplingDefaults()) == "laplace"
+    assert choose_init(few, n_rows, SamplingDefaults()) == "prior"
+    assert choose_init(many, n_rows, SamplingDefaults()) == "ensemble"
+    assert choose_init(few, 100, SamplingDefaults()) == "laplace"
     usual = {name: (init.n_chains, init.n_warmup) for name, init in INITS.items()}
     assert usual == {"prior": (64, 1000), "laplace": (16, 150), "ensemble": (12, 100)}
     for explicit in ("hmc", Chains("hmc"), Chains(init="prior")):
-        assert MCMCRegressor(sampler=explicit)._make_method().init_for(many, n_rows) == "prior"
-    assert MCMCRegressor()._make_method().init_for(many, n_rows) == "ensemble"
+        assert MCMCRegressor(sampler=explicit)._make_method().choose_init(many, n_rows) == "prior"
+    assert MCMCRegressor()._make_method().choose_init(many, n_rows) == "ensemble"
 
 
 def test_chains_not_to_be_believed_are_named():

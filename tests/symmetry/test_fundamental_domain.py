@@ -86,7 +86,7 @@ def normal(*shape, seed):
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-def fundamental_domain_of_mode(case):
+def fit_fundamental_domain(case):
     n_params = case.network.layout.n_params
     variance = normal(n_params, seed=1).exp()
     return FundamentalDomain(case.group, DiagonalReference(normal(n_params, seed=2), variance))
@@ -115,7 +115,7 @@ def test_several_wide_layers_have_no_exact_domain():
 
 @every_case
 def test_one_member_of_every_orbit_is_inside_and_it_is_the_best(case):
-    domain, x = fundamental_domain_of_mode(case), positions(case, 40)
+    domain, x = fit_fundamental_domain(case), positions(case, 40)
     table = enumerate_group(case.group, x.shape[-1])
     orbit = table.orbit(x)
     inside = domain.contains(orbit.flatten(0, 1)).view(len(x), -1)
@@ -133,7 +133,7 @@ def test_one_member_of_every_orbit_is_inside_and_it_is_the_best(case):
 
 @pytest.mark.parametrize("name", ["3-tanh", "4-relu", "5-relu", "flips-only"])
 def test_assignment_agrees_with_enumeration(name):
-    domain, x = fundamental_domain_of_mode(CASES[name]), positions(CASES[name], 300)
+    domain, x = fit_fundamental_domain(CASES[name]), positions(CASES[name], 300)
     theta = x[:, : len(domain.reference.mean)]
     for ours, theirs in zip(domain._best(theta), domain._best_element(theta), strict=True):
         assert_close(ours, theirs)
@@ -141,7 +141,7 @@ def test_assignment_agrees_with_enumeration(name):
 
 @every_case
 def test_non_finite_positions_are_outside_and_stay(case):
-    domain, x = fundamental_domain_of_mode(case), positions(case, 4)
+    domain, x = fit_fundamental_domain(case), positions(case, 4)
     x, _ = domain.enter(x)
     x[0, 0], x[1, 0], x[2, 0] = torch.nan, torch.inf, 1e200
     assert domain.contains(x).tolist() == [False, False, False, True]

@@ -85,7 +85,9 @@ def test_number_of_steps(generator):
     """ceil(T u / median): uniform u, the slow and the fast chain don't matter."""
     kernel = HMC(path_length=2.0, jitter=(0.5, 1.5), max_leapfrog=100)
     eps = torch.tensor([1e-6, 0.1, 0.1, 0.1, 50.0])
-    n = torch.tensor([kernel.n_steps(float(eps.median()), generator) for _ in range(4000)]).double()
+    n = torch.tensor(
+        [kernel.choose_n_steps(float(eps.median()), generator) for _ in range(4000)]
+    ).double()
     assert float(n.min()) >= 10
     assert float(n.max()) <= 30
     # ceil adds one half on average; variance of a uniform on 20 integers.
@@ -96,17 +98,17 @@ def test_number_of_steps(generator):
 def test_number_of_steps_at_the_cap(cap, generator):
     """Uniform in the upper half, never one number."""
     kernel = HMC(jitter=(0.5, 1.5), max_leapfrog=cap)
-    n = {kernel.n_steps(1e-4, generator) for _ in range(1000)}
+    n = {kernel.choose_n_steps(1e-4, generator) for _ in range(1000)}
     assert n == set(range((cap + 1) // 2, cap + 1))
 
 
 def test_a_length_that_was_asked_for_before_is_the_moves_own(generator):
-    kernel, target = HMC(max_leapfrog=64, least_step=0.5), quartic()
+    kernel, target = HMC(max_leapfrog=64, min_step_factor=0.5), quartic()
     step_size, moved = torch.linspace(0.01, 0.1, 5).double(), []
-    for n_steps in (None, kernel.n_steps(0.055, torch.Generator().manual_seed(0))):
+    for n_steps in (None, kernel.choose_n_steps(0.055, torch.Generator().manual_seed(0))):
         stream = torch.Generator().manual_seed(0)
         if n_steps is not None:
-            kernel.n_steps(0.055, stream)
+            kernel.choose_n_steps(0.055, stream)
         moved.append(kernel.step(
             initial_state(torch.zeros(5, 3).double(), target), target, n_steps=n_steps,
             step_size=step_size, preconditioner=DiagonalPreconditioner(torch.ones(5, 3).double()),

@@ -7,7 +7,7 @@ from symmetry.planted import Case
 from torch.testing import assert_close
 
 from skbayes_sym.mcmc.mode_evidence import align_draws
-from skbayes_sym.mcmc.within_mode import full_preconditioner, pooled_preconditioner
+from skbayes_sym.mcmc.within_mode import fit_dense_preconditioner, fit_pooled_preconditioner
 from skbayes_sym.models.networks.mlp import MLP, RELU, TANH
 from skbayes_sym.symmetry.group import Trivial
 
@@ -40,12 +40,12 @@ def test_scales_of_scrambled_draws_are_those_of_the_mode(case, generator):
     aligned = align_draws(scrambled, case.group, generator=generator)
     # Whatever the labelling, pooled variances are means of planted ones.
     expected = torch.stack([scale[orbits == k].square().mean().sqrt() for k in orbits])
-    found = pooled_preconditioner(aligned, case.group).scale
+    found = fit_pooled_preconditioner(aligned, case.group).scale
     assert_close(found, expected, rtol=4 * (2 * len(x)) ** -0.5, atol=0)
-    assert_close(found, pooled_preconditioner(x, case.group).scale)  # every label came back
+    assert_close(found, fit_pooled_preconditioner(x, case.group).scale)  # every label came back
     assert_close(
-        torch.linalg.slogdet(full_preconditioner(aligned).cholesky),
-        torch.linalg.slogdet(full_preconditioner(x).cholesky),
+        torch.linalg.slogdet(fit_dense_preconditioner(aligned).cholesky),
+        torch.linalg.slogdet(fit_dense_preconditioner(x).cholesky),
         rtol=1e-8,
         atol=0,
     )  # up to one labelling of all
@@ -54,7 +54,7 @@ def test_scales_of_scrambled_draws_are_those_of_the_mode(case, generator):
 @every_case
 def test_pooled_scales_are_one_for_all_units(case, generator):
     x, _, _ = cloud(case, 100, generator)
-    scale = pooled_preconditioner(x, case.group).scale
+    scale = fit_pooled_preconditioner(x, case.group).scale
     for factor in case.group.factors:
         assert_close(
             scale[factor.index], scale[factor.index[:1]].expand(factor.index.shape), rtol=0, atol=0
@@ -68,7 +68,7 @@ def test_pooled_scales_are_one_for_all_units(case, generator):
 def test_full_covariance_is_shrunk_by_two_percent(generator):
     mix = torch.tensor([[1.0, 0.0], [2.0, 0.5]], dtype=F64)
     x = torch.randn(50, 2, generator=generator, dtype=F64) @ mix.mT
-    factor = full_preconditioner(x).cholesky
+    factor = fit_dense_preconditioner(x).cholesky
     s = torch.cov(x.mT, correction=0)
     assert_close(factor @ factor.mT, 0.98 * s + 0.02 * s.diag().diag())
 
@@ -76,8 +76,8 @@ def test_full_covariance_is_shrunk_by_two_percent(generator):
 def test_draws_that_are_all_the_same_still_have_scales():
     x = torch.ones(10, 3, dtype=F64)
     x[:, 2] = 0.0
-    assert bool((pooled_preconditioner(x, Trivial()).scale > 0).all())
-    assert bool(full_preconditioner(x).cholesky.isfinite().all())
+    assert bool((fit_pooled_preconditioner(x, Trivial()).scale > 0).all())
+    assert bool(fit_dense_preconditioner(x).cholesky.isfinite().all())
 
 
 def test_trivial_group_aligns_nothing(generator):

@@ -6,7 +6,7 @@ import torch
 from torch.testing import assert_close
 
 from skbayes_sym.mcmc.bridge import NOT_ESTIMATED
-from skbayes_sym.mcmc.mode_evidence import find_modes, weigh_modes
+from skbayes_sym.mcmc.mode_evidence import combine_evidence, find_modes
 from skbayes_sym.symmetry.group import Trivial
 from skbayes_sym.symmetry.units import Units
 
@@ -136,7 +136,7 @@ def test_the_error_of_the_whole_by_simulation(generator):
         NOT_ESTIMATED._replace(log_evidence=float(z), standard_error=float(e))
         for z, e in zip(log_z, error, strict=True)
     ]
-    found = weigh_modes([*estimates, NOT_ESTIMATED])
+    found = combine_evidence([*estimates, NOT_ESTIMATED])
     noise = torch.randn(20_000, 4, generator=generator, dtype=torch.float64)
     many = log_z + error * noise
     tolerance = 5 / (2 * 20_000) ** 0.5  # relative error of a standard deviation
@@ -145,7 +145,7 @@ def test_the_error_of_the_whole_by_simulation(generator):
     assert_close(found.weights[:4], log_z.softmax(0))
     assert float(found.weights[4]) == 0.0
     assert found.log_evidence == pytest.approx(float(log_z.logsumexp(0)))
-    nothing = weigh_modes([NOT_ESTIMATED] * 2)
+    nothing = combine_evidence([NOT_ESTIMATED] * 2)
     assert np.isnan(nothing.log_evidence)
     assert bool(nothing.weights.isnan().all())
 

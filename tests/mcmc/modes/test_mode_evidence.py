@@ -9,10 +9,10 @@ from torch.testing import assert_close
 
 from skbayes_sym.mcmc.mode_evidence import (
     NEGLIGIBLE_DEFICIT_NATS,
-    largest_remainders,
+    apportion_chains,
+    estimate_mode_evidence,
     mean_log_density_by_mode,
     pool_draws,
-    weigh,
 )
 from skbayes_sym.symmetry.fundamental_domain import enumerate_group
 from skbayes_sym.symmetry.group import Trivial
@@ -47,7 +47,7 @@ def test_a_chain_that_hardly_moved_is_no_mode_of_its_own(n_points, generator):
     pool = pool_draws(chains, values, UNITS, generator=generator)
     assert pool.chains.bincount().tolist() == [40] * 16 + [n_points]
     assert_close(TWO(pool.draws), pool.values)
-    found = weigh(TWO, pool, UNITS, generator=generator)
+    found = estimate_mode_evidence(TWO, pool, UNITS, generator=generator)
     assert found.modes.regions.n_modes == 1
 
 
@@ -64,15 +64,15 @@ def test_two_modes_have_their_masses_whatever_the_chains_say(seed):
     """A quarter of the chains is where 0.3 of the mass is."""
     generator = torch.Generator().manual_seed(seed)
     _, _, pool = pooled(TWO, UNITS, generator)
-    found = weigh(TWO, pool, UNITS, generator=generator)
+    found = estimate_mode_evidence(TWO, pool, UNITS, generator=generator)
     assert found.modes.regions.n_modes == 2
     narrow = int(found.modes.labels[-1])  # the last chain's
     assert found.modes.counts[narrow] == 480
-    weights = found.weights.weights
+    weights = found.summary.weights
     error = 0.7 * 0.3 * sum(e.standard_error**2 for e in found.estimates) ** 0.5
     assert abs(float(weights[narrow]) - 0.7) < 4 * error < 0.08
-    assert abs(found.weights.log_evidence - 4.0) < 4 * found.weights.log_evidence_standard_error
-    assert found.weights.log_evidence_standard_error < 0.05
+    assert abs(found.summary.log_evidence - 4.0) < 4 * found.summary.log_evidence_standard_error
+    assert found.summary.log_evidence_standard_error < 0.05
     assert float(weights.sum()) == pytest.approx(1.0)
 
 
@@ -80,9 +80,9 @@ def test_a_mode_within_another_is_counted_once(generator):
     """A narrow one, on the slope of a wide one, holds half of the mass."""
     both = Mixture([[0.0] * 3, [1.5, 0.0, 0.0]], [[1.0] * 3, [0.1] * 3], [0.5, 0.5], 0.0)
     _, _, pool = pooled(both, Trivial(), generator, n_chains=(20, 20), copies=False)
-    found = weigh(both, pool, Trivial(), generator=generator)
+    found = estimate_mode_evidence(both, pool, Trivial(), generator=generator)
     assert found.modes.regions.n_modes == 2
-    assert abs(found.weights.log_evidence) < 4 * found.weights.log_evidence_standard_error < 0.2
+    assert abs(found.summary.log_evidence) < 4 * found.summary.log_evidence_standard_error < 0.2
 
 
 def test_a_mode_too_low_to_matter_is_not_bridged(generator):
@@ -91,14 +91,14 @@ def test_a_mode_too_low_to_matter_is_not_bridged(generator):
         [[2.0, 0.5, 0.0], [3.0, 1.5, 6.0]], [[0.2] * 3, [0.2] * 3], [1.0, 1e-20], 0.0, UNITS
     )
     _, _, pool = pooled(steep, UNITS, generator)
-    found = weigh(steep, pool, UNITS, generator=generator)
+    found = estimate_mode_evidence(steep, pool, UNITS, generator=generator)
     low = int(found.modes.labels[-1])
     heights = mean_log_density_by_mode(pool, found.modes)
     assert float(heights[low]) < float(heights.max()) - NEGLIGIBLE_DEFICIT_NATS
     assert isnan(found.estimates[low].log_evidence)
     assert found.estimates[low].n_draws == 480
-    assert float(found.weights.weights[low]) == 0.0
-    assert abs(found.weights.log_evidence) < 4 * found.weights.log_evidence_standard_error
+    assert float(found.summary.weights[low]) == 0.0
+    assert abs(found.summary.log_evidence) < 4 * found.summary.log_evidence_standard_error
 
 
 @pytest.mark.parametrize(
@@ -118,6 +118,6 @@ def test_a_mode_too_low_to_matter_is_not_bridged(generator):
     ],
 )
 def test_chains_are_shared_out_by_largest_remainders(weights, n_chains, counts):
-    found = largest_remainders(torch.tensor(weights, dtype=F64), n_chains)
+    found = apportion_chains(torch.tensor(weights, dtype=F64), n_chains)
     assert found.tolist() == counts
     assert found.dtype == torch.int64

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from mcmc.modes.known_modes import TWO, UNITS, D, Mixture, pooled, scrambled
-from mcmc.modes.mode_samplers import PLAN, posterior_of, sampler_of, two_modes
+from mcmc.modes.mode_samplers import SETTINGS, posterior_of, sampler_of, two_modes
 
 from skbayes_sym.mcmc import within_mode as confined
 from skbayes_sym.mcmc.kernels import HMC
-from skbayes_sym.mcmc.mode_evidence import pool_draws, weigh
-from skbayes_sym.mcmc.within_mode import A_MOVE, Allowance, ModeSampler, refine
+from skbayes_sym.mcmc.mode_evidence import estimate_mode_evidence, pool_draws
+from skbayes_sym.mcmc.within_mode import MOVE_OVERHEAD, ComputeBudget, ModeSampler, refine_evidence
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def kernels(monkeypatch):
 def test_chains_stay_in_their_mode_and_in_one_copy_of_it(mode, kernels, generator):
     found = two_modes()
     k = int(found.modes.labels[0 if mode == 0 else -241])
-    run = sampler_of(TWO, generator)(found, k, 24, seed=1)
+    run = sampler_of(TWO, generator).sample_mode(found, k, 24, seed=1)
     assert all(kernel.domain is not None for kernel in kernels)
     assert run.draws.shape == (24, 50, D)
     assert run.complete
@@ -54,7 +54,7 @@ def test_chains_stay_in_their_mode_and_in_one_copy_of_it(mode, kernels, generato
 
 def test_starts_are_draws_of_the_mode_none_twice(generator):
     found = two_modes()
-    still = PLAN._replace(n_warmup=0, n_draws=1, thin=1)
+    still = SETTINGS._replace(n_warmup=0, n_draws=1, thin=1)
     k, n = int(found.modes.labels[0]), int(found.modes.counts[int(found.modes.labels[0])])
     starts = []
 
@@ -67,7 +67,7 @@ def test_starts_are_draws_of_the_mode_none_twice(generator):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(confined, "start_blocks", start_blocks)
-        sampler(found, k, n + 3, seed=0)
+        sampler.sample_mode(found, k, n + 3, seed=0)
     own = found.modes.regions.domains[k].enter(found.pool.draws[found.modes.labels == k])[0]
     matches = (starts[0].unsqueeze(1) == own).all(dim=-1)
     assert matches.sum(dim=1).tolist() == [1] * (n + 3)
@@ -80,8 +80,8 @@ def test_where_units_overlap_chains_run_free(kernels, generator):
     have its moments."""
     blob = Mixture([[0.0] * 3], [[1.0] * 3], [1.0], 0.0, UNITS)
     _, _, pool = pooled(blob, UNITS, generator, n_chains=(8,))
-    found = weigh(blob, pool, UNITS, generator=generator)
-    run = sampler_of(blob, generator)(found, 0, 24, seed=1)
+    found = estimate_mode_evidence(blob, pool, UNITS, generator=generator)
+    run = sampler_of(blob, generator).sample_mode(found, 0, 24, seed=1)
     assert [kernel.domain is None for kernel in kernels] == [False, True, True]
     draws = torch.as_tensor(run.draws)
     assert draws.shape == (24, 50, D)
@@ -103,8 +103,8 @@ def test_a_stop_while_they_warm_up_is_the_end(monkeypatch, generator):
         calls.append(step)
         return len(calls) == 1
 
-    sampler = sampler_of(TWO, generator, PLAN._replace(n_warmup=20, n_draws=10))
-    assert sampler(two_modes(), 0, 4, seed=1, on_step=stop).stopped == "callback"
+    sampler = sampler_of(TWO, generator, SETTINGS._replace(n_warmup=20, n_draws=10))
+    assert sampler.sample_mode(two_modes(), 0, 4, seed=1, on_step=stop).stopped == "callback"
     assert len(calls) == 1
 
 
@@ -119,16 +119,16 @@ def test_what_chains_cost_is_taken_off_their_allowance(crossed, monkeypatch, gen
         return runs[-1]
 
     monkeypatch.setattr(confined, "sample_chains", sample_chains)
-    allowance = Allowance(1e4, 1e9)
-    plan = PLAN._replace(n_warmup=20, n_draws=10)
-    sampler_of(TWO, generator, plan)(two_modes(), 0, 4, seed=1, allowance=allowance)
+    budget = ComputeBudget(1e4, 1e9)
+    plan = SETTINGS._replace(n_warmup=20, n_draws=10)
+    sampler_of(TWO, generator, plan).sample_mode(two_modes(), 0, 4, seed=1, budget=budget)
     assert len(runs) == 2 + crossed
     spent = 0.0
     for run in runs:
         n_gradients, n_moves = (run.warmup[i] + run.sampling[i] for i in (4, 0))
         assert int(n_moves.max()) == int(n_moves.min()) > 0
-        spent += allowance.move_cost(1.3 * n_gradients, n_moves, plan.block_size)
-    assert allowance.left == pytest.approx(1e9 - spent)
+        spent += budget.move_cost(1.3 * n_gradients, n_moves, plan.block_size)
+    assert budget.remaining == pytest.approx(1e9 - spent)
 
 
 def test_chains_have_the_precision_asked_for(generator):
@@ -137,15 +137,16 @@ def test_chains_have_the_precision_asked_for(generator):
     single.means, single.scales = single.means.float(), single.scales.float()
     single.log_mass = single.log_mass.float()
     sampler = ModeSampler(
-        posterior_of(single), UNITS, PLAN._replace(n_draws=3), torch.zeros((), dtype=torch.float32),
+        posterior_of(single), UNITS, SETTINGS._replace(n_draws=3),
+        torch.zeros((), dtype=torch.float32),
         generator,
     )  # fmt: skip
-    assert sampler(found, 0, 4, seed=0).draws.dtype == "float32"
+    assert sampler.sample_mode(found, 0, 4, seed=0).draws.dtype == "float32"
 
 
 def warmed(step_size, a_move, n_chains=8):
     """What is asked of chains that have warmed up."""
-    gradients = torch.full((n_chains,), a_move * PLAN.n_warmup)
+    gradients = torch.full((n_chains,), a_move * SETTINGS.n_warmup)
     block = SimpleNamespace(step_size=torch.full((n_chains,), step_size))
     tally = SimpleNamespace(n_gradients=gradients)
     return SimpleNamespace(blocks=[block], warmup=tally, n_draws=torch.zeros(n_chains))
@@ -156,12 +157,12 @@ def warmed(step_size, a_move, n_chains=8):
 def test_a_draw_costs_what_it_may_in_as_few_trajectories_as_that_takes(step_size, a_draw):
     sampler, a_move = sampler_of(TWO, None), min(18, ceil(1.7 / step_size))
     warm = warmed(step_size, a_move)
-    allowance = Allowance(1e4)
-    allowance.left = allowance.work(1.3 * a_draw * PLAN.n_draws, 8)
-    thin, kernel = sampler._spaced(warm, 4, allowance)
+    budget = ComputeBudget(1e4)
+    budget.remaining = budget.batch_cost(1.3 * a_draw * SETTINGS.n_draws, 8)
+    thin, kernel = sampler._choose_thinning(warm, 4, budget)
     generator = torch.Generator().manual_seed(0)
-    moves = [kernel.n_steps(step_size, generator) for _ in range(400)]
-    least = sum(HMC(max_leapfrog=24).n_steps(step_size, generator)
+    moves = [kernel.choose_n_steps(step_size, generator) for _ in range(400)]
+    least = sum(HMC(max_leapfrog=24).choose_n_steps(step_size, generator)
                 for _ in range(400)) / 400  # fmt: skip
     cost = thin * sum(moves) / 400
     assert 1 <= thin <= 4
@@ -182,16 +183,16 @@ def few_in_the_heavy_mode(generator):
 @pytest.mark.long
 def test_refining_finds_the_mass_of_a_mode_with_too_few_draws(generator):
     pool = few_in_the_heavy_mode(generator)
-    before = weigh(TWO, pool, UNITS, generator=generator)
+    before = estimate_mode_evidence(TWO, pool, UNITS, generator=generator)
     rare = int(before.modes.labels[-1])
     assert before.modes.counts[rare] == 12
     assert isnan(before.estimates[rare].log_evidence)
-    assert float(before.weights.weights[rare]) == 0.0
-    after = refine(TWO, before, sampler_of(TWO, generator), n_chains=8, seed=3)
+    assert float(before.summary.weights[rare]) == 0.0
+    after = refine_evidence(TWO, before, sampler_of(TWO, generator), n_chains=8, seed=3)
     rare = int(after.modes.regions.assign(TWO.means[1:])[0])
     error = 0.7 * 0.3 * sum(e.standard_error**2 for e in after.estimates) ** 0.5
-    assert abs(float(after.weights.weights[rare]) - 0.7) < 4 * error < 0.2
-    assert abs(after.weights.log_evidence - 4.0) < 4 * after.weights.log_evidence_standard_error
+    assert abs(float(after.summary.weights[rare]) - 0.7) < 4 * error < 0.2
+    assert abs(after.summary.log_evidence - 4.0) < 4 * after.summary.log_evidence_standard_error
     # One round was enough: 8 chains of 50 draws, counted as chains.
     assert len(after.pool.draws) == len(pool.draws) + 400
     assert after.pool.chains[-400:].unique().tolist() == list(range(28, 36))
@@ -201,51 +202,60 @@ def test_refining_finds_the_mass_of_a_mode_with_too_few_draws(generator):
 @pytest.mark.long
 def test_refining_ends_with_its_allowance(generator):
     """Nothing to spend: no chain. Enough for one run: one round, and its cost is taken off."""
-    found = weigh(TWO, few_in_the_heavy_mode(generator), UNITS, generator=generator)
+    found = estimate_mode_evidence(
+        TWO, few_in_the_heavy_mode(generator), UNITS, generator=generator
+    )
     sampler = sampler_of(TWO, generator)
-    assert refine(TWO, found, sampler, n_chains=8, seed=3, allowance=Allowance(1e4, 0.0)) is found
-    cost = Allowance(1e4).work(PLAN.n_calls, 8) + 9e5 * 400 * 2
-    allowance = Allowance(1e4, cost)
-    after = refine(TWO, found, sampler, n_chains=8, seed=3, allowance=allowance)
+    assert (
+        refine_evidence(TWO, found, sampler, n_chains=8, seed=3, budget=ComputeBudget(1e4, 0.0))
+        is found
+    )
+    cost = ComputeBudget(1e4).batch_cost(SETTINGS.n_calls, 8) + 9e5 * 400 * 2
+    budget = ComputeBudget(1e4, cost)
+    after = refine_evidence(TWO, found, sampler, n_chains=8, seed=3, budget=budget)
     assert len(after.pool.draws) == len(found.pool.draws) + 400
-    assert 0.1 * cost < cost - allowance.left < 10 * cost
+    assert 0.1 * cost < cost - budget.remaining < 10 * cost
 
 
 def test_hopeless_modes_are_not_refined(generator):
     """A chain in a mode e^40 times lighter stays as it is."""
     steep = Mixture(TWO.means.tolist(), TWO.scales.tolist(), [1.0, 4e-18], 0.0, UNITS)
     _, _, pool = pooled(steep, UNITS, generator, n_chains=(8, 1))
-    found = weigh(steep, pool, UNITS, generator=generator)
+    found = estimate_mode_evidence(steep, pool, UNITS, generator=generator)
     assert found.modes.regions.n_modes == 2
-    assert refine(steep, found, None, n_chains=8, seed=3) is found
+    assert refine_evidence(steep, found, None, n_chains=8, seed=3) is found
 
 
 def test_an_interrupt_while_refining_is_raised(generator):
-    found = weigh(TWO, few_in_the_heavy_mode(generator), UNITS, generator=generator)
+    found = estimate_mode_evidence(
+        TWO, few_in_the_heavy_mode(generator), UNITS, generator=generator
+    )
     sampler = sampler_of(TWO, generator)
 
     def interrupted(*args, **kwargs):
-        return sampler(*args, **kwargs, on_step=lambda step, info: True)
+        return sampler.sample_mode(*args, **kwargs, on_step=lambda step, info: True)
 
-    interrupted.generator, interrupted.plan = generator, PLAN
+    stopping = SimpleNamespace(sample_mode=interrupted, generator=generator, settings=SETTINGS)
     with pytest.raises(KeyboardInterrupt):
-        refine(TWO, found, interrupted, n_chains=4, seed=0)
+        refine_evidence(TWO, found, stopping, n_chains=4, seed=0)
 
 
 def test_chains_of_a_block_share_their_calls():
     """10 and 30 calls of 2 and 3 chains, one of which made only 20 of its gradients."""
-    ledger = Allowance(1e6)
+    budget = ComputeBudget(1e6)
     made, moves = torch.tensor([10, 10, 30, 30, 20]), torch.tensor([2, 2, 3, 3, 3])
     calls, gradients = 10 + 30 + 20, 10 + 10 + 30 + 30 + 20
-    alone = ledger.work(calls, 0.0) + gradients * 1e6
-    assert ledger.move_cost(made, 0 * moves, 2) == alone
-    assert ledger.move_cost(made, moves, 2) == alone + ledger.work(A_MOVE * (2 + 3 + 3), 0.0)
-    together = ledger.work(10 + 30, 0.0) + gradients * 1e6  # blocks of three
-    assert ledger.move_cost(torch.tensor([10, 10, 0, 30, 30, 20]), torch.zeros(6), 3) == together
+    alone = budget.batch_cost(calls, 0.0) + gradients * 1e6
+    assert budget.move_cost(made, 0 * moves, 2) == alone
+    assert budget.move_cost(made, moves, 2) == alone + budget.batch_cost(
+        MOVE_OVERHEAD * (2 + 3 + 3), 0.0
+    )
+    together = budget.batch_cost(10 + 30, 0.0) + gradients * 1e6  # blocks of three
+    assert budget.move_cost(torch.tensor([10, 10, 0, 30, 30, 20]), torch.zeros(6), 3) == together
 
 
 def test_a_sum_that_shrinks():
-    allowance = Allowance(1.0, 100.0)
-    assert allowance.part(0.3) == 30.0
-    allowance.left -= 170.0
-    assert allowance.part(0.5) == 0.0
+    budget = ComputeBudget(1.0, 100.0)
+    assert budget.fraction(0.3) == 30.0
+    budget.remaining -= 170.0
+    assert budget.fraction(0.5) == 0.0
