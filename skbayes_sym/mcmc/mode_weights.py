@@ -361,7 +361,7 @@ def _restart_chains(
     sampler = _make_mode_sampler(config, config.n_draws, generator)
     n_moves = sampler.settings.n_draws * sampler.settings.thin
 
-    # FitProgress the chains of one mode after the other, until sampling is stopped.
+    # Run the chains of one mode after the other, until sampling is stopped.
     positions = []
     log_densities = []
     chain_modes = []
