@@ -213,10 +213,16 @@ MUTANTS = [
     *planted(
         "laplace/gauss_newton_laplace.py",
         "laplace/test_defaults.py",
-        ("self._how(problem, is_clear=is_clear)", "self._how(problem)"),
-        ("doubtful = width == usual and chosen == few", "doubtful = False"),
-        ("<= effort.most_unexplained", ">= effort.most_unexplained"),
-        ("steps, max_more=0).resumed(problem", "steps, max_more=0).resumed(some"),
+        (
+            "self._config(problem, has_low_noise=has_low_noise)",
+            "self._config(problem)",
+        ),
+        (
+            "is_tie = width == defaults.default_width and chosen == smallest",
+            "is_tie = False",
+        ),
+        ("<= defaults.max_unexplained_fraction", ">= defaults.max_unexplained_fraction"),
+        ("search = final.resume(problem", "search = final.resume(subsample"),
     ),
     *planted(
         "symmetry/gaps/unit_tables.py",
@@ -492,7 +498,7 @@ MUTANTS = [
     *planted(
         "laplace/class_predictive.py",
         "base/test_predictive.py",
-        ("shrunk) @ left_vectors.mT +", "shrunk) @ left_vectors.mT -"),
+        ("shrinkage) @ q.mT +", "shrinkage) @ q.mT -"),
     ),
     *planted(
         "laplace/predict.py",
@@ -708,7 +714,7 @@ MUTANTS = [
             "log_prior - 0.5 * system.log_det",
             "log_prior - 0.5 * system.log_det + prior.log_hyperprior(log_precision)",
         ),
-        ("replace(self, share=self.share[which])", "self"),
+        ("replace(self, weight_factor=self.weight_factor[index])", "self"),
     ),
     *planted(
         "laplace/evidence_problem.py",
@@ -719,16 +725,19 @@ MUTANTS = [
         "laplace/mode_finding.py",
         "laplace/test_regression_modes.py",
         ("ended | ~_rises(", "ended | _rises("),
-        ("higher = here.score > state.best.score", "higher = here.score < state.best.score"),
-        ("moved, _ = group.align(theta[r] * units[s],", "moved, _ = theta[r] * units[s], ("),
+        (
+            "is_better = current.score > state.best.score",
+            "is_better = current.score < state.best.score",
+        ),
+        ("aligned, _ = group.align(theta[r] * units[s],", "aligned, _ = theta[r] * units[s], ("),
         ("argsort(descending=True, stable=True)", "argsort(descending=False, stable=True)"),
     ),
     *planted(
         "laplace/mode_finding.py",
         "base/test_processes.py",
         (
-            "problem = self.problem.of(which)\n",
-            "problem, which = self.problem.of(which), 0 * which\n",
+            "problem = self.problem.select(index)\n",
+            "problem, index = self.problem.select(index), 0 * index\n",
         ),
     ),
     *planted(
@@ -740,23 +749,26 @@ MUTANTS = [
     *planted(
         "laplace/defaults.py",
         "laplace/test_modes.py",
-        ("most_behind: float = 0.25", "most_behind: float = 25.0"),
+        ("max_score_gap: float = 0.25", "max_score_gap: float = 25.0"),
     ),
     *planted(
         "laplace/defaults.py",
         "laplace/test_defaults.py",
-        ("n_rows > self.searched_rows and n_rows *", "n_rows *"),
+        ("n_rows > self.subsample_rows and n_rows *", "n_rows *"),
     ),
     *planted(
         "laplace/defaults.py",
         "",
-        ("if n_tried and n_rows >= n_params:", "if n_tried and n_rows < n_params:"),
-        ("n_rows * n_outputs > most", "n_rows * n_outputs < most"),
+        (
+            "if n_noisy_modes and n_rows >= n_params:",
+            "if n_noisy_modes and n_rows < n_params:",
+        ),
+        ("n_rows * n_outputs > max_targets", "n_rows * n_outputs < max_targets"),
     ),
     *planted(
         "laplace/initialization.py",
         "",
-        ("share=(fold != held", "share=(fold == held"),
+        ("weight_factor=(fold != held", "weight_factor=(fold == held"),
         ("mean > 0.5 * error", "mean > -0.5 * error"),
         (
             "covariance.diagonal(dim1=-2, dim2=-1), noise)",

@@ -370,7 +370,7 @@ class RegressionPool(Pool):
         """Whether members gain, on left-out rows, nearly what as many modes do."""
         assert parts.modes is not None
         search = parts.modes.search
-        some = search.of(torch.arange(min(parts.n_members, len(search.modes.theta))))
+        some = search.select(torch.arange(min(parts.n_members, len(search.modes.theta))))
         parts = parts._replace(modes=replace(parts.modes, search=some))
         _, density, rows = _left_out(parts, model, data)
         baseline = density.pop("linear")

@@ -17,7 +17,7 @@ Modes by Gauss-Newton steps, hyperparameters by the evidence
 
 Modes by Adam
 
-* `adam_laplace`: fit by alternating between weights and hyperparameters
+* `adam_laplace`: fit by alternating_mask between weights and hyperparameters
 * `invariant_evidence`: the averaged network, its evidence and starting point
 * `online_training`: alternate steps of weights and hyperparameters
 * `invariance_parameters`: the ``invariances`` parameter and learned half-widths

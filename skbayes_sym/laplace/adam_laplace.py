@@ -148,12 +148,12 @@ class Laplace:
             training = self._training(problem)
             progress.begin(
                 training.pace.n_blocks,
-                lambda: problem.found(problem.evaluated(training.point()), training),
+                lambda: problem.found(problem.evaluate(training.point()), training),
             )
             result = training.train(self._groups(problem), progress.end_block)
-            evaluated = problem.evaluated(training.point())
+            evaluated = problem.evaluate(training.point())
             if self._updates.keep_best and training.best:
-                best = problem.evaluated(training.best[1])
+                best = problem.evaluate(training.best[1])
                 evaluated = max(evaluated, best, key=lambda one: one.terms.value)
             value = evaluated.terms.value
             curve = np.array(training.evidence_curve)

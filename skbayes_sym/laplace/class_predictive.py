@@ -1,31 +1,32 @@
-r"""Normal laws of weights for labels, and how much of their variance predictions keep.
+r"""Normal distributions of weights in classification, and the scale of the logits' variance.
 
-At a mode of separated classes the softmax is flat, so that Laplace's approximation gives logits
-the prior's variance. `refine` takes value, slope and curvature as expectations under the logits'
-own law :math:`N(f_n, S_n)`, :math:`S_n = J_n C J_n'` (Opper & Archambeau 2009; Khan & Rue 2023):
-the damped Gauss-Newton step at fixed S, then :math:`C = (\sum_n w_n J_n' E[\Lambda_n] J_n +
-\mathrm{diag}\,\alpha)^{-1}`, and S moves towards :math:`J C J'`. The prior's scales stay.
+At a mode of separated classes the softmax is flat, so that Laplace's approximation gives the logits
+the prior's variance. `refine` takes value, gradient and curvature as expectations under the
+logits' own distribution :math:`N(f_n, S_n)`, :math:`S_n = J_n C J_n'` (Opper & Archambeau 2009;
+Khan & Rue 2023). It alternates between a damped Gauss-Newton step at fixed S, the covariance
+:math:`C = (\sum_n w_n J_n' E[\Lambda_n] J_n + \mathrm{diag}\,\alpha)^{-1}`, and a step of S towards
+:math:`J C J'`. The prior's scales stay fixed.
 
-A factor on this variance is chosen by leaving rows out, approximately:
+A factor on this variance is chosen by approximate leave-one-out:
 
 .. math:: \tilde S = (I - S \Lambda)^{-1} S, \quad \tilde f = f + \tilde S g
 
-are mean and covariance of a row's logits without its own term (slope g and curvature Lambda of the
-negative log likelihood), as exact as the quadratic approximation is (Opper & Winther 2000; Rad &
-Maleki 2020). A row that nearly determines its own logits is then thrown far away; so that a few
-such rows don't decide alone, every class has a small probability.
+are covariance and mean of a row's logits without its own term, whose negative log likelihood has
+gradient g and curvature Lambda. They are as exact as the quadratic approximation is (Opper &
+Winther 2000; Rad & Maleki 2020). A row that nearly determines its own logits is moved far away by
+this. So that a few such rows don't decide the choice, every class has a small minimum probability.
 
-A member of an ensemble says nothing of its own uncertainty: where classes overlap its probabilities
-are far too sure. There `refit` takes the weights' prior :math:`N(0, S^2)` through the network
-linearised where training left it, logits :math:`f(x) = f_{\theta^*}(x) + J(x) (\theta - \theta^*)`,
-and solves
+The member of an ensemble doesn't represent its own uncertainty, and where classes overlap its
+probabilities are far too certain. There, `refit` linearises the network at the trained weights,
+with logits :math:`f(x) = f_{\theta^*}(x) + J(x) (\theta - \theta^*)` and the weights' prior
+:math:`N(0, S^2)`, and solves
 
 .. math:: J' E[p - e_y] + S^{-2} \mu = 0, \qquad C^{-1} = S^{-2} + J' E[\Lambda] J
 
-(Khan et al. 2019 for the linearised network as a Gaussian process), which is convex but for the
-width of the logits. Two classes count as one logit, the difference of their outputs; of more only
-differences to their mean matter. Weights move only along the principal directions V of :math:`J S`
-at the data: :math:`\mu = S V m`, and :math:`C = S^2 - U U'` with few columns U.
+(Khan et al. 2019 for the linearised network as a Gaussian process). This is convex except for the
+width of the logits. Two classes have one logit, the difference of their outputs. With more classes
+only the differences to the mean output matter. Weights move only along the principal directions V
+of :math:`J S` at the data: :math:`\mu = S V m`, and :math:`C = S^2 - U U'` with few columns U.
 """
 
 from collections.abc import Sequence
@@ -41,11 +42,11 @@ from torch import Tensor
 
 from skbayes_sym.laplace.evidence_problem import (
     CategoricalEvidence,
-    ClassTerms,
+    Hyperparameters,
     LinearisedOutputs,
     LogitDerivatives,
     NormalPoints,
-    SearchHyper,
+    SoftmaxExpectations,
     points_for_prediction,
     symmetric_root,
 )
@@ -55,7 +56,7 @@ from skbayes_sym.laplace.gauss_newton import (
     WeightSystem,
     step,
 )
-from skbayes_sym.laplace.mode_finding import Modes, mapped
+from skbayes_sym.laplace.mode_finding import Modes, map_tensors
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian
@@ -65,74 +66,109 @@ from skbayes_sym.numerics.runtime import run_parallel
 
 
 class RefinedModes(NamedTuple):
-    """R normal laws of the weights."""
+    """R normal distributions of the weights.
 
-    theta: Tensor  # (R, P)
-    hyper: Tensor  # (R, G), log precisions of the prior's groups
-    factor: Tensor  # (R, P, P), Cholesky factor of the precision
-    root: Tensor  # (R, N, K, K), of the logits' covariances that the curvature is averaged over
+    Attributes
+    ----------
+    theta : Tensor of shape (R, P)
+        Means.
+    hyper : Tensor of shape (R, G)
+        Log precisions of the prior's groups.
+    factor : Tensor of shape (R, P, P)
+        Cholesky factors of the precisions.
+    root : Tensor of shape (R, N, K, K)
+        Roots of the logits' covariances over which the curvature is averaged.
+    """
+
+    theta: Tensor
+    hyper: Tensor
+    factor: Tensor
+    root: Tensor
 
     @property
     def covariance(self) -> Tensor:
-        """Covariance of the weights, (R, P, P); O(R P^3)."""
+        """Covariances of the weights, (R, P, P); O(R P^3)."""
         return torch.cholesky_inverse(self.factor)
 
 
 def refine(
     problem: CategoricalEvidence, modes: Modes, n_steps: int = 6, n_jobs: int | None = None
 ) -> RefinedModes:
-    """Variational steps from every mode, in ``n_jobs`` processes.
+    """Take variational steps from every mode.
 
-    Each costs what two steps of the search cost and one pass for ``J C J'``.
+    Parameters
+    ----------
+    problem : CategoricalEvidence
+    modes : Modes
+        R modes of the problem.
+    n_steps : int, default=6
+        Number of steps. Each costs two steps of the search and a pass for ``J C J'``.
+    n_jobs : int, optional
+        Number of processes.
+
+    Returns
+    -------
+    RefinedModes
     """
-    each = [mapped(lambda t, r=r: t[r : r + 1], modes) for r in range(len(modes.theta))]
-    jobs = [partial(_refined, problem, mode, n_steps) for mode in each]
+    by_mode = [map_tensors(lambda t, r=r: t[r : r + 1], modes) for r in range(len(modes.theta))]
+    jobs = [partial(_refine_mode, problem, mode, n_steps) for mode in by_mode]
     theta, factor, root = map(torch.stack, zip(*run_parallel(jobs, n_jobs), strict=True))
     return RefinedModes(theta, modes.hyper, factor, root)
 
 
-def _refined(
+def _refine_mode(
     problem: CategoricalEvidence, mode: Modes, n_steps: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Weights, factor and root of one law."""
+    """Return mean, Cholesky factor and root of one distribution."""
     theta = mode.theta
-    hyper = SearchHyper(mode.hyper, mode.noise_precision)
+    hyper = Hyperparameters(mode.hyper, mode.noise_precision)
     precision = mode.hyper.exp()[:, problem.prior.group]
     damping = theta.new_full((1,), INITIAL_DAMPING)
     system: System = WeightSystem(mode.factor, torch.zeros_like(mode.n_iter))
     # Laplace's covariance of the logits is too wide.
-    spread = 0.5 * problem.logits(theta[0], system.covariance[0]).covariance
+    covariance = 0.5 * problem.logits(theta[0], system.covariance[0]).covariance
     for i in range(n_steps):
         if i:
             present = problem.logits(theta[0], system.covariance[0]).covariance
-            spread = torch.lerp(spread, present, 0.6)
-        averaged = replace(problem, root=symmetric_root(spread))
+            covariance = torch.lerp(covariance, present, 0.6)
+        averaged = replace(problem, root=symmetric_root(covariance))
         theta, damping, _ = step(
             lambda theta, _, averaged=averaged: averaged.misfit(theta),  # type: ignore[misc]
-            theta, averaged.expansion(theta), precision, damping,
-        )  # fmt: skip
+            theta,
+            averaged.expansion(theta),
+            precision,
+            damping,
+        )
         system = averaged.system(averaged.expansion(theta).curvature, hyper)
-    return theta[0], system.cholesky()[0], symmetric_root(spread)
+    return theta[0], system.cholesky()[0], symmetric_root(covariance)
 
 
-# Without 0, at which functions would have no epistemic uncertainty: leave-one-out losses of few
-# rows can't tell it from a small factor.
+# Factors on the logits' variance to choose from. They don't include 0, at which functions would
+# have no epistemic uncertainty: the leave-one-out losses of few rows can't tell 0 from a small
+# factor.
 VARIANCE_SCALES = (0.1, 0.3, 1.0, 3.0)
 
 
-def scaled_terms(logits: LinearisedOutputs, variance_scale: float) -> ClassTerms:
-    """Points of logits whose variance is multiplied by a factor; one if that is 0."""
+def scale_logits(logits: LinearisedOutputs, variance_scale: float) -> SoftmaxExpectations:
+    """Return expectations under logits whose variance is multiplied by a factor."""
     if not variance_scale:
-        return ClassTerms(logits.mean)
+        return SoftmaxExpectations(logits.mean)
     root = variance_scale**0.5 * symmetric_root(logits.covariance)
-    return ClassTerms(logits.mean, root, points_for_prediction(logits.mean.shape[1]))
+    return SoftmaxExpectations(logits.mean, root, points_for_prediction(logits.mean.shape[1]))
 
 
 class LeaveOneOutLogits(NamedTuple):
-    """Law of every training row's logits without the row itself."""
+    """Normal distribution of every training row's logits without the row itself.
 
-    mean: Tensor  # (N, K)
-    root: Tensor  # (N, K, K), of the covariance: root root'
+    Attributes
+    ----------
+    mean : Tensor of shape (N, K)
+    root : Tensor of shape (N, K, K)
+        Root of the covariance, which is root root'.
+    """
+
+    mean: Tensor
+    root: Tensor
 
 
 def leave_one_out_logits(
@@ -147,7 +183,7 @@ def leave_one_out_logits(
     terms : LogitDerivatives
         Derivatives of the negative log likelihood of one repetition of every row.
     weight : Tensor of shape (N,)
-        Sample weights: a row of weight w stands for w repetitions, all of which are left out.
+        Sample weights. A row of weight w counts as w repetitions, all of which are left out.
 
     Returns
     -------
@@ -158,44 +194,71 @@ def leave_one_out_logits(
     curvature = terms.curvature * weight.reshape(-1, 1, 1)
     root = symmetric_root(logits.covariance)
     leverage, vectors = torch.linalg.eigh(root @ curvature @ root)
-    # A row that determines its own logits leaves none behind.
-    wider = (1.0 - leverage.clamp(0.0, 1.0 - 1e-6)).rsqrt()
-    root = root @ (vectors * wider.unsqueeze(-2)) @ vectors.mT
+    # The bound below one keeps the variance finite for a row that determines its own logits.
+    inflation = (1.0 - leverage.clamp(0.0, 1.0 - 1e-6)).rsqrt()
+    root = root @ (vectors * inflation.unsqueeze(-2)) @ vectors.mT
     shift = root @ (root.mT @ slope.unsqueeze(-1))
     return LeaveOneOutLogits(logits.mean + shift.squeeze(-1), root)
 
 
-def leave_one_out(
+def leave_one_out_by_mode(
     problem: CategoricalEvidence, distributions: Modes | RefinedModes
 ) -> list[LeaveOneOutLogits]:
-    """Approximate leave-one-out logits of every row by each of the posteriors."""
+    """Approximate the leave-one-out logits of every row under each of the posteriors."""
     held_out = []
     for i, covariance in enumerate(distributions.covariance):
         logits = problem.logits(distributions.theta[i], covariance)
-        root = None if distributions.root is None else distributions.root[i]
-        terms = ClassTerms(logits.mean, root).terms(problem.data.y)
+        root = None
+        if isinstance(distributions, RefinedModes):
+            root = distributions.root[i]
+        terms = SoftmaxExpectations(logits.mean, root).derivatives(problem.data.y)
         held_out.append(leave_one_out_logits(logits, terms, problem.data.weight))
     return held_out
 
 
 class VarianceScale(NamedTuple):
-    """A factor on the logits' variance and what it was chosen by."""
+    """A factor on the logits' variance, and the losses by which it was chosen.
+
+    Attributes
+    ----------
+    factor : float
+        The chosen factor.
+    log_losses : Tensor of shape (S,)
+        Mean approximate leave-one-out losses of all factors, nats per row.
+    row_losses : Tensor of shape (N,)
+        Leave-one-out losses ``-log p`` of every row at the chosen factor, nats.
+    """
 
     factor: float
-    log_losses: Tensor  # approximate leave-one-out, nats per row, of all scales
-    row_losses: Tensor  # (N,), -log p of every row left out at the chosen one, nats
+    log_losses: Tensor
+    row_losses: Tensor
 
 
 def choose_variance_scale(
-    problem: CategoricalEvidence, distributions: Modes | RefinedModes, shares: Tensor | None = None
+    problem: CategoricalEvidence, distributions: Modes | RefinedModes, weights: Tensor | None = None
 ) -> VarianceScale:
-    """The scale of `VARIANCE_SCALES` whose mixture of the laws says most of rows left out.
+    """Choose the factor of `VARIANCE_SCALES` whose mixture has the smallest leave-one-out loss.
 
-    A pass over the rows for ``J C J'``, O(N R P^2).
+    Parameters
+    ----------
+    problem : CategoricalEvidence
+    distributions : Modes or RefinedModes
+        R posteriors.
+    weights : Tensor of shape (R,), optional
+        Weights of the posteriors in the mixture, equal by default.
+
+    Returns
+    -------
+    VarianceScale
+
+    Notes
+    -----
+    One pass over the rows for ``J C J'``, O(N R P^2).
     """
-    _, y, weight = problem.data
-    losses = leave_one_out_losses(leave_one_out(problem, distributions), y, VARIANCE_SCALES, shares)
-    log_losses = losses @ weight / weight.sum()
+    _, y, sample_weight = problem.data
+    held_out = leave_one_out_by_mode(problem, distributions)
+    losses = leave_one_out_losses(held_out, y, VARIANCE_SCALES, weights)
+    log_losses = losses @ sample_weight / sample_weight.sum()
     best = int(log_losses.argmin())
     return VarianceScale(VARIANCE_SCALES[best], log_losses, losses[best])
 
@@ -203,187 +266,332 @@ def choose_variance_scale(
 def choose_largest_within_error(
     losses: Tensor, weight: Tensor, scales: Sequence[float]
 ) -> VarianceScale:
-    """The largest scale that isn't worse than the best by more than one standard error.
+    """Choose the largest factor whose loss exceeds the smallest by at most one standard error.
 
-    Where a few rows decide the losses (S, N) say little, and too wide errs on the safe side.
+    If a few rows dominate the losses, they contain little information, and too wide a distribution
+    errs on the safe side.
+
+    Parameters
+    ----------
+    losses : Tensor of shape (S, N)
+        Leave-one-out losses of all factors and rows, nats.
+    weight : Tensor of shape (N,)
+        Sample weights.
+    scales : sequence of float
+        The S factors.
+
+    Returns
+    -------
+    VarianceScale
     """
-    share = weight / weight.sum()
-    log_losses = losses @ share
-    more = losses - losses[int(log_losses.argmin())]
-    mean = more @ share
-    error = ((more - mean.unsqueeze(1)).square() @ share / weight.sum()).sqrt()
-    within = [i for i, one in enumerate((mean <= error).tolist()) if one]
-    widest = max(within, key=lambda i: scales[i])
-    return VarianceScale(scales[widest], log_losses, losses[widest])
+    fraction = weight / weight.sum()
+    log_losses = losses @ fraction
+    excess = losses - losses[int(log_losses.argmin())]
+    mean = excess @ fraction
+    error = ((excess - mean.unsqueeze(1)).square() @ fraction / weight.sum()).sqrt()
+    within = [i for i, is_within in enumerate((mean <= error).tolist()) if is_within]
+    largest = max(within, key=lambda i: scales[i])
+    return VarianceScale(scales[largest], log_losses, losses[largest])
 
 
 def leave_one_out_losses(
     held_out: Sequence[LeaveOneOutLogits],
     y: Tensor,
     scales: Sequence[float],
-    shares: Tensor | None = None,
+    weights: Tensor | None = None,
 ) -> Tensor:
-    """``-log p`` of every row left out under the laws' mixture, at every scale, (S, N) nats.
+    """Return leave-one-out losses ``-log p`` of every row for each factor on the variance.
 
-    ``shares`` (R,) of the laws, of sum one; equal by default.
+    Parameters
+    ----------
+    held_out : sequence of LeaveOneOutLogits
+        Leave-one-out logits under each of R posteriors, which form a mixture.
+    y : Tensor of shape (N,), int64
+        Classes.
+    scales : sequence of float
+        S factors on the variance of the logits.
+    weights : Tensor of shape (R,), optional
+        Weights of the mixture with a sum of one, equal by default.
+
+    Returns
+    -------
+    Tensor of shape (S, N)
+        Losses in nats. Every class has a probability of at least 0.001 divided by the number of
+        classes, so that single rows don't dominate.
     """
     n_outputs = held_out[0].mean.shape[1]
-    if shares is None:
-        shares = torch.full((len(held_out),), 1.0 / len(held_out), dtype=torch.float64)
+    if weights is None:
+        weights = torch.full((len(held_out),), 1.0 / len(held_out), dtype=torch.float64)
     rule = points_for_prediction(n_outputs)
     losses = []
-    outliers = 1e-3  # share of rows left out that say nothing
+    outlier_fraction = 1e-3  # of rows whose class is drawn uniformly
     for scale in scales:
-        log_p = torch.stack(
-            [_log_likelihood(distribution, y, scale, rule) for distribution in held_out]
-        )
-        log_p = (log_p + shares.log().to(log_p).unsqueeze(1)).logsumexp(0) + log1p(-outliers)
-        least = torch.full_like(log_p, log(outliers / max(2, n_outputs)))
-        losses.append(-log_p.logaddexp(least))
+        log_p = torch.stack([
+            _log_likelihood(distribution, y, scale, rule) for distribution in held_out
+        ])  # fmt: skip
+        log_p = (log_p + weights.log().to(log_p).unsqueeze(1)).logsumexp(0)
+        log_p = log_p + log1p(-outlier_fraction)
+        uniform = torch.full_like(log_p, log(outlier_fraction / max(2, n_outputs)))
+        losses.append(-log_p.logaddexp(uniform))
     return torch.stack(losses)
 
 
 def _log_likelihood(
     distribution: LeaveOneOutLogits, y: Tensor, variance_scale: float, rule: NormalPoints
 ) -> Tensor:
-    """Log probability of the labels, (N,)."""
+    """Log probabilities of the classes.
+
+    Parameters
+    ----------
+    distribution : LeaveOneOutLogits
+    y : Tensor of shape (N,), int64
+        Classes.
+    variance_scale : float
+        Factor on the variance of the logits.
+    rule : NormalPoints
+        Points of the average over the logits.
+
+    Returns
+    -------
+    Tensor of shape (N,)
+        Nats.
+    """
     n_outputs = distribution.mean.shape[1]
     root = variance_scale**0.5 * distribution.root if variance_scale else None
-    # 32 MB at once
     parts = []
-    size = n_rows_per_block(1 << 22, (n_outputs + 1) * len(rule.weights))
+    size = n_rows_per_block(1 << 22, (n_outputs + 1) * len(rule.weights))  # 32 MB at once
     for start in range(0, len(y), size):
         rows = slice(start, start + size)
-        terms = ClassTerms(distribution.mean[rows], None if root is None else root[rows], rule)
-        parts.append(terms.log_likelihood(y[rows]))
+        root_rows = None if root is None else root[rows]
+        expectations = SoftmaxExpectations(distribution.mean[rows], root_rows, rule)
+        parts.append(expectations.log_likelihood(y[rows]))
     return torch.cat(parts)
 
 
 class RefittedMember(NamedTuple):
-    """A normal law of the weights of a network linearised at ``theta``."""
+    """A normal distribution of the weights of a network linearised at ``theta``.
 
-    theta: Tensor  # (P,), where it is linearised
-    loc: Tensor  # (P,), the law's mean
-    root: Tensor  # (P, r), the covariance is S^2 - root root'
-    scale: Tensor  # (P,), S, prior standard deviations
+    Attributes
+    ----------
+    theta : Tensor of shape (P,)
+        Weights at which the network is linearised.
+    loc : Tensor of shape (P,)
+        Mean of the distribution.
+    root : Tensor of shape (P, r)
+        The covariance is S^2 - root root'.
+    scale : Tensor of shape (P,)
+        Prior standard deviations S.
+    """
+
+    theta: Tensor
+    loc: Tensor
+    root: Tensor
+    scale: Tensor
 
     def logits(self, network: MLP, x: Tensor) -> LinearisedOutputs:
-        """Logits of any rows (N, n_inputs); O(N K P r)."""
+        """Return the logits of rows (N, n_inputs); O(N K P r)."""
         means = []
         covariances = []
         # Blocks whose Jacobians take 32 MB.
         size = n_rows_per_block(1 << 22, network.n_outputs * network.layout.n_params)
         for block in x.split(size):
-            logits, rows = _logits_and_rows(network, self.theta, self.scale, block)
-            less = rows @ (self.root / self.scale.unsqueeze(1))
-            means.append(logits + rows @ ((self.loc - self.theta) / self.scale))
-            covariances.append(rows @ rows.mT - less @ less.mT)
+            logits, jacobian = _whitened_jacobian(network, self.theta, self.scale, block)
+            reduction = jacobian @ (self.root / self.scale.unsqueeze(1))
+            means.append(logits + jacobian @ ((self.loc - self.theta) / self.scale))
+            covariances.append(jacobian @ jacobian.mT - reduction @ reduction.mT)
         return LinearisedOutputs(torch.cat(means), torch.cat(covariances))
 
-    def drawn_logits(self, network: MLP, x: Tensor, noise: Tensor) -> Tensor:
-        """Logits (m, N, K) of functions drawn from the law, from normals (m, P).
+    def sample_logits(self, network: MLP, x: Tensor, noise: Tensor) -> Tensor:
+        """Sample functions.
 
+        Parameters
+        ----------
+        network : MLP
+        x : Tensor of shape (N, n_inputs)
+        noise : Tensor of shape (m, P)
+            Standard normal numbers.
+
+        Returns
+        -------
+        Tensor of shape (m, N, K)
+            Logits.
+
+        Notes
+        -----
         A root of the whitened covariance ``I - U U'``, with ``U = Q s V'``, is
         ``I - Q (1 - sqrt(1 - s^2)) Q'``: O(P r^2 + m N K P).
         """
-        logits, rows = _logits_and_rows(network, self.theta, self.scale, x)
+        logits, jacobian = _whitened_jacobian(network, self.theta, self.scale, x)
         whitened = self.root / self.scale.unsqueeze(1)
-        left_vectors, sizes, _ = torch.linalg.svd(whitened, full_matrices=False)
-        shrunk = 1.0 - (1.0 - sizes.square()).clamp_min(0.0).sqrt()
-        away = (self.loc - self.theta) / self.scale
-        moved = noise - (noise @ left_vectors * shrunk) @ left_vectors.mT + away
-        return logits + torch.einsum("nkp,mp->mnk", rows, moved)
+        q, singular_values, _ = torch.linalg.svd(whitened, full_matrices=False)
+        shrinkage = 1.0 - (1.0 - singular_values.square()).clamp_min(0.0).sqrt()
+        offset = (self.loc - self.theta) / self.scale
+        deviation = noise - (noise @ q * shrinkage) @ q.mT + offset
+        return logits + torch.einsum("nkp,mp->mnk", jacobian, deviation)
 
 
 def refit(
-    network: MLP, theta: Tensor, scale: Tensor, data: Data, *,
-    least: float = 0.01, most_steps: int = 30, settled: float = 1e-2,
-) -> tuple[RefittedMember, LinearisedOutputs, LogitDerivatives]:  # fmt: skip
-    """The optimum of the Gaussian bound, by damped Newton steps of mean and curvature.
+    network: MLP,
+    theta: Tensor,
+    scale: Tensor,
+    data: Data,
+    *,
+    min_variance: float = 0.01,
+    max_iter: int = 30,
+    tol: float = 1e-2,
+) -> tuple[RefittedMember, LinearisedOutputs, LogitDerivatives]:
+    """Fit the Gaussian variational approximation of a linearised network.
 
-    The law of a member trained to ``theta`` (P,) under prior standard deviations (P,), that of its
-    training rows' logits, and the expectations under them. ``least``: a direction's prior variance
-    at all rows together; less is never determined. Steps end when no logit moves by ``settled``.
+    Mean and curvature alternate in damped Newton steps to the optimum of the bound.
 
-    O(N K P m + m^3), m the smaller of N K and P, and O(N K r^2 + r^3) a step.
+    Parameters
+    ----------
+    network : MLP
+    theta : Tensor of shape (P,)
+        Weights to which the member was trained.
+    scale : Tensor of shape (P,)
+        Prior standard deviations of the weights.
+    data : Data
+        Float64, with classes (N,).
+    min_variance : float, default=0.01
+        Directions whose prior variance, summed over all rows, is smaller than this are left at the
+        prior, because the data never determine them.
+    max_iter : int, default=30
+        Maximum number of steps.
+    tol : float, default=0.01
+        The steps end when no mean and no covariance of the logits changes by this.
+
+    Returns
+    -------
+    RefittedMember
+        Distribution of the weights.
+    LinearisedOutputs
+        Distribution of the training rows' logits.
+    LogitDerivatives
+        Expected derivatives under it.
+
+    Notes
+    -----
+    O(N K P m + m^3), with m the smaller of N K and P, and O(N K r^2 + r^3) a step.
     """
     x, y, weight = data
-    before, rows = _logits_and_rows(network, theta, scale, x)
-    flat = rows.flatten(0, 1)
-    (n, n_outputs) = before.shape
-    # By r whitened weights, standard normal before the data, along orthonormal directions (P, r).
+    initial_logits, jacobian = _whitened_jacobian(network, theta, scale, x)
+    flat = jacobian.flatten(0, 1)
+    (n, n_outputs) = initial_logits.shape
+
+    # The distribution is over r whitened weights, standard normal a priori, along orthonormal
+    # directions (P, r).
     if len(flat) <= flat.shape[1]:
         squares, basis = torch.linalg.eigh(flat @ flat.mT)
-        basis = basis[:, squares > least]
-        squares = squares[squares > least]
+        basis = basis[:, squares > min_variance]
+        squares = squares[squares > min_variance]
         directions = flat.mT @ (basis / squares.sqrt())
         flat = basis * squares.sqrt()
     else:
         squares, directions = torch.linalg.eigh(flat.mT @ flat)
-        directions = directions[:, squares > least]
+        directions = directions[:, squares > min_variance]
         flat = flat @ directions
-    offset = before - rows @ (theta / scale)
+    offset = initial_logits - jacobian @ (theta / scale)
     design = flat.view(n, n_outputs, -1)
-    by_row = weight.unsqueeze(1)
+
+    # Start from the trained weights, without variance.
+    row_weight = weight.unsqueeze(1)
     mean = directions.mT @ (theta / scale)
     logits = LinearisedOutputs(offset + design @ mean, torch.zeros(()).to(mean))
-    terms = ClassTerms(logits.mean).terms(y)
-    curvature = terms.curvature * by_row.unsqueeze(2)
-    for _ in range(most_steps):
+    terms = SoftmaxExpectations(logits.mean).derivatives(y)
+    curvature = terms.curvature * row_weight.unsqueeze(2)
+    for _ in range(max_iter):
+        # A damped Newton step of the mean.
         system = flat.mT @ (curvature @ design).flatten(0, 1)
         system.diagonal().add_(1.0)
         remedy = "Standardise X, or use a smaller prior."
         factor = cholesky(system, name="The posterior's precision", remedy=remedy)
-        slope = torch.einsum("nkr,nk->r", design, terms.slope * by_row)
+        slope = torch.einsum("nkr,nk->r", design, terms.slope * row_weight)
         mean = mean - 0.7 * torch.cholesky_solve((slope + mean).unsqueeze(1), factor).squeeze(1)
+
+        # The logits, and a step of the curvature towards its expectation under them.
         half = torch.linalg.solve_triangular(factor, flat.mT, upper=False)
         half = half.view(-1, n, n_outputs).transpose(0, 1)  # (N, r, K)
-        last = logits
+        previous = logits
         logits = LinearisedOutputs(offset + design @ mean, half.mT @ half)
-        terms = ClassTerms(logits.mean, symmetric_root(logits.covariance)).terms(y)
-        curvature = torch.lerp(curvature, terms.curvature * by_row.unsqueeze(2), 0.5)
-        moved = (logits.mean - last.mean).abs().max()
-        widened = (logits.covariance - last.covariance).abs().max()
-        if float(torch.maximum(moved, widened)) < settled:
+        root = symmetric_root(logits.covariance)
+        terms = SoftmaxExpectations(logits.mean, root).derivatives(y)
+        curvature = torch.lerp(curvature, terms.curvature * row_weight.unsqueeze(2), 0.5)
+
+        mean_change = (logits.mean - previous.mean).abs().max()
+        covariance_change = (logits.covariance - previous.covariance).abs().max()
+        if float(torch.maximum(mean_change, covariance_change)) < tol:
             break
-    variance = torch.cholesky_inverse(factor)
-    values, vectors = torch.linalg.eigh(torch.eye(len(mean)).to(variance) - variance)
+
+    # Back to the weights: their covariance is the prior's minus a matrix of low rank.
+    covariance = torch.cholesky_inverse(factor)
+    values, vectors = torch.linalg.eigh(torch.eye(len(mean)).to(covariance) - covariance)
     root = scale.unsqueeze(1) * (directions @ (vectors * values.clamp_min(0.0).sqrt()))
     return RefittedMember(theta, scale * (directions @ mean), root, scale), logits, terms
 
 
 @dataclass(frozen=True, eq=False)
 class RefittedMembers:
-    """The laws of M members, each of a network linearised at its own weights."""
+    """Distributions of the weights of M members, each linearised at its own weights.
 
-    theta: np.ndarray  # (M, P), where the networks are linearised
-    loc: np.ndarray  # (M, P), means of the laws
-    root: np.ndarray  # (M, P, r), their covariances are ``scale^2 - root root'``
-    scale: np.ndarray  # (M, P), prior standard deviations
+    Attributes
+    ----------
+    theta : ndarray of shape (M, P)
+        Weights at which the networks are linearised.
+    loc : ndarray of shape (M, P)
+        Means of the distributions.
+    root : ndarray of shape (M, P, r)
+        The covariances are ``scale^2 - root root'``.
+    scale : ndarray of shape (M, P)
+        Prior standard deviations.
+    """
+
+    theta: np.ndarray
+    loc: np.ndarray
+    root: np.ndarray
+    scale: np.ndarray
 
     @classmethod
     def stack(cls, members: Sequence[RefittedMember]) -> "RefittedMembers":
+        """Stack members, with roots padded to the same number of columns."""
         rank = max(member.root.shape[1] for member in members)
         padded = (m._replace(root=F.pad(m.root, (0, rank - m.root.shape[1]))) for m in members)
         return cls(*(torch.stack(t).cpu().numpy() for t in zip(*padded, strict=True)))
 
     def tensors(self, device: torch.device) -> list[RefittedMember]:
-        """The laws one by one, float64."""
+        """Return the members one by one, float64, on a device."""
         arrays = (self.theta, self.loc, self.root, self.scale)
         parts = (torch.as_tensor(a).to(device) for a in arrays)
-        return [RefittedMember(*one) for one in zip(*parts, strict=True)]
+        return [RefittedMember(*member) for member in zip(*parts, strict=True)]
 
 
-def _logits_and_rows(
+def _whitened_jacobian(
     network: MLP, theta: Tensor, scale: Tensor, x: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Contrasts (N, K) and their whitened derivatives (N, K, P); K = 1 for two classes."""
+    """Return contrasts of the outputs and their derivatives in whitened weights.
+
+    Parameters
+    ----------
+    network : MLP
+    theta : Tensor of shape (P,)
+        Weights.
+    scale : Tensor of shape (P,)
+        Prior standard deviations of the weights.
+    x : Tensor of shape (N, n_inputs)
+        Rows.
+
+    Returns
+    -------
+    contrasts : Tensor of shape (N, K)
+        K is 1 for two classes.
+    jacobian : Tensor of shape (N, K, P)
+    """
     outputs, jacobian = outputs_and_jacobian(network, theta.unsqueeze(0), x)
     return _contrasts(outputs[0]), _contrasts(jacobian[0].mul_(scale))
 
 
 def _contrasts(values: Tensor) -> Tensor:
-    """Contrasts that the softmax of outputs (N, C, ...) depends on."""
+    """Return the contrasts of outputs (N, C, ...) that the softmax depends on."""
     if values.shape[1] == 2:
         return values[:, 1:] - values[:, :1]
     return values - values.mean(1, keepdim=True)

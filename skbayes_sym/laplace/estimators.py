@@ -398,7 +398,7 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
         effort = self._effort
         n_params = network.layout.n_params
         if isinstance(self._n_restarts, str) and isinstance(self.max_iter, str):
-            return effort.affordable_modes(effort.fewest_modes, n_rows, network) == 0
+            return effort.affordable_modes(effort.min_modes, n_rows, network) == 0
         n_restarts = effort.choose_n_restarts(self._n_restarts, n_rows, network)
         n_steps = self._steps_up_to(effort.steps)
         n_numbers = n_rows * network.n_outputs
@@ -600,7 +600,7 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
         "variance_scale": [StrOptions({"loo"}), Interval(Real, 0, None, closed="left")],
     }
 
-    _most_modes = ChoosesOptimizer._effort.most_labels_modes
+    _most_modes = ChoosesOptimizer._effort.max_classification_modes
 
     def _units(self, data: Training, n_outputs: int) -> int:
         effort = self._effort
@@ -609,9 +609,9 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
             if network.hidden_layer_sizes == (effort.default_width,):
                 return not self._takes_long(data.n_rows, network)
             most = effort.max_network_work(network)
-            return effort.tries * self._work(data.n_rows, network) <= most
+            return effort.label_noise_cost * self._work(data.n_rows, network) <= most
 
-        return effort.units(data.n_rows, data.n_features, n_outputs, in_time)
+        return effort.choose_width(data.n_rows, data.n_features, n_outputs, in_time)
 
     def _count_outputs(self, data: Training) -> int:
         n_classes = len(data.classes)

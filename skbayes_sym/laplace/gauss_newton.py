@@ -1,23 +1,23 @@
 r"""Levenberg-Marquardt on the Gauss-Newton system, many restarts as one batch.
 
-The negative log posterior of weights with a Gaussian prior of precisions :math:`\alpha`,
+Steps :math:`(A + \mathrm{diag}\,\alpha + \lambda \bar a I)\,\delta = -\nabla E` minimise the
+negative log posterior of weights with a Gaussian prior of precisions :math:`\alpha`,
 
-.. math:: E(\theta) = -\log p(y \mid \theta) + \tfrac12 \sum_k \alpha_k \theta_k^2,
+.. math:: E(\theta) = -\log p(y \mid \theta) + \tfrac12 \sum_k \alpha_k \theta_k^2.
 
-is lowered by steps :math:`(A + \mathrm{diag}\,\alpha + \lambda \bar a I)\,\delta = -\nabla E` with
-the Gauss-Newton curvature A of the likelihood and the mean :math:`\bar a` of its diagonal
+A is the Gauss-Newton curvature of the likelihood, and :math:`\bar a` the mean of its diagonal
 (Levenberg 1944, Marquardt 1963; Foresee & Hagan 1997 for networks). After a step that gained the
-share :math:`\rho` of what the quadratic model promised, damping falls to
-:math:`1 - \rho` of what it was, but no further than to a ninth: a step that fell short is not
-followed by a longer one, which would fail, and nearly all are taken at the first try.
+fraction :math:`\rho` of what the quadratic model predicted, the damping is multiplied by
+:math:`1 - \rho`, but by no less than a ninth. A step that fell short is therefore not followed by a
+longer one, which would fail, and nearly all steps succeed at the first attempt.
 
-The curvature of M derivatives (rows times outputs) of P weights is :math:`B'B`, B (M, P). With few
-rows nothing of size (P, P) is needed: by Woodbury's identity
+The curvature of M derivatives (rows times outputs) of P weights is :math:`B'B` with B (M, P). With
+few rows nothing of size (P, P) is needed: by Woodbury's identity
 
 .. math:: (B'B + D)^{-1} = D^{-1} - D^{-1} B' S^{-1} B D^{-1}, \quad
           |B'B + D| = |D|\,|S|, \quad S = I + B D^{-1} B',
 
-which costs O(M^2 P) in place of O(P^3).
+which costs O(M^2 P) instead of O(P^3).
 """
 
 from collections.abc import Callable
@@ -31,30 +31,42 @@ from torch import Tensor
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError, log_det
 
 INITIAL_DAMPING = 1e-2
+MIN_DAMPING = 1e-9
+MAX_ATTEMPTS = 8  # systems solved in one step
 
 
 def is_row_space_smaller(n_derivatives: int, n_params: int) -> bool:
-    """Whether so many derivatives of so many weights are the smaller space.
+    """Whether to solve systems in the space of the derivatives rather than of the weights.
 
-    Their inner products are taken anew for every diagonal, the matrix of the weights is not.
+    The derivatives' inner products are computed again for every diagonal, and the matrix of the
+    weights is not. So the derivatives must be fewer by a quarter.
     """
     return n_derivatives <= 0.75 * n_params
 
 
 @dataclass(frozen=True, eq=False)
 class WeightCurvature:
-    """R positive semidefinite matrices, formed, before a diagonal (R, P) is added."""
+    """R positive semidefinite matrices ``unit * matrix``, without the prior's diagonal.
 
-    matrix: Tensor  # (R, P, P), in units of
-    unit: Tensor  # (R,)
+    Attributes
+    ----------
+    matrix : Tensor of shape (R, P, P)
+    unit : Tensor of shape (R,)
+    """
 
-    def of(self, which: Tensor) -> "WeightCurvature":
-        return WeightCurvature(self.matrix[which], self.unit[which])
+    matrix: Tensor
+    unit: Tensor
+
+    def select(self, index: Tensor) -> "WeightCurvature":
+        """Select restarts."""
+        return WeightCurvature(self.matrix[index], self.unit[index])
 
     def mean_diagonal(self) -> Tensor:
+        """Means of the diagonals, (R,)."""
         return self.unit * self.matrix.diagonal(dim1=1, dim2=2).mean(1)
 
     def system(self, diagonal: Tensor) -> "WeightSystem":
+        """Add a diagonal (R, P), and factorise."""
         matrix = self.matrix * self.unit[:, None, None]
         matrix.diagonal(dim1=1, dim2=2).add_(diagonal)
         return WeightSystem(*torch.linalg.cholesky_ex(matrix))
@@ -62,19 +74,26 @@ class WeightCurvature:
 
 @dataclass(frozen=True, eq=False)
 class WeightSystem:
-    """R positive definite matrices A by their Cholesky factors; O(P^3) each."""
+    """R positive definite matrices A with their Cholesky factors; O(P^3) each.
 
-    factor: Tensor  # (R, P, P)
-    failed: Tensor  # int (R,), not 0 where a matrix has no factor
+    Attributes
+    ----------
+    factor : Tensor of shape (R, P, P)
+    failed : Tensor of shape (R,), int
+        Not 0 where a matrix has no Cholesky factor.
+    """
+
+    factor: Tensor
+    failed: Tensor
 
     @property
     def log_det(self) -> Tensor:
-        """Log determinants (R,)."""
+        """Log determinants, (R,)."""
         return log_det(self.factor)
 
     @cached_property
     def covariance(self) -> Tensor:
-        """The inverses, (R, P, P)."""
+        """Inverses, (R, P, P)."""
         return torch.cholesky_inverse(self.factor)
 
     @property
@@ -83,26 +102,36 @@ class WeightSystem:
         return self.covariance.diagonal(dim1=1, dim2=2)
 
     def solve(self, v: Tensor) -> Tensor:
-        """``A^{-1} v``, (R, P) -> (R, P)."""
+        """Return ``A^{-1} v``, (R, P) -> (R, P)."""
         return torch.cholesky_solve(v.unsqueeze(2), self.factor).squeeze(2)
 
     def cholesky(self) -> Tensor:
+        """Cholesky factors of A, (R, P, P)."""
         return self.factor
 
 
 @dataclass(frozen=True, eq=False)
 class RowCurvature:
-    """Matrices ``B'B`` by their rows."""
+    """R matrices ``B'B``.
 
-    root: Tensor  # (R, M, P), B, with M < P
+    Attributes
+    ----------
+    root : Tensor of shape (R, M, P)
+        B, with M < P.
+    """
 
-    def of(self, which: Tensor) -> "RowCurvature":
-        return RowCurvature(self.root[which])
+    root: Tensor
+
+    def select(self, index: Tensor) -> "RowCurvature":
+        """Select restarts."""
+        return RowCurvature(self.root[index])
 
     def mean_diagonal(self) -> Tensor:
+        """Means of the diagonals, (R,)."""
         return self.root.square().sum(1).mean(1)
 
     def system(self, diagonal: Tensor) -> "RowSpaceSystem":
+        """Add a diagonal (R, P), and factorise S."""
         scaled = self.root / diagonal.unsqueeze(1)
         inner = scaled @ self.root.mT
         inner.diagonal(dim1=1, dim2=2).add_(1.0)
@@ -111,38 +140,62 @@ class RowCurvature:
 
 @dataclass(frozen=True, eq=False)
 class RowSpaceSystem:
-    """A `WeightSystem` by Cholesky factors of S; O(M^2 P) each."""
+    """A `WeightSystem` by the Cholesky factors of S; O(M^2 P) each.
 
-    root: Tensor  # (R, M, P), B
-    diagonal: Tensor  # (R, P)
-    scaled: Tensor  # (R, M, P), B D^{-1}
-    inner: Tensor  # (R, M, M)
-    failed: Tensor  # int (R,)
+    Attributes
+    ----------
+    root : Tensor of shape (R, M, P)
+        B.
+    diagonal : Tensor of shape (R, P)
+        Diagonal of D.
+    scaled : Tensor of shape (R, M, P)
+        B D^{-1}.
+    inner : Tensor of shape (R, M, M)
+        Cholesky factors of S.
+    failed : Tensor of shape (R,), int
+        Not 0 where a matrix has no Cholesky factor.
+    """
+
+    root: Tensor
+    diagonal: Tensor
+    scaled: Tensor
+    inner: Tensor
+    failed: Tensor
 
     @property
     def log_det(self) -> Tensor:
+        """Log determinants of A, (R,)."""
         return self.diagonal.log().sum(1) + log_det(self.inner)
 
     @property
     def covariance(self) -> Tensor:
-        """O(M P^2)."""
+        """Inverses of A, (R, P, P); O(M P^2)."""
         half = self._half
         return torch.diag_embed(self.diagonal.reciprocal()) - half.mT @ half
 
     @property
     def variance(self) -> Tensor:
+        """Diagonals of the inverses, (R, P)."""
         return self.diagonal.reciprocal() - self._half.square().sum(1)
 
     @property
-    def determined(self) -> Tensor:
-        """Diagonals of ``B A^{-1} B'``, (R, M): what every derivative determines, within [0, 1]."""
+    def leverages(self) -> Tensor:
+        """Diagonals of ``B A^{-1} B'``, (R, M), within [0, 1]."""
         return 1.0 - torch.cholesky_inverse(self.inner).diagonal(dim1=1, dim2=2)
 
     def solve(self, v: Tensor) -> Tensor:
+        """Return ``A^{-1} v``, (R, P) -> (R, P)."""
         inner = torch.cholesky_solve(self.scaled @ v.unsqueeze(2), self.inner)
         return v / self.diagonal - (self.scaled.mT @ inner).squeeze(2)
 
     def cholesky(self) -> Tensor:
+        """Cholesky factors of A, (R, P, P); O(P^3).
+
+        Raises
+        ------
+        NotPositiveDefiniteError
+            If a matrix has none.
+        """
         product = self.root.mT @ self.root
         system = WeightCurvature(product, product.new_ones(len(product))).system(self.diagonal)
         require_factor(system, "Standardise X.")
@@ -150,7 +203,7 @@ class RowSpaceSystem:
 
     @cached_property
     def _half(self) -> Tensor:
-        """``L^{-1} B D^{-1}``, L the factor of S."""
+        """``L^{-1} B D^{-1}``, where L is the Cholesky factor of S."""
         return torch.linalg.solve_triangular(self.inner, self.scaled, upper=False)
 
 
@@ -159,7 +212,7 @@ System = WeightSystem | RowSpaceSystem
 
 
 def require_factor(system: System, remedy: str) -> None:
-    """Raise in words where a posterior's precision has no factor."""
+    """Raise an error with a remedy if a posterior's precision has no Cholesky factor."""
     if bool(system.failed.any()):
         raise NotPositiveDefiniteError(
             f"The posterior's precision isn't positive definite in this arithmetic. {remedy}"
@@ -167,35 +220,73 @@ def require_factor(system: System, remedy: str) -> None:
 
 
 class Expansion(NamedTuple):
-    """The negative log likelihood of R weight vectors to second order, nats."""
+    """Second-order expansion of the negative log likelihood at R weight vectors, nats.
 
-    value: Tensor  # (R,)
-    gradient: Tensor  # (R, P)
-    curvature: Curvature  # Gauss-Newton
+    Attributes
+    ----------
+    value : Tensor of shape (R,)
+    gradient : Tensor of shape (R, P)
+    curvature : Curvature
+        Gauss-Newton matrices.
+    """
 
-    def of(self, which: Tensor) -> "Expansion":
-        return Expansion(self.value[which], self.gradient[which], self.curvature.of(which))
+    value: Tensor
+    gradient: Tensor
+    curvature: Curvature
 
-    def expansion(self, _: object) -> "Expansion":
-        """Itself: a likelihood without hyperparameters has one expansion."""
+    def select(self, index: Tensor) -> "Expansion":
+        """Select restarts."""
+        return Expansion(self.value[index], self.gradient[index], self.curvature.select(index))
+
+    def at(self, _hyper: object) -> "Expansion":
+        """Return self: without hyperparameters of the likelihood the expansion doesn't change."""
         return self
 
 
-# The negative log likelihood at weights (r, P) of the restarts (r,), at their present noise: (r,).
+# Returns the negative log likelihood (r,) at weights (r, P) of the restarts of an index (r,).
 Misfit = Callable[[Tensor, Tensor], Tensor]
 
 
 def step(
-    misfit: Misfit, theta: Tensor, expansion: Expansion, precision: Tensor, damping: Tensor, *,
-    is_wary: bool = False,
-) -> tuple[Tensor, Tensor, int]:  # fmt: skip
-    """Weights and damping after a damped Gauss-Newton step, never upwards, and how many moved.
+    misfit: Misfit,
+    theta: Tensor,
+    expansion: Expansion,
+    precision: Tensor,
+    damping: Tensor,
+    *,
+    conservative: bool = False,
+) -> tuple[Tensor, Tensor, int]:
+    """Make one damped Gauss-Newton step of every restart, which never raises the energy.
 
-    A restart whose curvature has no Cholesky factor is damped more. If the step is wary, damping
-    stays where it had to be raised: there are fewer tries, at most eight systems, and less is
-    gained by every step. Worth it where a try costs as much as the expansion.
+    Parameters
+    ----------
+    misfit : Misfit
+        Negative log likelihood of some of the restarts.
+    theta : Tensor of shape (R, P)
+        Weights.
+    expansion : Expansion
+        Expansion of the negative log likelihood at ``theta``.
+    precision : Tensor of shape (R, P)
+        Prior precision of every weight.
+    damping : Tensor of shape (R,)
+        The factors lambda.
+    conservative : bool, default=False
+        Whether the damping stays where it had to be raised. There are fewer attempts, and every
+        step gains less. This pays if an attempt costs as much as the expansion.
 
-    ``theta`` (R, P); ``precision`` (R, P); ``damping`` (R,).
+    Returns
+    -------
+    theta : Tensor of shape (R, P)
+        Weights after the step.
+    damping : Tensor of shape (R,)
+        Damping of the next step.
+    n_moved : int
+        Number of restarts that moved.
+
+    Notes
+    -----
+    At most eight attempts are made, and each costs a system. A restart whose curvature has no
+    Cholesky factor is damped more.
     """
     gradient = expansion.gradient + precision * theta
     energy = expansion.value + 0.5 * (precision * theta.square()).sum(1)
@@ -204,35 +295,36 @@ def step(
     start = damping
     theta = theta.clone()
     damping = damping.clone()
-    least = 1e-9
     ratio = torch.ones_like(damping)
     tried = torch.arange(len(theta), device=theta.device)
     curvature = expansion.curvature
-    for _ in range(8):
+    for _ in range(MAX_ATTEMPTS):
         added = (damping[tried] * unit[tried]).unsqueeze(1)
         system = curvature.system(precision[tried] + added)
-        away = system.solve(gradient[tried])
-        candidate = theta[tried] - away
+        delta = system.solve(gradient[tried])
+        candidate = theta[tried] - delta
         lower = misfit(candidate, tried) + 0.5 * (precision[tried] * candidate.square()).sum(1)
-        # What a step at a minimum gains is below the rounding of the energy, which mustn't judge.
-        slope = (gradient[tried] * away).sum(1)
+        # At a minimum the gain is below the rounding of the energy, and can't be measured.
+        slope = (gradient[tried] * delta).sum(1)
         gain = energy[tried] - lower
         is_flat = slope < 4.0 * torch.finfo(theta.dtype).eps * energy[tried].abs()
         better = ((gain > 0.0) | is_flat) & (system.failed == 0)
-        promised = 0.5 * (slope + (added * away.square()).sum(1))
-        ratio[tried] = torch.where(is_flat, 1.0, gain / promised)
+        predicted = 0.5 * (slope + (added * delta.square()).sum(1))
+        ratio[tried] = torch.where(is_flat, 1.0, gain / predicted)
         theta[tried] = torch.where(better.unsqueeze(1), candidate, theta[tried])
         moved[tried] = better
+        # Failed attempts are repeated with more damping.
         factors = torch.where(system.failed > 0, 10.0, 6.0).to(damping)
-        more = damping[tried].clamp_min(least) * factors
-        damping[tried] = torch.where(better, damping[tried], more)
+        raised = damping[tried].clamp_min(MIN_DAMPING) * factors
+        damping[tried] = torch.where(better, damping[tried], raised)
         tried = (~moved).nonzero().flatten()
         if not len(tried):
             break
-        curvature = expansion.curvature.of(tried)
-    # At a minimum nothing is lower: the damping found there says nothing about the next step.
-    lowered = (damping * (1.0 - ratio).clamp(1.0 / 9.0, 1.0)).clamp_min(least)
-    if is_wary:
+        curvature = expansion.curvature.select(tried)
+    lowered = (damping * (1.0 - ratio).clamp(1.0 / 9.0, 1.0)).clamp_min(MIN_DAMPING)
+    if conservative:
         lowered = torch.where(damping > start, damping, lowered)
+    # At a minimum no step is lower, and the damping that was reached there doesn't suit the next
+    # step.
     damping = torch.where(moved, lowered, start)
     return theta, damping, len(theta) - len(tried)

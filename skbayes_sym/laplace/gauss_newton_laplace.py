@@ -24,11 +24,7 @@ from skbayes_sym.base.requirements import (
 from skbayes_sym.base.stacking_weights import leave_one_out
 from skbayes_sym.base.training import Training
 from skbayes_sym.base.warnings import warn_moving_mode
-from skbayes_sym.laplace.class_predictive import (
-    RefinedModes,
-    choose_variance_scale,
-    refine,
-)
+from skbayes_sym.laplace.class_predictive import RefinedModes, choose_variance_scale, refine
 from skbayes_sym.laplace.defaults import GaussNewtonDefaults, make_network
 from skbayes_sym.laplace.evidence_problem import (
     CategoricalEvidence,
@@ -36,17 +32,17 @@ from skbayes_sym.laplace.evidence_problem import (
     GaussianEvidence,
 )
 from skbayes_sym.laplace.initialization import (
-    MODES_A_FOLD,
-    HeldOutFold,
-    alternating,
-    cross_validated,
-    folds,
+    MODES_PER_FOLD,
+    HeldOutPredictions,
+    alternating_mask,
+    assign_folds,
+    cross_validate,
     is_better,
-    needs_high_noise_start,
+    needs_both_starts,
     noise_variance_fraction,
     search_classification,
-    search_one,
     search_regression,
+    search_single,
     unexplained_variance_fraction,
 )
 from skbayes_sym.laplace.map import evenly_spaced_rows
@@ -54,11 +50,11 @@ from skbayes_sym.laplace.mode_finding import (
     EvidenceSearch,
     InitialModes,
     Modes,
-    OnSearch,
     Search,
-    distinct,
+    SearchCallback,
     draw_initial_weights,
-    mapped,
+    map_tensors,
+    merge_copies,
 )
 from skbayes_sym.laplace.posterior import LinearisedModes, ModeMixture
 from skbayes_sym.models.model import Data, Model
@@ -73,8 +69,8 @@ from skbayes_sym.symmetry.gaps.gap import Side
 from skbayes_sym.symmetry.gaps.monte_carlo_gap import MonteCarloGap, evidence_over_copies
 from skbayes_sym.symmetry.group import invariant_subgroup
 
-# The default priors of labels: on separated classes the evidence is higher under the first by tens
-# of nats, where labels are noisy under the second.
+# Default priors of classification. On separated classes the evidence under the first is higher by
+# tens of nats, and on noisy labels the evidence under the second is.
 STRONG_HYPERPRIOR = LayerScales(8.0, 64.0)
 WEAK_HYPERPRIOR = LayerScales(8.0, 4.0)
 
@@ -83,45 +79,66 @@ Problem = TypeVar("Problem", bound=EvidenceProblem)
 
 @dataclass(frozen=True, eq=False)
 class ModesFit:
-    """Modes that a search has found (so far); those of labels are refined unless interrupted."""
+    """Modes that a search has found, and the fitted attributes that they define.
+
+    Attributes
+    ----------
+    search : Search
+        Distinct modes. They are those found so far if the search is still running.
+    network : MLP
+    prior : GroupScalePrior
+    predict_seed : int
+        Seed of draws in predictions.
+    width_scores : mapping of int to float, optional
+        Held-out log density by number of units, nats per row, if the width was cross-validated.
+    refined : RefinedModes, optional
+        Variational posteriors of classification, unless the fit was interrupted.
+    variance_scale : float, optional
+        Factor on the logits' variance in predictions.
+    leave_one_out : Tensor of shape (N,), optional
+        Leave-one-out log probabilities of the rows, if they chose ``variance_scale``.
+    """
 
     search: Search
     network: MLP
     prior: GroupScalePrior
     predict_seed: int
-    width_scores: Mapping[int, float] | None = None  # nats per row held out, by number of units
+    width_scores: Mapping[int, float] | None = None
     refined: RefinedModes | None = None
-    variance_scale: float | None = None  # factor on the logits' variance in predictions
-    # (N,), log probabilities of rows left out, if they chose it
+    variance_scale: float | None = None
     leave_one_out: Tensor | None = None
 
     @property
     def modes(self) -> Modes:
         """The modes on the host."""
-        return mapped(lambda t: t.cpu(), self.search.modes)
+        return map_tensors(lambda t: t.cpu(), self.search.modes)
 
     @property
     def n_iter(self) -> int:
+        """Number of steps of the restart with the most."""
         return int(self.search.modes.n_iter.max())
 
     @property
     def stop_reason(self) -> StopReason:
+        """Why the search ended."""
         return self.search.stop_reason
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
+        """Return the fitted attributes of the estimator."""
         modes = self.modes
         prior = self.prior
+        weights = modes.weights.numpy()
+
+        # Posterior and evidence of the modes.
         distributions = modes if self.refined is None else self.refined
+        theta = distributions.theta.cpu().contiguous().numpy()
+        factor = distributions.factor.cpu().contiguous().numpy()
         evidence = modes.log_evidence.numpy() + data.log_jacobian
-        shares = modes.shares.numpy()
-        total, side = self.with_copies(evidence)
+        total, side = self.sum_over_copies(evidence)
         best = int(evidence.argmax())
-        theta, factor = (
-            t.cpu().contiguous().numpy() for t in (distributions.theta, distributions.factor)
-        )
         attributes: dict[str, Any] = {
             "network_": self.network,
-            "posterior_": ModeMixture(theta, factor, shares),
+            "posterior_": ModeMixture(theta, factor, weights),
             "n_modes_": len(theta),
             "multiplicity_modes_": modes.n_restarts.numpy(),
             "log_evidence_modes_": evidence,
@@ -131,31 +148,49 @@ class ModesFit:
             "log_evidence_curve_": self.search.curves[best].numpy() + data.log_jacobian,
             "_predict_seed_": self.predict_seed,
         }
-        if not prior.is_learned:
-            attributes["prior_scale_"] = prior.scale.numpy()
+
+        # Scales of the prior and of the logits.
+        if prior.is_learned:
+            attributes |= scale_attributes(prior, modes.hyper, "prior_scale_modes_", weights)
         else:
-            attributes |= scale_attributes(prior, modes.hyper, "prior_scale_modes_", shares)
+            attributes["prior_scale_"] = prior.scale.numpy()
         if self.variance_scale is not None:
             attributes["variance_scale_"] = self.variance_scale
+
+        # Noise in the units of y.
         if data.y_scaling is not None:
             unit = data.y_scaling.scale
-            scaled = modes.noise_precision.rsqrt().numpy()
-            overall = np.sqrt(np.average(scaled**2, axis=0, weights=shares)) * unit
-            attributes["noise_std_modes_"] = scaled * unit
+            noise_std = modes.noise_precision.rsqrt().numpy()
+            overall = np.sqrt(np.average(noise_std**2, axis=0, weights=weights)) * unit
+            attributes["noise_std_modes_"] = noise_std * unit
             attributes["noise_std_"] = float(overall[0]) if len(overall) == 1 else overall
             attributes["_noise_levels_modes_"] = None
             if model.likelihood.n_params:
                 attributes["_noise_levels_modes_"] = self._noise_levels(data)
+
+        # Cross-validation of the width.
         if self.width_scores is not None:
             attributes["widths_"] = np.array(list(self.width_scores))
             attributes["width_scores_"] = np.array(list(self.width_scores.values()))
         return attributes
 
-    def with_copies(self, evidence: np.ndarray) -> tuple[Estimate, Side]:
-        r"""Sum the evidence of all modes and of their copies under the network's symmetry.
+    def sum_over_copies(self, evidence: np.ndarray) -> tuple[Estimate, Side]:
+        r"""Sum the evidence over all modes and their copies under the network's symmetry.
 
-        Returns :math:`\log \sum_r \exp(\log Z_r + \mathrm{gap}_r)` for modes of log evidence (R,),
-        nats, with its standard error, and its side: "exact" if all copies are summed, else "lower".
+        Parameters
+        ----------
+        evidence : ndarray of shape (R,)
+            Log evidence of every mode, nats.
+
+        Returns
+        -------
+        Estimate
+            :math:`\log \sum_r \exp(\log Z_r + \mathrm{gap}_r)` in nats, with its standard error.
+        Side
+            "exact" if all copies are summed, else "lower".
+
+        Notes
+        -----
         Copies count as far as they don't overlap.
         """
         network = self.network
@@ -170,27 +205,30 @@ class ModesFit:
         return evidence_over_copies(gap, evidence, normals, generator=generator), gap.side
 
     def _noise_levels(self, data: Training) -> np.ndarray | None:
-        """Return the noise levels of every mode, (R, K, T), in the units of ``y``."""
-        most_taken = self.network.layout.n_params
-        if data.total_weight - most_taken > MAX_FREEDOMS and not data.is_constant.any():
+        """Return the noise levels of every mode, (R, K, T), in the units of ``y``.
+
+        None if there are so many rows that they determine the noise.
+        """
+        n_params = self.network.layout.n_params
+        if data.total_weight - n_params > MAX_FREEDOMS and not data.is_constant.any():
             return None
         x, y, weight = data.double_data
-        distribution = self._at_modes(x)
+        distribution = self._predict_by_mode(x)
         squares = torch.einsum("n,rnt->rt", weight, (y - distribution.loc).square())
-        taken = torch.einsum(
+        n_effective = torch.einsum(
             "n,rnt->rt", weight, distribution.variance / distribution.noise_variance
         )
-        return data.noise_levels(squares, data.total_weight - taken)
+        return data.noise_levels(squares, data.total_weight - n_effective)
 
     def leave_one_out_predictive(self, data: Data) -> NormalMixture:
-        """Predict the targets of every row from all others, one component per mode."""
+        """Predict the targets of every row from all others, with one component per mode."""
         x, y, weight = data
-        return leave_one_out(self._at_modes(x), y, weight)
+        return leave_one_out(self._predict_by_mode(x), y, weight)
 
-    def _at_modes(self, x: Tensor) -> NormalMixture:
-        """Predict rows by the linearised networks, one component per mode."""
+    def _predict_by_mode(self, x: Tensor) -> NormalMixture:
+        """Predict rows by the linearised networks, with one component per mode."""
         modes = self.search.modes
-        parts = (t.to(x) for t in (modes.theta, modes.factor, modes.shares))
+        parts = (t.to(x) for t in (modes.theta, modes.factor, modes.weights))
         networks = LinearisedModes(self.network, *parts)
         mean, covariance = networks.outputs(x)
         noise = modes.noise_precision.to(x).reciprocal().unsqueeze(1)
@@ -199,7 +237,21 @@ class ModesFit:
         return NormalMixture(mean, variance, noise, log_weights)
 
     def report(self, data: Training, tol: object, *, warns: bool) -> None:
-        """Log what was found, and warn of a best mode that still moved at the end."""
+        """Log the result, and warn if the best mode still moved at the end.
+
+        Parameters
+        ----------
+        data : Training
+        tol : object
+            Tolerance of the search, which the warning states.
+        warns : bool
+            Whether to warn.
+
+        Raises
+        ------
+        NotPositiveDefiniteError
+            If there is no mode.
+        """
         values = self.search.modes.log_evidence + data.log_jacobian
         if not len(values):
             raise NotPositiveDefiniteError(
@@ -208,8 +260,12 @@ class ModesFit:
             )
         log_info(
             "log evidence of %d distinct modes from %.6g to %.6g, stopped: %s after %d steps",
-            len(values), values.min(), values.max(), self.stop_reason, self.n_iter,
-        )  # fmt: skip
+            len(values),
+            values.min(),
+            values.max(),
+            self.stop_reason,
+            self.n_iter,
+        )
         if warns:
             best = int(values.argmax())
             curve = self.search.curves[best].tolist()
@@ -217,346 +273,655 @@ class ModesFit:
             warn_moving_mode(curve, stopped, tol, data.total_weight)
 
 
-def subsample_rows(problem: Problem, most: int) -> Problem:
-    """The problem of at most ``most`` rows, spread evenly."""
-    rows = evenly_spaced_rows(len(problem.data.x), most)
+def subsample_problem(problem: Problem, max_rows: int) -> Problem:
+    """Return the problem of at most ``max_rows`` evenly spaced rows."""
+    rows = evenly_spaced_rows(len(problem.data.x), max_rows)
     return replace(problem, data=Data(*(t[rows.to(t.device)] for t in problem.data)))
 
 
-def _require_memory(data: Training, network: MLP, n: int, matrices: int) -> None:
-    """Raise unless rows and ``n`` modes fit, of so many float64 matrices (P, P) each."""
+def _require_memory(data: Training, network: MLP, n_modes: int, n_matrices: int) -> None:
+    """Raise an error unless there is memory for the rows and the systems.
+
+    Parameters
+    ----------
+    data : Training
+    network : MLP
+    n_modes : int
+    n_matrices : int
+        Number of float64 matrices (P, P) of each mode.
+    """
     p = network.layout.n_params
     systems = MemoryAllocation(
-        f"Gauss-Newton systems of {n} modes of {p:,} weights", matrices * n * p**2 * 8,
+        f"Gauss-Newton systems of {n_modes} modes of {p:,} weights",
+        n_matrices * n_modes * p**2 * 8,
         "Lower n_restarts or hidden_layer_sizes, or use optimizer='adam'.",
-    )  # fmt: skip
+    )
     require_memory([data.rows_allocation, systems], data.device)
 
 
-class Widths(NamedTuple):
-    """Numbers of units by what rows held out say."""
+class WidthSelection(NamedTuple):
+    """Result of cross-validating the number of hidden units.
 
-    chosen: int
+    Attributes
+    ----------
+    width : int
+        Number of units that was chosen.
+    prior : UnboundPrior
+        Prior that was chosen.
+    scores : dict of int to float
+        Held-out log density by number of units, nats per unit of weight, under the better prior.
+    stopped_fit : ModesFit, optional
+        Fit at which the cross-validation was stopped.
+    fold_modes : Modes, optional
+        Modes of the chosen width, each fitted without a fold. None if it wasn't validated.
+    has_low_noise : bool, default=False
+        Whether the middle width leaves hardly any of the variance unexplained.
+    """
+
+    width: int
     prior: UnboundPrior
-    scores: dict[int, float]  # nats per unit of weight, by number of units; the better prior's
-    ended: ModesFit | None = None  # what there was when it was stopped
-    begun: ModesFit | None = None  # modes of the chosen one, each without a fold
-    is_clear: bool = False  # whether some units leave hardly anything unexplained
+    scores: dict[int, float]
+    stopped_fit: ModesFit | None = None
+    fold_modes: ModesFit | None = None
+    has_low_noise: bool = False
 
 
-def choose_width(
-    validate: Callable[[int, UnboundPrior], tuple[ModesFit, HeldOutFold | None]],
+def select_width(
+    validate: Callable[[int, UnboundPrior], tuple[ModesFit, HeldOutPredictions | None]],
     priors: Sequence[UnboundPrior],
     network: MLP,
     y: Tensor,
     weight: Tensor,
-    effort: GaussNewtonDefaults,
-) -> Widths:
-    """Few units, some, or the usual number; some decide between the ``priors``.
+    defaults: GaussNewtonDefaults,
+) -> WidthSelection:
+    """Select the number of units and the prior by cross-validation.
 
-    ``validate``: modes of so many units under a prior, each without a fold, and what they say of it
-    (None if stopped).
+    Parameters
+    ----------
+    validate : callable
+        Fits modes of so many units under a prior, each without a fold, and returns them with the
+        held-out predictions, which are None if it was stopped.
+    priors : sequence of UnboundPrior
+        Priors that are compared with the middle width. The first one is the default.
+    network : MLP
+    y : Tensor of shape (N, T)
+        Targets.
+    weight : Tensor of shape (N,)
+        Weights of the rows.
+    defaults : GaussNewtonDefaults
 
-    The usual number is taken unasked where some units are better than few and leave little of the
-    targets (N, T) unexplained; where they are no better, it is asked only if that is quick.
+    Returns
+    -------
+    WidthSelection
+
+    Notes
+    -----
+    The widths are validated in rising order, and a larger one is chosen if its held-out rows are
+    more likely by half a standard error. The default width is chosen without validation where the
+    middle width is better than the smallest and leaves little unexplained. Where the middle width
+    is no better, the default width is only validated if that is cheap.
     """
     scores: dict[int, float] = {}
-    (few, some, _) = effort.widths
-    usual = effort.default_width
+    (smallest, middle, _) = defaults.widths
     prior = priors[0]
-    chosen = few
-    of_chosen = prior
+    chosen = smallest
+    chosen_prior = prior
     best = None
-    begun = None
-    is_enough = False
-    share = 1.0
-    for width in effort.widths:
-        doubtful = width == usual and chosen == few
-        this = make_network(network, width)
-        if is_enough or not effort.validates(this, y.numel(), doubtful=doubtful):
+    fold_modes = None
+    explains_enough = False
+    fraction = 1.0
+    for width in defaults.widths:
+        is_tie = width == defaults.default_width and chosen == smallest
+        resized = make_network(network, width)
+        if explains_enough or not defaults.can_validate(resized, y.numel(), is_tie=is_tie):
             break
-        rivals = {}
-        for rival in priors if width == some else (prior,):
-            fit, rows = validate(width, rival)
-            if rows is None:
-                return Widths(width, rival, scores, fit)
-            rivals[rival] = fit, rows
-        for rival, (_, rows) in rivals.items():
-            if is_better(rows.log_density, rivals[prior][1].log_density, weight):
-                prior = rival
-        fit, rows = rivals[prior]
-        scores[width] = float(weight @ rows.log_density / weight.sum())
-        if best is None or is_better(rows.log_density, best.log_density, weight):
-            share = unexplained_variance_fraction(rows.mean, y, weight)
-            is_enough = best is not None and share <= effort.most_unexplained
+
+        # The middle width decides between the priors.
+        fits = {}
+        for candidate in priors if width == middle else (prior,):
+            fit, held_out = validate(width, candidate)
+            if held_out is None:
+                return WidthSelection(width, candidate, scores, stopped_fit=fit)
+            fits[candidate] = fit, held_out
+        for candidate, (_, held_out) in fits.items():
+            if is_better(held_out.log_density, fits[prior][1].log_density, weight):
+                prior = candidate
+        fit, held_out = fits[prior]
+        scores[width] = float(weight @ held_out.log_density / weight.sum())
+
+        # The width is chosen if it is better than all smaller ones.
+        if best is None or is_better(held_out.log_density, best.log_density, weight):
+            fraction = unexplained_variance_fraction(held_out.mean, y, weight)
+            explains_enough = best is not None and fraction <= defaults.max_unexplained_fraction
             chosen = width
-            of_chosen = prior
-            best = rows
-            begun = fit
-    if is_enough:
-        return Widths(usual, prior, scores, is_clear=share <= effort.negligible_noise_fraction)
-    return Widths(chosen, of_chosen, scores, begun=begun)
+            chosen_prior = prior
+            best = held_out
+            fold_modes = fit
+    if explains_enough:
+        has_low_noise = fraction <= defaults.negligible_noise_fraction
+        return WidthSelection(defaults.default_width, prior, scores, has_low_noise=has_low_noise)
+    return WidthSelection(chosen, chosen_prior, scores, fold_modes=fold_modes)
+
+
+class _Plan(NamedTuple):
+    """What a regression fit is going to do, as far as the data's size determines it.
+
+    Attributes
+    ----------
+    initial_modes : InitialModes or None
+        Modes of an earlier fit to continue from. Then nothing else is done.
+    validates_width : bool
+        Whether cross-validation chooses the width.
+    priors : list of UnboundPrior
+        Priors that cross-validation compares.
+    wide_network : MLP or None
+        Network for large data, with one scale per column, if the noise is low.
+    n_searches : int
+        Largest number of searches.
+    """
+
+    initial_modes: InitialModes | None
+    validates_width: bool
+    priors: list[UnboundPrior]
+    wide_network: MLP | None
+    n_searches: int
 
 
 @dataclass(frozen=True, eq=False)
 class GaussNewtonLaplaceRegression:
     """Modes from several starts, each with scales and noise set by its evidence (MacKay 1992).
 
-    If it widens, many rows without much noise are given more units and a scale a column, and noisy
-    tables fewer units, as rows held out say, which choose the kind of scales too.
+    Attributes
+    ----------
+    n_restarts : int or "auto"
+        Number of restarts. "auto" is what takes some seconds of one core, up to ``max_modes``.
+    max_iter : int or "auto"
+        Maximum number of Gauss-Newton steps. "auto" is less for large systems.
+    tol : "auto", float or None
+        Tolerance in nats per unit of sample weight.
+    warns_unconverged : bool, default=False
+        Whether to warn if the best mode still moved at the end.
+    selects_width : bool, default=False
+        Whether to choose the width, and the prior if it isn't given: wider networks with one scale
+        per column for large data with little noise, and narrower networks for noisy data, by
+        cross-validation.
+    unbound_prior : UnboundPrior, optional
+        Prior of networks of other widths. By default ``ARD()`` for large data, and otherwise
+        ``LayerScales()`` or ``ARD()``, chosen by cross-validation.
+    max_modes : int, optional
+        Largest number of restarts for "auto".
+    initial_modes : InitialModes, optional
+        Modes of an earlier fit to continue from, if the numbers of columns and targets agree.
+    defaults : GaussNewtonDefaults
+        Constants behind "auto".
     """
 
     requirements: ClassVar[Requirements] = Requirements(
         NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED_PRIOR
     )
 
-    n_restarts: int | str  # "auto": what some seconds of one core are enough for, at most ``most``
-    max_iter: int | str  # Gauss-Newton steps, at most; "auto" is fewer of large systems
-    tol: float | str | None  # nats per unit of sample weight
-    warns_unconverged: bool = False  # warns of a best mode that still moved at the end
+    n_restarts: int | str
+    max_iter: int | str
+    tol: float | str | None
+    warns_unconverged: bool = False
     selects_width: bool = False
-    # Of other widths; by default ``ARD()`` of many rows, else that or ``LayerScales()``, as rows
-    # held out say.
     unbound_prior: UnboundPrior | None = None
     max_modes: int | None = None
-    initial_modes: InitialModes | None = (
-        None  # to go on from, where columns and targets are as many
-    )
+    initial_modes: InitialModes | None = None
     defaults: GaussNewtonDefaults = field(default=GaussNewtonDefaults(), kw_only=True)
 
     def fit(self, data: Training, model: Model, progress: FitProgress) -> ModesFit:
-        effort = self.defaults
+        """Fit the modes.
+
+        Parameters
+        ----------
+        data : Training
+        model : Model
+        progress : FitProgress
+            Progress of the fit.
+
+        Returns
+        -------
+        ModesFit
+        """
         network = require_mlp(model.network)
-        searches = _Searches(self, data, progress, spawn_seeds(data.seed, 3), [])
-        searches.n_restarts(network)  # for which there is memory
-        learns_noise = model.likelihood.n_params > 0
+        noise_precision = None
+        if not model.likelihood.n_params:
+            noise_precision = model.likelihood.noise_scale.double() ** -2
+        prior = group_scales(model.prior)
         problem = GaussianEvidence(
-            network, data.double_data, group_scales(model.prior),
-            noise_precision=None if learns_noise else model.likelihood.noise_scale.double() ** -2,
-        )  # fmt: skip
-        start = self.initial_modes
-        if start and make_network(network, *start.network.hidden_layer_sizes) != start.network:
-            start = None
-        may_change = self.selects_width and learns_noise and start is None
-        wide = effort.wider_network(data.n_rows, network) if may_change else None
-        asks = may_change and effort.cross_validates_width(data.n_rows, network)
-        n_parts = 1 + needs_high_noise_start(problem) + (wide is not None)
-        most = self.max_iter
-        if isinstance(most, str):
-            most = (1 + effort.more) * effort.steps
-        widths = fit = begun = None
-        # A scale a layer, or a scale a column: rows held out say which, if many rows don't.
-        priors: list[UnboundPrior] = [self.unbound_prior or LayerScales()]
-        if self.unbound_prior is None and wide is None and network.n_inputs > 1:
-            priors.append(ARD())
-        n_parts += (len(effort.widths) + len(priors) - 1) * asks
-        progress.begin(n_parts * most, lambda: searches.so_far[-1]())
+            network, data.double_data, prior, noise_precision=noise_precision
+        )
+
+        # Fail before any work is done if memory doesn't suffice for the systems of all restarts.
+        searcher = _RegressionSearcher(self, data, progress)
+        searcher.n_restarts(network)
+
+        # Callbacks see the progress relative to all searches that may become necessary.
+        plan = self._plan(problem)
+        max_iter = self.max_iter
+        if isinstance(max_iter, str):
+            max_iter = (1 + self.defaults.extra_steps_factor) * self.defaults.steps
+        progress.begin(plan.n_searches * max_iter, searcher.current_fit)
         with torch.no_grad():
-            if start:
-                fit = searches.again(problem, start)
-            elif asks:
-                _, y, weight = data.double_data
-                widths = choose_width(
-                    lambda *how: searches.validate(_resized(problem, *how)),
-                    priors, network, y, weight, effort,
-                )  # fmt: skip
-                fit = widths.ended
-                begun = widths.begun
-                chosen = _resized(problem, widths.chosen, widths.prior)
-                if fit is None and widths.chosen < effort.default_width:
-                    fit = searches.search(chosen, begun)
-                if len(priors) > 1:
-                    problem = chosen
-            if fit is None and wide is not None:
-                is_due = effort.has_many_rows(data.n_rows, wide)
-                if not is_due:
-                    pilot = searches.pilot(problem)
-                    if pilot.search.has_ended:
-                        fit = pilot
-                    share = noise_variance_fraction(pilot.modes, data.double_data.y.cpu())
-                    is_due = share <= effort.max_noise_fraction
-                if fit is None and is_due:
-                    prior = self.unbound_prior or ARD()
-                    problem = _resized(problem, wide.hidden_layer_sizes[0], prior)
-                    begun = None
-            is_clear = widths is not None and widths.is_clear
-            fit = fit or searches.search(problem, begun, is_clear=is_clear)
-            if widths is not None:
-                unit = data.log_jacobian / data.total_weight
-                scores = {width: score + unit for width, score in widths.scores.items()}
-                fit = replace(fit, width_scores=scores)
-            progress.end(fit)
-        # The steps of "auto" end where scales only drift.
+            fit = self._execute(plan, problem, searcher)
+        progress.end(fit)
+
+        # With "auto", the last steps only let the scales drift, which needs no warning.
         warns = self.warns_unconverged and not isinstance(self.max_iter, str)
         fit.report(data, self.tol, warns=warns)
         return fit
 
+    def _plan(self, problem: GaussianEvidence) -> _Plan:
+        """Plan the searches."""
+        network = problem.network
+        n_rows = len(problem.data.x)
+        defaults = self.defaults
 
-def _resized(problem: GaussianEvidence, width: int, prior: UnboundPrior) -> GaussianEvidence:
+        # Modes of an earlier fit are of use if only the width differs.
+        initial_modes = self.initial_modes
+        if initial_modes is not None:
+            widths = initial_modes.network.hidden_layer_sizes
+            if make_network(network, *widths) != initial_modes.network:
+                initial_modes = None
+
+        # The width is only chosen where the noise is learned.
+        learns_noise = problem.noise_precision is None
+        selects_width = self.selects_width and learns_noise and initial_modes is None
+        validates_width = selects_width and defaults.cross_validates_width(n_rows, network)
+        wide_network = defaults.wider_network(n_rows, network) if selects_width else None
+
+        # One scale per layer or one per column: cross-validation compares them, unless there are so
+        # many rows that scales per column are used anyway.
+        priors: list[UnboundPrior] = [self.unbound_prior or LayerScales()]
+        if self.unbound_prior is None and wide_network is None and network.n_inputs > 1:
+            priors.append(ARD())
+
+        n_searches = 1 + needs_both_starts(problem) + (wide_network is not None)
+        if validates_width:
+            n_searches += len(defaults.widths) + len(priors) - 1
+        return _Plan(initial_modes, validates_width, priors, wide_network, n_searches)
+
+    def _execute(
+        self, plan: _Plan, problem: GaussianEvidence, searcher: "_RegressionSearcher"
+    ) -> ModesFit:
+        """Run the searches of a plan."""
+        if plan.initial_modes is not None:
+            return searcher.resume(problem, plan.initial_modes)
+        if not plan.validates_width:
+            return self._search_default_width(plan, problem, searcher)
+        (_, y, weight) = problem.data
+        selection = select_width(
+            partial(searcher.validate, problem),
+            plan.priors,
+            problem.network,
+            y,
+            weight,
+            self.defaults,
+        )
+        fit = self._search_selected_width(selection, plan, problem, searcher)
+        unit = searcher.data.log_jacobian / searcher.data.total_weight
+        scores = {width: score + unit for width, score in selection.scores.items()}
+        return replace(fit, width_scores=scores)
+
+    def _search_selected_width(
+        self,
+        selection: WidthSelection,
+        plan: _Plan,
+        problem: GaussianEvidence,
+        searcher: "_RegressionSearcher",
+    ) -> ModesFit:
+        """Search for modes of the width that cross-validation has selected.
+
+        Parameters
+        ----------
+        selection : WidthSelection
+        plan : _Plan
+        problem : GaussianEvidence
+            Problem of the default width.
+        searcher : _RegressionSearcher
+
+        Returns
+        -------
+        ModesFit
+        """
+        if selection.stopped_fit is not None:
+            return selection.stopped_fit
+        selected = _resize(problem, selection.width, selection.prior)
+        if selection.width < self.defaults.default_width:
+            return searcher.search(selected, selection.fold_modes)
+        if len(plan.priors) > 1:
+            problem = selected
+        return self._search_default_width(
+            plan,
+            problem,
+            searcher,
+            selection.fold_modes,
+            has_low_noise=selection.has_low_noise,
+        )
+
+    def _search_default_width(
+        self,
+        plan: _Plan,
+        problem: GaussianEvidence,
+        searcher: "_RegressionSearcher",
+        fold_modes: ModesFit | None = None,
+        *,
+        has_low_noise: bool = False,
+    ) -> ModesFit:
+        """Search for modes of the default width, or of the wide network for low noise.
+
+        Parameters
+        ----------
+        plan : _Plan
+        problem : GaussianEvidence
+            Problem of the default width.
+        searcher : _RegressionSearcher
+        fold_modes : ModesFit, optional
+            Modes of the default width to continue from.
+        has_low_noise : bool, default=False
+            Whether the noise is negligible, so that all steps are made.
+
+        Returns
+        -------
+        ModesFit
+        """
+        network = plan.wide_network
+        if network is not None:
+            widens = self.defaults.has_ample_rows(searcher.data.n_rows, network)
+            if not widens:
+                # Fewer rows allow a wide network only if there is little noise to overfit.
+                pilot = searcher.search_pilot(problem)
+                if pilot.search.was_stopped:
+                    return pilot
+                y = searcher.data.double_data.y.cpu()
+                fraction = noise_variance_fraction(pilot.modes, y)
+                widens = fraction <= self.defaults.max_noise_fraction
+            if widens:
+                prior = self.unbound_prior or ARD()
+                problem = _resize(problem, network.hidden_layer_sizes[0], prior)
+                fold_modes = None
+        return searcher.search(problem, fold_modes, has_low_noise=has_low_noise)
+
+
+def _resize(problem: GaussianEvidence, width: int, prior: UnboundPrior) -> GaussianEvidence:
+    """Return the problem of a network of another width, under a prior."""
     network = make_network(problem.network, width)
     return replace(problem, network=network, prior=group_scales(prior.bind(network.layout)))
 
 
-class _Searches(NamedTuple):
-    """Searches of one fit, of one network or another."""
+class _RegressionSearcher:
+    """Searches of one fit, for networks of any width.
 
-    method: GaussNewtonLaplaceRegression
-    data: Training
-    progress: FitProgress
-    seeds: list[int]  # of starts, of predictions and of folds
-    so_far: list[Callable[[], ModesFit]]
+    Parameters
+    ----------
+    method : GaussNewtonLaplaceRegression
+    data : Training
+    progress : FitProgress
+        Progress of the fit.
+    """
 
-    def pilot(self, problem: GaussianEvidence) -> ModesFit:
-        """Two modes of some of the rows, one begun in each way, by which the noise is judged."""
-        some = subsample_rows(problem, self.method.defaults.pilot_rows)
-        theta = self._draw(problem, 2)
-        how = replace(self._how(problem), max_more=0)
-        on_step = self._on_step(problem)
-        return self._fit(problem, how.search(some, theta, alternating(2, theta), on_step))
+    def __init__(
+        self, method: GaussNewtonLaplaceRegression, data: Training, progress: FitProgress
+    ) -> None:
+        self.data = data
+        self._method = method
+        self._progress = progress
+        self._start_seed, self._predict_seed, self._fold_seed = spawn_seeds(data.seed, 3)
+        self._make_current_fit: Callable[[], ModesFit] | None = None
+
+    def current_fit(self) -> ModesFit:
+        """Modes that the present search has found so far."""
+        assert self._make_current_fit is not None, "no step has been made"
+        return self._make_current_fit()
 
     def search(
-        self, problem: GaussianEvidence, begun: ModesFit | None = None, *, is_clear: bool = False
+        self,
+        problem: GaussianEvidence,
+        fold_modes: ModesFit | None = None,
+        *,
+        has_low_noise: bool = False,
     ) -> ModesFit:
-        """All modes; ``begun``: those that leave out a fold each, to go on from."""
+        """Search for all modes.
+
+        Parameters
+        ----------
+        problem : GaussianEvidence
+        fold_modes : ModesFit, optional
+            Modes fitted without a fold each, to continue from.
+        has_low_noise : bool, default=False
+            Whether the noise is negligible, so that all steps are made.
+
+        Returns
+        -------
+        ModesFit
+        """
+        defaults = self._method.defaults
         n = self.n_restarts(problem.network)
         draw = partial(self._draw, problem)
-        effort = self.method.defaults
-        how = self._how(problem, is_clear=is_clear)
+        config = self._config(problem, has_low_noise=has_low_noise)
         on_step = self._on_step(problem)
-        modes = None if begun is None else begun.search.modes
-        last = effort.final_steps(self.data.n_rows, problem.network)
-        if last and isinstance(self.method.max_iter, str):
-            some = subsample_rows(problem, effort.searched_rows)
-            rough = search_regression(how, some, draw, n, on_step)
-            if rough.has_ended:
-                return self._fit(some, distinct(some, rough))
-            steps = problem.schedule.best_start + last
-            search = replace(how, max_iter=steps, max_more=0).resumed(problem, rough.modes, on_step)
+        modes = None if fold_modes is None else fold_modes.search.modes
+        n_final = defaults.final_steps(self.data.n_rows, problem.network)
+        if n_final and isinstance(self._method.max_iter, str):
+            # Large data: a subsample finds the modes, and a few steps of all rows complete them.
+            subsample = subsample_problem(problem, defaults.subsample_rows)
+            rough = search_regression(config, subsample, draw, n, on_step)
+            if rough.was_stopped:
+                return self._fit(subsample, merge_copies(subsample, rough))
+            steps = problem.schedule.first_best_step + n_final
+            final = replace(config, max_iter=steps, max_extra_steps=0)
+            search = final.resume(problem, rough.modes, on_step)
         else:
-            search = search_regression(how, problem, draw, n, on_step, modes)
-        fit = self._fit(problem, distinct(problem, search))
-        modes = fit.search.modes
-        if search.has_ended or len(modes.theta) == 1:
+            search = search_regression(config, problem, draw, n, on_step, modes)
+        fit = self._fit(problem, merge_copies(problem, search))
+        if search.was_stopped or len(fit.search.modes.theta) == 1:
             return fit
-        rows = evenly_spaced_rows(self.data.n_rows).to(self.data.device)
-        subsample = Data(*(t[rows] for t in self.data.double_data))
-        density = (
-            fit.leave_one_out_predictive(subsample).log_prob_per_draw(subsample.y)
-            @ subsample.weight
-        )
-        density = density / subsample.weight.sum()
-        evidence = modes.score / self.data.total_weight
-        near = torch.stack([s > s.max() - effort.most_behind for s in (density, evidence)]).any(0)
-        return replace(fit, search=fit.search.of(near.nonzero().flatten()))
+        return self._drop_collapsed(fit)
 
-    def again(self, problem: GaussianEvidence, start: InitialModes) -> ModesFit:
-        """Modes from those of an earlier fit, of its width and kind of scales."""
-        start = InitialModes(
-            start.network, start.prior, *(t.to(self.data.device) for t in start[2:])
-        )
-        problem = _resized(problem, start.network.hidden_layer_sizes[0], start.prior)
-        search = self._how(problem).resumed(problem, start, self._on_step(problem))
-        return self._fit(problem, distinct(problem, search))
-
-    def validate(self, problem: GaussianEvidence) -> tuple[ModesFit, HeldOutFold | None]:
-        """Modes that leave out a fold each, and what they say of it (None if they were stopped)."""
-        effort = self.method.defaults
-        how = self._how(problem)
-        tol = how.tol
-        if tol is not None:
-            tol = max(effort.rough_tol, 0.0 if isinstance(tol, str) else tol)
-        steps = min(how.max_iter, effort.rough_steps)
-        more = min(how.max_iter + how.max_more - steps, effort.rough_more)
-        how = EvidenceSearch(steps, tol, more, is_wary=True, n_jobs=how.n_jobs)
-        generator = generator_from(self.seeds[2])
-        fold = folds(self.data.n_rows, effort.folds, generator=generator).to(self.data.device)
-        start = self._draw(problem, MODES_A_FOLD * effort.folds)
+    def search_pilot(self, problem: GaussianEvidence) -> ModesFit:
+        """Search for two modes of a subsample, one from each start, to estimate the noise."""
+        subsample = subsample_problem(problem, self._method.defaults.pilot_rows)
+        theta = self._draw(problem, 2)
+        config = replace(self._config(problem), max_extra_steps=0)
         on_step = self._on_step(problem)
-        search, rows = cross_validated(how, problem, start, fold, on_step)
-        return self._fit(problem, search), rows
+        search = config.search(subsample, theta, alternating_mask(2, theta), on_step)
+        return self._fit(problem, search)
+
+    def resume(self, problem: GaussianEvidence, initial_modes: InitialModes) -> ModesFit:
+        """Continue from modes of an earlier fit, with its width and prior."""
+        network = initial_modes.network
+        prior = initial_modes.prior
+        state = (t.to(self.data.device) for t in initial_modes[2:])
+        initial_modes = InitialModes(network, prior, *state)
+        problem = _resize(problem, network.hidden_layer_sizes[0], prior)
+        search = self._config(problem).resume(problem, initial_modes, self._on_step(problem))
+        return self._fit(problem, merge_copies(problem, search))
+
+    def validate(
+        self, problem: GaussianEvidence, width: int, prior: UnboundPrior
+    ) -> tuple[ModesFit, HeldOutPredictions | None]:
+        """Fit modes of a width without each fold, with fewer and conservative steps.
+
+        Parameters
+        ----------
+        problem : GaussianEvidence
+            Problem of any width.
+        width : int
+            Number of units.
+        prior : UnboundPrior
+
+        Returns
+        -------
+        ModesFit
+            Modes, each fitted without a fold.
+        HeldOutPredictions or None
+            Predictions of the folds, None if the search was stopped.
+        """
+        problem = _resize(problem, width, prior)
+        defaults = self._method.defaults
+        config = self._config(problem)
+        tol = config.tol
+        if tol is not None:
+            tol = max(defaults.validation_tol, 0.0 if isinstance(tol, str) else tol)
+        steps = min(config.max_iter, defaults.validation_steps)
+        max_extra_steps = config.max_iter + config.max_extra_steps - steps
+        max_extra_steps = min(max_extra_steps, defaults.validation_extra_steps)
+        config = EvidenceSearch(
+            steps, tol, max_extra_steps, conservative=True, n_jobs=config.n_jobs
+        )
+        generator = generator_from(self._fold_seed)
+        fold = assign_folds(self.data.n_rows, defaults.folds, generator=generator)
+        fold = fold.to(self.data.device)
+        start = self._draw(problem, MODES_PER_FOLD * defaults.folds)
+        on_step = self._on_step(problem)
+        search, held_out = cross_validate(config, problem, start, fold, on_step)
+        return self._fit(problem, search), held_out
 
     def n_restarts(self, network: MLP) -> int:
-        """Number of restarts, for whose systems, their factors and inverses there is memory."""
-        method = self.method
+        """Return the number of restarts, and require memory for their systems."""
+        method = self._method
         n = method.defaults.choose_n_restarts(
             method.n_restarts, self.data.n_rows, network, method.max_modes
         )
+        # Systems, their factors and inverses.
         _require_memory(self.data, network, n, 5 * (network.n_outputs + 1))
         return n
 
-    def _how(self, problem: GaussianEvidence, *, is_clear: bool = False) -> EvidenceSearch:
-        max_iter = self.method.max_iter
-        more = 0
-        effort = self.method.defaults
+    def _drop_collapsed(self, fit: ModesFit) -> ModesFit:
+        """Drop modes whose evidence and leave-one-out density are both far below the best."""
+        data = self.data
+        rows = evenly_spaced_rows(data.n_rows).to(data.device)
+        subsample = Data(*(t[rows] for t in data.double_data))
+        distribution = fit.leave_one_out_predictive(subsample)
+        density = distribution.log_prob_per_draw(subsample.y) @ subsample.weight
+        density = density / subsample.weight.sum()
+        evidence = fit.search.modes.score / data.total_weight
+        max_gap = self._method.defaults.max_score_gap
+        is_close = [score > score.max() - max_gap for score in (density, evidence)]
+        index = torch.stack(is_close).any(0).nonzero().flatten()
+        return replace(fit, search=fit.search.select(index))
+
+    def _config(self, problem: GaussianEvidence, *, has_low_noise: bool = False) -> EvidenceSearch:
+        max_iter = self._method.max_iter
+        max_extra_steps = 0
+        defaults = self._method.defaults
         if isinstance(max_iter, str):
-            max_iter = effort.regression_steps(self.data.n_rows, problem.network, is_clear=is_clear)
-            more = effort.more * max_iter
-        return EvidenceSearch(max_iter, self.method.tol, more, n_jobs=self.progress.n_jobs)
+            max_iter = defaults.regression_steps(
+                self.data.n_rows, problem.network, has_low_noise=has_low_noise
+            )
+            max_extra_steps = defaults.extra_steps_factor * max_iter
+        return EvidenceSearch(
+            max_iter, self._method.tol, max_extra_steps, n_jobs=self._progress.n_jobs
+        )
 
     def _fit(self, problem: GaussianEvidence, search: Search) -> ModesFit:
-        return ModesFit(search, problem.network, problem.prior, self.seeds[1])
+        return ModesFit(search, problem.network, problem.prior, self._predict_seed)
 
     def _draw(self, problem: GaussianEvidence, n: int) -> Tensor:
-        drawn = draw_initial_weights(problem.network, n, generator=generator_from(self.seeds[0]))
-        return drawn.to(self.data.device)
+        generator = generator_from(self._start_seed)
+        theta = draw_initial_weights(problem.network, n, generator=generator)
+        return theta.to(self.data.device)
 
-    def _on_step(self, problem: GaussianEvidence) -> OnSearch:
-        """Ends a block after every step, and keeps what has been found by then."""
+    def _on_step(self, problem: GaussianEvidence) -> SearchCallback:
+        """Return a callback that ends a block after every step and keeps the modes so far."""
 
         def on_step(_: int, search: Callable[[], Search]) -> bool:
-            self.so_far[:] = [lambda: self._fit(problem, distinct(problem, search()))]
-            return self.progress.end_block()
+            self._make_current_fit = lambda: self._fit(problem, merge_copies(problem, search()))
+            return self._progress.end_block()
 
         return on_step
 
 
 @dataclass(frozen=True, eq=False)
 class GaussNewtonLaplaceClassification:
-    """Modes from several starts, their scales set by the evidence, then Gaussian variational steps.
+    """Modes from several starts with scales set by the evidence, then Gaussian variational steps.
 
-    If it tries, noisy labels are looked for; every start is then searched from in two ways, and
-    where the first start's evidence is higher under the alternative prior, all modes are of it.
+    Attributes
+    ----------
+    n_restarts : int or "auto"
+        Number of restarts. "auto" is what takes some seconds of one core, at most four.
+    max_iter : int or "auto"
+        Maximum number of Gauss-Newton steps of a restart.
+    tol : "auto", float or None
+        Tolerance in nats per unit of sample weight. "auto" is 0.1 nats in total.
+    variance_scale : "loo" or float
+        Factor on the variance of the logits in predictions. "loo" chooses it by approximate
+        leave-one-out.
+    warns_unconverged : bool, default=False
+        Whether to warn if the best mode still moved at the end.
+    alternative_prior : UnboundPrior, optional
+        Prior that is tried if labels are noisy. If its evidence is higher from the first starting
+        point, all modes are under it.
+    allow_label_noise : bool, default=True
+        Whether to find out if labels are noisy. If they are, every starting point is searched with
+        low noise and with high noise.
+    defaults : GaussNewtonDefaults
+        Constants behind "auto".
     """
 
     requirements: ClassVar[Requirements] = Requirements(
         SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED_PRIOR
     )
 
-    n_restarts: int | str  # "auto": what some seconds of one core are enough for, at most four
-    max_iter: int | str  # Gauss-Newton steps of a restart, at most
-    tol: float | str | None  # nats per unit of sample weight; "auto" is a tenth of a nat in all
-    variance_scale: str | float  # of the logits in predictions; "loo" by approximate leave-one-out
-    warns_unconverged: bool = False  # warns of a best mode that still moved at the end
+    n_restarts: int | str
+    max_iter: int | str
+    tol: float | str | None
+    variance_scale: str | float
+    warns_unconverged: bool = False
     alternative_prior: UnboundPrior | None = None
     allow_label_noise: bool = True
     defaults: GaussNewtonDefaults = field(default=GaussNewtonDefaults(), kw_only=True)
 
     def fit(self, data: Training, model: Model, progress: FitProgress) -> ModesFit:
+        """Fit the modes.
+
+        Parameters
+        ----------
+        data : Training
+        model : Model
+        progress : FitProgress
+            Progress of the fit.
+
+        Returns
+        -------
+        ModesFit
+        """
         network = require_mlp(model.network)
         n_restarts = self.n_restarts
         if isinstance(n_restarts, str):
             n_restarts = self.defaults.classification_restarts(data.n_rows, network)
-        # Factors of modes, found and refined, and covariances.
+        # Factors of the modes and of their refined posteriors, and covariances.
         _require_memory(data, network, n_restarts, 3)
         problem = CategoricalEvidence(network, data.double_data, group_scales(model.prior))
         start_seed, predict_seed = spawn_seeds(data.seed, 2)
-        fixed = 1.0 if isinstance(self.variance_scale, str) else self.variance_scale
+        variance_scale = 1.0 if isinstance(self.variance_scale, str) else self.variance_scale
 
-        def unrefined(problem: CategoricalEvidence, search: Search) -> ModesFit:
-            search = distinct(problem, search)
-            return ModesFit(search, network, problem.prior, predict_seed, variance_scale=fixed)
+        def make_fit(problem: CategoricalEvidence, search: Search) -> ModesFit:
+            """Fit before the variational steps, which is what an interrupt returns."""
+            search = merge_copies(problem, search)
+            return ModesFit(
+                search, network, problem.prior, predict_seed, variance_scale=variance_scale
+            )
 
         progress.begin()
         with torch.no_grad():
-            start = draw_initial_weights(network, n_restarts, generator=generator_from(start_seed))
-            problem, search = self._search(problem, start.to(data.device), progress, unrefined)
-            fit = unrefined(problem, search)
+            # Search for the modes, and for the better prior.
+            generator = generator_from(start_seed)
+            start = draw_initial_weights(network, n_restarts, generator=generator)
+            search = _ClassificationSearcher(self, progress, make_fit)
+            problem, result = search(problem, start.to(data.device))
+            fit = make_fit(problem, result)
             progress.set_current_fit(lambda: fit)
+
+            # Where classes are separated, the curvature at the mode is too small.
             modes = fit.search.modes
             refined = refine(problem, modes, n_jobs=progress.n_jobs)
             final = replace(fit, refined=refined)
+
+            # Leave-one-out predictions choose the variance of the logits.
             if isinstance(self.variance_scale, str):
-                choice = choose_variance_scale(problem, refined, modes.shares)
+                choice = choose_variance_scale(problem, refined, modes.weights)
                 final = replace(
                     final, variance_scale=choice.factor, leave_one_out=-choice.row_losses
                 )
@@ -564,65 +929,115 @@ class GaussNewtonLaplaceClassification:
         final.report(data, self.tol, warns=self.warns_unconverged)
         return final
 
-    def _search(
+
+class _ClassificationSearcher:
+    """Search for modes of classification, which reports its progress.
+
+    Parameters
+    ----------
+    method : GaussNewtonLaplaceClassification
+    progress : FitProgress
+        Progress of the fit. If it is interrupted, the best mode of all searches is what remains.
+    make_fit : callable
+        Returns the fit of a search's modes.
+    """
+
+    def __init__(
         self,
-        problem: CategoricalEvidence,
-        start: Tensor,
+        method: GaussNewtonLaplaceClassification,
         progress: FitProgress,
-        unrefined: Callable[[CategoricalEvidence, Search], ModesFit],
+        make_fit: Callable[[CategoricalEvidence, Search], ModesFit],
+    ) -> None:
+        self._method = method
+        self._progress = progress
+        self._make_fit = make_fit
+        self._best: tuple[CategoricalEvidence, Search] | None = None
+        # Other processes report their results, and not their steps.
+        self._is_serial = joblib.effective_n_jobs(progress.n_jobs) == 1
+
+    def __call__(
+        self, problem: CategoricalEvidence, start: Tensor
     ) -> tuple[CategoricalEvidence, Search]:
-        """The problem under the prior that was taken, and its modes.
+        """Search for a mode from every starting point (R, P).
 
-        Of many rows some say where a search leads and which prior to take; from the modes of these
-        it goes on with all. Whichever search it comes from, the best mode is what an interrupt
-        leaves.
+        For large data, a subsample finds the modes and chooses the prior, and the search continues
+        from there with all rows.
+
+        Returns
+        -------
+        CategoricalEvidence
+            The problem under the prior that was chosen.
+        Search
         """
-        max_iter = self.max_iter
-        effort = self.defaults
-        n_params = problem.network.layout.n_params
-        few = max(effort.fewest_labels_rows, effort.labels_rows_a_weight * n_params)
-        some = subsample_rows(problem, few)
+        method = self._method
+        defaults = method.defaults
+        network = problem.network
+        n_params = network.layout.n_params
+        max_rows = max(defaults.min_subsample_rows, defaults.subsample_rows_per_weight * n_params)
+        subsample = subsample_problem(problem, max_rows)
+        max_iter = method.max_iter
         if isinstance(max_iter, str):
-            max_iter = effort.classification_steps(n_params)
-        tries = self.allow_label_noise and problem.network.n_layers > 1 and problem.prior.is_learned
-        share = 1.0 / (2 * len(start) + 2 if tries else len(start))
-        how = EvidenceSearch(max_iter, self.tol)
-        best: list[tuple[CategoricalEvidence, Search]] = []
+            max_iter = defaults.classification_steps(n_params)
+        config = EvidenceSearch(max_iter, method.tol)
 
-        def keeping(choose: Callable[[Search], tuple[CategoricalEvidence, Search]]) -> OnSearch:
-            phase = progress.stage_callback(share, max_iter)
+        # A linear model has one mode, and without learned scales there is no evidence to compare.
+        learns_scales = problem.prior.is_learned
+        allow_label_noise = method.allow_label_noise and network.n_layers > 1 and learns_scales
+        alternative_prior = None
+        if allow_label_noise and method.alternative_prior is not None:
+            alternative_prior = group_scales(method.alternative_prior.bind(network.layout))
+        n_searches = 2 * len(start) + 2 if allow_label_noise else len(start)
+        fraction = 1.0 / n_searches  # of the progress
 
-            def on_step(step: int, so_far: Callable[[], Search]) -> bool:
-                progress.set_current_fit(lambda: unrefined(*choose(so_far())))
-                return phase(step, {"steps": step})
+        def search_here(problem: CategoricalEvidence, theta: Tensor, high_noise: bool) -> Search:
+            on_step = self._on_step(fraction, max_iter, partial(self._better, problem))
+            return search_single(config, problem, theta, high_noise, on_step)
 
-            return on_step
+        def on_mode(problem: CategoricalEvidence, search: Search) -> bool:
+            best = self._better(problem, search)
+            self._best = best
+            self._progress.set_current_fit(lambda: self._make_fit(*best))
+            return not self._is_serial and self._progress.stage_callback(fraction, 1)(
+                1, {"modes": 1.0}
+            )
 
-        def better(
-            problem: CategoricalEvidence, search: Search
-        ) -> tuple[CategoricalEvidence, Search]:
-            either = [*best, (problem, search)]
-            return max(either, key=lambda one: float(one[1].modes.score.max()))
-
-        def search(problem: CategoricalEvidence, theta: Tensor, doubted: bool) -> Search:
-            return search_one(how, problem, theta, doubted, keeping(partial(better, problem)))
-
-        def on_found(problem: CategoricalEvidence, search: Search) -> bool:
-            best[:] = [better(problem, search)]
-            progress.set_current_fit(lambda: unrefined(*best[0]))
-            return not is_here and progress.stage_callback(share, 1)(1, {"modes": 1.0})
-
-        alternative = None
-        if tries and self.alternative_prior is not None:
-            alternative = group_scales(self.alternative_prior.bind(problem.network.layout))
-        # Other processes tell of their ends, not of their steps.
-        is_here = joblib.effective_n_jobs(progress.n_jobs) == 1
-        some, rough = search_classification(
-            search if is_here else partial(search_one, how), some, start, alternative,
-            tries=tries, n_jobs=progress.n_jobs, on_found=on_found,
-        )  # fmt: skip
-        problem = replace(problem, prior=some.prior)
-        if rough.has_ended or len(some.data.x) == len(problem.data.x):
+        subsample, rough = search_classification(
+            search_here if self._is_serial else partial(search_single, config),
+            subsample,
+            start,
+            alternative_prior,
+            allow_label_noise=allow_label_noise,
+            n_jobs=self._progress.n_jobs,
+            on_mode=on_mode,
+        )
+        problem = replace(problem, prior=subsample.prior)
+        if rough.was_stopped or len(subsample.data.x) == len(problem.data.x):
             return problem, rough
-        how = replace(how, max_iter=min(max_iter, self.defaults.labels_last_steps))
-        return problem, how.resumed(problem, rough.modes, keeping(lambda fine: (problem, fine)))
+
+        config = replace(config, max_iter=min(max_iter, defaults.classification_final_steps))
+        on_step = self._on_step(fraction, max_iter, lambda search: (problem, search))
+        return problem, config.resume(problem, rough.modes, on_step)
+
+    def _on_step(
+        self,
+        fraction: float,
+        max_iter: int,
+        select: Callable[[Search], tuple[CategoricalEvidence, Search]],
+    ) -> SearchCallback:
+        """Return a callback that reports progress, and keeps the modes found so far."""
+        report = self._progress.stage_callback(fraction, max_iter)
+
+        def on_step(step: int, current: Callable[[], Search]) -> bool:
+            self._progress.set_current_fit(lambda: self._make_fit(*select(current())))
+            return report(step, {"steps": step})
+
+        return on_step
+
+    def _better(
+        self, problem: CategoricalEvidence, search: Search
+    ) -> tuple[CategoricalEvidence, Search]:
+        """Return the better of a search and the best one so far."""
+        candidates = [(problem, search)]
+        if self._best is not None:
+            candidates.insert(0, self._best)
+        return max(candidates, key=lambda candidate: float(candidate[1].modes.score.max()))

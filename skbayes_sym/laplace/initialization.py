@@ -1,14 +1,16 @@
-"""Restarts begun believing their targets or doubting them, of all rows or without a fold.
+"""Low-noise and high-noise initialisation of restarts, for all rows or per cross-validation fold.
 
-Weights that follow noise in their first steps aren't given up later, and predict worse than a
-linear model. Begun with much noise, or with labels that hardly count, a network may never find a
-bend that is there. Which of the two happens shows in the evidence, by more than modes begun alike
-differ.
+Weights that fit noise in their first steps don't lose it later, and such a network predicts worse
+than a linear model. But a network that starts with high noise may never find a nonlinearity that is
+there. In classification, a start with high noise gives the rows little weight. The evidence shows
+which of the two happened: it differs between the two starts by more than between restarts of one
+kind.
 
-Numbers are searched in a batch: half of the restarts begin in each way, and a half whose best
-evidence is a nat below the other's median begins anew in the other's way. Labels are searched from
-one start after another: in both ways, and the mode of the higher evidence is kept; on separated
-classes both ways end in the same modes, and one is enough.
+In regression the restarts are one batch. Half of them start with low noise and half with high
+noise. A half whose best evidence is a nat below the other's median is replaced by restarts of the
+other kind. In classification the restarts are searched one after the other, each from both starts,
+and the mode of the higher evidence is kept. On separated classes both starts end in the same modes,
+and one is enough.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,217 +27,348 @@ from skbayes_sym.laplace.evidence_problem import CategoricalEvidence, GaussianEv
 from skbayes_sym.laplace.mode_finding import (
     EvidenceSearch,
     Modes,
-    OnSearch,
     Search,
-    joined,
-    mapped,
+    SearchCallback,
+    concatenate_searches,
+    map_tensors,
 )
 from skbayes_sym.laplace.posterior import LinearisedModes
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.models.priors import GroupScalePrior
 from skbayes_sym.numerics.runtime import run_parallel
 
-# Nats per row that a mode leaves unexplained, below which classes count as separated.
-SEPARATED = 0.05
+# Classes count as separated if a mode's misfit is below this, in nats per row.
+SEPARATED_MISFIT = 0.05
 
 
-def needs_high_noise_start(problem: GaussianEvidence) -> bool:
-    """Whether the beginning matters: the noise is learned, and there are bends to find."""
+def needs_both_starts(problem: GaussianEvidence) -> bool:
+    """Whether the initial noise matters: it is learned, and the network is nonlinear."""
     return problem.noise_precision is None and problem.network.n_layers > 1
 
 
 def search_regression(
-    how: EvidenceSearch, problem: GaussianEvidence, draw: Callable[[int], Tensor], n: int,
-    on_step: OnSearch | None = None, begun: Modes | None = None,
-) -> Search:  # fmt: skip
-    """``n`` modes or fewer from points that ``draw(n)`` (n, P) gives, begun in both ways.
+    config: EvidenceSearch,
+    problem: GaussianEvidence,
+    draw: Callable[[int], Tensor],
+    n: int,
+    on_step: SearchCallback | None = None,
+    initial_modes: Modes | None = None,
+) -> Search:
+    """Search for up to ``n`` modes from low-noise and high-noise starts.
 
-    Those of too low an evidence use n more points: up to one and a half times the cost of ``n``
-    modes. Told to end, it gives the first ``n`` as they are. ``begun``: modes of parts of the rows,
-    begun in both ways, to go on from instead.
+    Parameters
+    ----------
+    config : EvidenceSearch
+    problem : GaussianEvidence
+    draw : callable
+        Returns so many initial weight vectors (n, P).
+    n : int
+        Number of restarts.
+    on_step : callable, optional
+        As in `EvidenceSearch.search`. If it stops the search, the first ``n`` restarts are returned
+        as they are.
+    initial_modes : Modes, optional
+        Modes of subsets of the rows, from low-noise and high-noise starts in turn. If there are
+        enough of them, the search continues from them.
+
+    Returns
+    -------
+    Search
+
+    Notes
+    -----
+    Up to one and a half times the cost of ``n`` modes.
     """
-    if not needs_high_noise_start(problem):
-        return how.search(problem, draw(n), on_step=on_step)
-    # a single mode is the better of two
+    if not needs_both_starts(problem):
+        return config.search(problem, draw(n), on_step=on_step)
+
+    # The first restarts alternate between the two starts. A single mode is the better of two.
     theta = draw(2 * n)
     n_first = max(n, 2)
-    doubted = alternating(n_first, theta)
-    if begun is not None and len(begun.theta) >= n_first:
-        first = how.resumed(problem, mapped(lambda t: t[:n_first], begun), on_step)
+    high_noise = alternating_mask(n_first, theta)
+    if initial_modes is not None and len(initial_modes.theta) >= n_first:
+        modes = map_tensors(lambda t: t[:n_first], initial_modes)
+        first = config.resume(problem, modes, on_step)
     else:
-        first = how.search(problem, theta[:n_first], doubted, on_step)
-    as_found = first.of(torch.arange(min(n, len(first.stopped)), device=theta.device))
-    if first.has_ended:
-        return as_found
-    kept = _kept(first.modes.score, doubted, n)
-    missing = n - len(kept)
-    if not missing:
-        return first.of(kept)
+        first = config.search(problem, theta[:n_first], high_noise, on_step)
+    fallback = first.select(torch.arange(min(n, len(first.stopped)), device=theta.device))
+    if first.was_stopped:
+        return fallback
+
+    # A start whose modes are all worse is replaced by further restarts of the other one.
+    kept = _select_restarts(first.modes.score, high_noise, n)
+    n_missing = n - len(kept)
+    if not n_missing:
+        return first.select(kept)
     n_done = int(first.modes.n_iter.max())
-    again = on_step and (lambda step, _: on_step(n_done + step, lambda: as_found))
-    better = doubted[kept[:1]].expand(missing)
-    second = how.search(problem, theta[n : n + missing], better, again)
-    if second.has_ended:
-        return as_found.ended_by(second.stop_reason)
-    return joined([first.of(kept), second])
+    callback = on_step and (lambda step, _: on_step(n_done + step, lambda: fallback))
+    better_start = high_noise[kept[:1]].expand(n_missing)
+    second = config.search(problem, theta[n : n + n_missing], better_start, callback)
+    if second.was_stopped:
+        return fallback.with_stop_reason(second.stop_reason)
+    return concatenate_searches([first.select(kept), second])
 
 
-def alternating(n: int, like: Tensor) -> Tensor:
-    """Every second of ``n`` restarts, bool (n,)."""
+def alternating_mask(n: int, like: Tensor) -> Tensor:
+    """Return a mask of every second of ``n`` restarts, bool (n,), on the device of ``like``."""
     return torch.arange(n, device=like.device) % 2 == 1
 
 
 def noise_variance_fraction(modes: Modes, y: Tensor) -> float:
-    """Share of the variance of targets (N, T) that the mode of the highest evidence calls noise."""
+    """Fraction of the variance of targets (N, T) that is noise in the mode of highest evidence."""
     best = modes.score.argmax()
-    spread = y.var(0, correction=0)
-    variance = modes.noise_precision[best].reciprocal().to(y)
-    return float((variance / torch.where(spread > 0.0, spread, 1.0)).mean())
+    target_variance = y.var(0, correction=0)
+    noise_variance = modes.noise_precision[best].reciprocal().to(y)
+    return float((noise_variance / torch.where(target_variance > 0.0, target_variance, 1.0)).mean())
 
 
-def _kept(score: Tensor, doubted: Tensor, n: int) -> Tensor:
-    """Indices of the restarts, at most ``n``, that needn't begin anew."""
+def _select_restarts(score: Tensor, high_noise: Tensor, n: int) -> Tensor:
+    """Return the indices of up to ``n`` restarts that needn't be replaced."""
     if n == 1:
         return score.argmax().unsqueeze(0)
-    one = score[doubted]
-    other = score[~doubted]
-    # By less than a nat none is better, where all restarts find one mode.
-    if one.max() < other.median() - 1.0:
-        return (~doubted).nonzero().flatten()
-    if other.max() < one.median() - 1.0:
-        return doubted.nonzero().flatten()
-    return torch.arange(len(doubted), device=doubted.device)
+    high = score[high_noise]
+    low = score[~high_noise]
+    # Where all restarts find one mode, their evidences differ by less than a nat.
+    if high.max() < low.median() - 1.0:
+        return (~high_noise).nonzero().flatten()
+    if low.max() < high.median() - 1.0:
+        return high_noise.nonzero().flatten()
+    return torch.arange(len(high_noise), device=high_noise.device)
 
 
-# The mode that is found from a starting point (P,), begun with labels doubted or not.
-OneSearch = Callable[[CategoricalEvidence, Tensor, bool], Search]
-OnFound = Callable[[CategoricalEvidence, Search], bool]  # told a mode; True stops
+# Returns the mode found from initial weights (P,), with a low-noise or a high-noise start.
+SingleSearch = Callable[[CategoricalEvidence, Tensor, bool], Search]
+ModeCallback = Callable[[CategoricalEvidence, Search], bool]  # called with a mode. True stops.
 
 
-def search_one(
-    how: EvidenceSearch, problem: CategoricalEvidence, start: Tensor, doubted: bool,
-    on_step: OnSearch | None = None,
-) -> Search:  # fmt: skip
-    """Search for one mode."""
-    is_doubted = torch.tensor([doubted], device=start.device)
-    return how.search(problem, start.unsqueeze(0), is_doubted, on_step)
+def search_single(
+    config: EvidenceSearch,
+    problem: CategoricalEvidence,
+    start: Tensor,
+    high_noise: bool,
+    on_step: SearchCallback | None = None,
+) -> Search:
+    """Search for one mode.
+
+    Parameters
+    ----------
+    config : EvidenceSearch
+    problem : CategoricalEvidence
+    start : Tensor of shape (P,)
+        Initial weights.
+    high_noise : bool
+        Whether it is a high-noise start.
+    on_step : callable, optional
+        As in `EvidenceSearch.search`.
+
+    Returns
+    -------
+    Search
+    """
+    mask = torch.tensor([high_noise], device=start.device)
+    return config.search(problem, start.unsqueeze(0), mask, on_step)
 
 
 def search_classification(
-    search: OneSearch, problem: CategoricalEvidence, starts: Tensor,
-    alternative: GroupScalePrior | None = None, *, tries: bool = True,
-    n_jobs: int | None = None, on_found: OnFound = lambda *_: False,
-) -> tuple[CategoricalEvidence, Search]:  # fmt: skip
-    """The problem, under the prior that was taken, and a mode from every start (R, P).
+    search: SingleSearch,
+    problem: CategoricalEvidence,
+    starts: Tensor,
+    alternative_prior: GroupScalePrior | None = None,
+    *,
+    allow_label_noise: bool = True,
+    n_jobs: int | None = None,
+    on_mode: ModeCallback = lambda *_: False,
+) -> tuple[CategoricalEvidence, Search]:
+    """Search for a mode from each of R starting points, and choose the prior.
 
-    Where labels are noisy, if noise is looked for at all, the alternative prior is tried from the
-    first start, and all modes are of the prior with the higher evidence: 2 (R + 1) searches in
-    place of R. One that was told to end is the last. Of ``n_jobs`` processes two begin with a
-    start each.
+    Parameters
+    ----------
+    search : callable
+        Searches for one mode.
+    problem : CategoricalEvidence
+    starts : Tensor of shape (R, P)
+        Initial weights.
+    alternative_prior : GroupScalePrior, optional
+        Prior that is tried from the first starting point if labels are noisy. If its evidence is
+        higher, all modes are under it.
+    allow_label_noise : bool, default=True
+        Whether to find out if labels are noisy. If they are, every starting point is searched with
+        low noise and with high noise.
+    n_jobs : int, optional
+        Number of processes. If there are several, the first two starting points are searched at
+        once.
+    on_mode : callable, optional
+        Called after every search. If it returns True, that search is the last one.
+
+    Returns
+    -------
+    CategoricalEvidence
+        The problem under the prior that was chosen.
+    Search
+        A mode for every starting point that was reached.
+
+    Notes
+    -----
+    2 (R + 1) searches where labels are noisy and there is an alternative prior, and R otherwise.
     """
 
-    def searched(*ways: tuple[CategoricalEvidence, Tensor, bool]) -> list[Search]:
-        searches: list[Search] = []
-        jobs = [partial(search, *way) for way in ways]
-        with closing(run_parallel(jobs, n_jobs)) as results:
-            for (tried, _, _), one in zip(ways, results, strict=True):
-                stops = on_found(tried, one) and not one.has_ended
-                searches.append(one.ended_by("callback") if stops else one)
-                if stops or one.has_ended:
+    def run_searches(
+        arguments: Sequence[tuple[CategoricalEvidence, Tensor, bool]],
+    ) -> list[Search]:
+        """Run searches up to the first one that was stopped."""
+        results: list[Search] = []
+        jobs = [partial(search, *one) for one in arguments]
+        with closing(run_parallel(jobs, n_jobs)) as outputs:
+            for (searched_problem, _, _), result in zip(arguments, outputs, strict=True):
+                stops = on_mode(searched_problem, result) and not result.was_stopped
+                results.append(result.with_stop_reason("callback") if stops else result)
+                if stops or result.was_stopped:
                     break
-        return searches
+        return results
 
-    at_once = min(2, joblib.effective_n_jobs(n_jobs))
-    start = starts[0]
-    of_all = problem
-    first, *early = searched(*((problem, one, False) for one in starts[:at_once]))
-    is_noisy = tries and not first.has_ended and unexplained(problem, first) >= SEPARATED
+    # The first starting point shows whether classes are separated.
+    n_parallel = min(2, joblib.effective_n_jobs(n_jobs))
+    first, *early = run_searches([(problem, start, False) for start in starts[:n_parallel]])
+    is_noisy = (
+        allow_label_noise
+        and not first.was_stopped
+        and misfit_per_row(problem, first) >= SEPARATED_MISFIT
+    )
+
+    # If they aren't, it is searched with high noise too, and in both ways under the other prior.
+    chosen = problem
     if is_noisy:
-        other = problem if alternative is None else replace(problem, prior=alternative)
-        second = [] if alternative is None else [(other, start, False), (other, start, True)]
-        ways = searched((problem, start, True), *second)
-        first = _best([first, *ways[:1]])
-        second_best = _best(ways[1:]) if ways[1:] else None
-        if second_best is not None and second_best.modes.score[0] > first.modes.score[0]:
-            problem = other
-            first = second_best
-        first = first.ended_by(ways[-1].stop_reason) if ways[-1].has_ended else first
-    beginnings = (False, True) if is_noisy else (False,)
-    rest = [(problem, start, doubted) for start in starts[1:] for doubted in beginnings]
-    early = early if problem is of_all else []
-    n = len(beginnings)
-    each = [] if first.has_ended else [*early, *searched(*rest[len(early) :])]
-    return problem, joined([first, *(_best(each[i : i + n]) for i in range(0, len(each), n))])
+        arguments = [(problem, starts[0], True)]
+        if alternative_prior is not None:
+            alternative = replace(problem, prior=alternative_prior)
+            arguments += [(alternative, starts[0], False), (alternative, starts[0], True)]
+        results = run_searches(arguments)
+        first = _best([first, *results[:1]])
+        if len(results) > 1:
+            best_alternative = _best(results[1:])
+            if best_alternative.modes.score[0] > first.modes.score[0]:
+                chosen = alternative
+                first = best_alternative
+        if results[-1].was_stopped:
+            first = first.with_stop_reason(results[-1].stop_reason)
+    if first.was_stopped:
+        return chosen, first
+
+    # All other starting points are searched under the chosen prior.
+    noise_levels = (False, True) if is_noisy else (False,)
+    arguments = [(chosen, start, high) for start in starts[1:] for high in noise_levels]
+    if chosen is not problem:
+        early = []
+    results = [*early, *run_searches(arguments[len(early) :])]
+    n = len(noise_levels)
+    best = [_best(results[i : i + n]) for i in range(0, len(results), n)]
+    return chosen, concatenate_searches([first, *best])
 
 
-def unexplained(problem: CategoricalEvidence, search: Search) -> float:
-    """Misfit of the first mode, nats per row."""
+def misfit_per_row(problem: CategoricalEvidence, search: Search) -> float:
+    """Misfit of a search's first mode, in nats per row."""
     return float(problem.misfit(search.modes.theta[:1])[0] / problem.data.weight.sum())
 
 
-def _best(ways: Sequence[Search]) -> Search:
-    """The mode of the highest evidence, of equal ones the first; ended if the last was told to."""
-    best = max(ways, key=lambda way: float(way.modes.score[0]))
-    return best.ended_by(ways[-1].stop_reason) if ways[-1].has_ended else best
+def _best(searches: Sequence[Search]) -> Search:
+    """Return the search of the highest evidence, marked as stopped if the last search was.
+
+    Among equal ones it is the first.
+    """
+    best = max(searches, key=lambda search: float(search.modes.score[0]))
+    last = searches[-1]
+    return best.with_stop_reason(last.stop_reason) if last.was_stopped else best
 
 
-MODES_A_FOLD = 2  # one begun believing the targets, one doubting them
+MODES_PER_FOLD = 2  # one from a low-noise start, one from a high-noise start
 
 
-class HeldOutFold(NamedTuple):
-    """Every row by the modes that haven't seen it, as an equal mixture."""
+class HeldOutPredictions(NamedTuple):
+    """Predictions of every row by the modes that were fitted without it, equally weighted.
 
-    log_density: Tensor  # (N,), nats
-    mean: Tensor  # (N, T)
+    Attributes
+    ----------
+    log_density : Tensor of shape (N,)
+        Held-out log density, nats.
+    mean : Tensor of shape (N, T)
+        Predicted means.
+    """
+
+    log_density: Tensor
+    mean: Tensor
 
 
-def folds(n_rows: int, n_folds: int, *, generator: torch.Generator) -> Tensor:
-    """Which of ``n_folds`` parts of nearly equal size every row belongs to, int64 (n_rows,)."""
+def assign_folds(n_rows: int, n_folds: int, *, generator: torch.Generator) -> Tensor:
+    """Assign rows at random to folds of nearly equal size, int64 (n_rows,)."""
     order = torch.randperm(n_rows, generator=generator, device=generator.device)
     fold = torch.empty_like(order)
     fold[order] = torch.arange(n_rows, device=order.device) % n_folds
     return fold
 
 
-def cross_validated(
-    how: EvidenceSearch, problem: GaussianEvidence, theta: Tensor, fold: Tensor,
-    on_step: OnSearch | None = None,
-) -> tuple[Search, HeldOutFold | None]:  # fmt: skip
-    """Modes that leave out a fold each, and what these say of its rows, unless it was stopped.
+def cross_validate(
+    config: EvidenceSearch,
+    problem: GaussianEvidence,
+    theta: Tensor,
+    fold: Tensor,
+    on_step: SearchCallback | None = None,
+) -> tuple[Search, HeldOutPredictions | None]:
+    """Fit modes without each of K folds, and predict the rows that were held out.
 
-    Two of the starting points (2 K, P) leave out each of the K folds that ``fold`` (N,) numbers.
+    Parameters
+    ----------
+    config : EvidenceSearch
+    problem : GaussianEvidence
+        Problem of all rows, with a noise that is learned.
+    theta : Tensor of shape (2 K, P)
+        Initial weights of two modes per fold.
+    fold : Tensor of shape (N,), int64
+        Fold of every row, from 0 to K - 1.
+    on_step : callable, optional
+        As in `EvidenceSearch.search`.
+
+    Returns
+    -------
+    Search
+        The 2 K modes.
+    HeldOutPredictions or None
+        None if the search was stopped.
+
+    Notes
+    -----
     All modes are one batch, in which the rows of a mode's own fold have no weight: O(K) searches of
     two modes each.
     """
-    held = torch.arange(len(theta), device=theta.device) // MODES_A_FOLD
-    problem = replace(problem, share=(fold != held.unsqueeze(1)).to(theta))
-    search = how.search(problem, theta, alternating(len(theta), theta), on_step)
-    if search.has_ended:
+    held_out = torch.arange(len(theta), device=theta.device) // MODES_PER_FOLD
+    problem = replace(problem, weight_factor=(fold != held_out.unsqueeze(1)).to(theta))
+    search = config.search(problem, theta, alternating_mask(len(theta), theta), on_step)
+    if search.was_stopped:
         return search, None
+
     modes = search.modes
     (x, y, _) = problem.data
     log_density = y.new_empty(len(y))
     mean = torch.empty_like(y)
-    for k in range(len(theta) // MODES_A_FOLD):
+    for k in range(len(theta) // MODES_PER_FOLD):
         rows = (fold == k).nonzero().flatten()
-        of_fold = held == k
-        theta = modes.theta[of_fold]
-        factor = modes.factor[of_fold]
-        equal = theta.new_full((len(theta),), 1.0 / len(theta))
-        networks = LinearisedModes(problem.network, theta, factor, equal)
+        is_fold = held_out == k
+        theta = modes.theta[is_fold]
+        factor = modes.factor[is_fold]
+        weights = theta.new_full((len(theta),), 1.0 / len(theta))
+        networks = LinearisedModes(problem.network, theta, factor, weights)
         outputs, covariance = networks.outputs(x[rows])
-        noise = modes.noise_precision[of_fold].reciprocal().unsqueeze(1)
+        noise = modes.noise_precision[is_fold].reciprocal().unsqueeze(1)
         distribution = NormalMixture(outputs, covariance.diagonal(dim1=-2, dim2=-1), noise)
         log_density[rows] = distribution.log_prob(y[rows])
         mean[rows] = outputs.mean(0)
-    return search, HeldOutFold(log_density, mean)
+    return search, HeldOutPredictions(log_density, mean)
 
 
 def is_better(log_density: Tensor, other: Tensor, weight: Tensor) -> bool:
-    """Whether log densities (N,) of rows held out are higher by over half a standard error.
+    """Whether held-out log densities (N,) are higher by more than half a standard error.
 
-    The simpler model stands unless that is so (Breiman, Friedman, Olshen & Stone 1984, section
-    3.4.3, with one standard error).
+    If they aren't, the simpler model is kept (Breiman, Friedman, Olshen & Stone 1984, section
+    3.4.3, with one standard error). ``weight`` (N,) are the rows' weights.
     """
     total = weight.sum()
     gain = log_density - other
@@ -245,8 +378,8 @@ def is_better(log_density: Tensor, other: Tensor, weight: Tensor) -> bool:
 
 
 def unexplained_variance_fraction(mean: Tensor, y: Tensor, weight: Tensor) -> float:
-    """Share of the targets' variance that predictions (N, T) of rows held out leave."""
+    """Fraction of the targets' variance that held-out predictions (N, T) leave unexplained."""
     total = weight.sum()
-    spread = weight @ (y - weight @ y / total).square()
+    target_squares = weight @ (y - weight @ y / total).square()
     unexplained = weight @ (y - mean).square()
-    return float((unexplained / torch.where(spread > 0.0, spread, 1.0)).mean())
+    return float((unexplained / torch.where(target_squares > 0.0, target_squares, 1.0)).mean())

@@ -242,7 +242,7 @@ class Problem:
         likelihood = self.model.likelihood
         return torch.cat([eta, likelihood.params, covered.log()]).to(self.data.data.x)
 
-    def evaluated(self, point: Point) -> Evaluated:
+    def evaluate(self, point: Point) -> Evaluated:
         """A point by one pass over the data, with the noise of every other one."""
         evidence = self.reported
         sums = evidence.one_pass(*point, self.seeds.evaluation)

@@ -1,18 +1,21 @@
-r"""The search for modes with scales and noise set by the evidence, of numbers and labels alike.
+r"""Search for modes with scales and noise set by the evidence, in regression and classification.
 
-After every Levenberg-Marquardt step MacKay's update moves the hyperparameters. The last iterate is
-kept, not the one of the highest evidence: away from a mode Laplace's approximation says too much.
-But where scales run away while the evidence falls (`EvidenceProblem.keeps_best`) the best is.
+After every Levenberg-Marquardt step, MacKay's update moves the hyperparameters. A search keeps the
+last iterate and not the one of the highest evidence, because Laplace's approximation overestimates
+the evidence away from a mode. The best iterate is kept only where scales may run away while the
+evidence falls (`EvidenceProblem.keeps_best`).
 
-A restart on its way to a symmetric copy of another's mode ends there, and is counted with it. Two
-are as far apart as the posterior's width says: by their functions at the rows in units of the noise
-(of labels by twice Hellinger's distance), their weights, brought onto one another by the network's
-symmetry, in units of the prior, and their scales and noises,
+A restart on its way to a symmetric copy of another restart's mode ends there, and is counted with
+it. The squared distance of two restarts is measured in units of the posterior's width. It adds the
+distance of their functions at the rows, in units of the noise (for classes twice Hellinger's
+distance), of their weights, aligned by the network's symmetry and in units of the prior, and of
+their scales and noise levels:
 
 .. math:: \sum_n w_n \beta (f_n - f'_n)^2 + \sum_k \alpha_k (\theta_k - (g\theta')_k)^2
           + \tfrac12 \sum_g n_g (\Delta\log\alpha_g)^2 + \tfrac12 N (\Delta\log\beta)^2 .
 
-Distinct modes of networks of two to ten units lie at 2 and beyond, copies that have converged at 0.
+For networks of two to ten units it is at least 2 between distinct modes, and 0 between copies that
+have converged.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,9 +29,9 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.laplace.evidence_problem import (
+    DataExpansion,
     EvidenceProblem,
-    SearchHyper,
-    SearchRows,
+    Hyperparameters,
 )
 from skbayes_sym.laplace.gauss_newton import INITIAL_DAMPING, step
 from skbayes_sym.models.networks.mlp import MLP
@@ -37,70 +40,105 @@ from skbayes_sym.numerics.optimise import Loop, StopReason, combine_stop_reasons
 from skbayes_sym.numerics.runtime import run_parallel
 
 
-def first_alike(problem: EvidenceProblem, theta: Tensor, hyper: SearchHyper) -> list[int]:
-    """For each of R restarts the first of those that it is a copy of, which may be itself.
+def find_copies(problem: EvidenceProblem, theta: Tensor, hyper: Hyperparameters) -> list[int]:
+    """Find for each of R restarts the first restart that it is a symmetric copy of.
 
-    Functions are compared first, weights only where those agree; O(R^2 N) and an assignment for
-    each pair and hidden layer. Restarts that learn from different rows are never alike.
+    Parameters
+    ----------
+    problem : EvidenceProblem
+    theta : Tensor of shape (R, P)
+    hyper : Hyperparameters
+        Scales and noise of the R restarts.
+
+    Returns
+    -------
+    list of int
+        Indices of restarts. A restart that copies none of those before it has its own index.
+
+    Notes
+    -----
+    Functions are compared first, and weights only where the functions agree: O(R^2 N) and an
+    assignment for each pair and hidden layer. Restarts that learn from different rows are never
+    copies.
     """
-    alike = list(range(len(theta)))
-    if problem.share is not None or len(theta) < 2:
-        return alike
+    source = list(range(len(theta)))
+    if problem.weight_factor is not None or len(theta) < 2:
+        return source
     sizes = problem.prior.sizes.to(theta)
     weight = problem.total_weight.expand(hyper.noise_precision.shape[1])
     logs = torch.cat([hyper.log_precision, hyper.noise_precision.log()], 1)
     logs = logs * (0.5 * torch.cat([sizes, weight])).sqrt()
-    apart = torch.cdist(logs, logs, compute_mode="donot_use_mm_for_euclid_dist").square()
-    apart = (apart + problem.function_distances(theta, hyper)).cpu()
-    near = problem.schedule.near
-    if not bool((apart < near).triu(1).any()):
-        return alike
+    distance = torch.cdist(logs, logs, compute_mode="donot_use_mm_for_euclid_dist").square()
+    distance = (distance + problem.function_distances(theta, hyper)).cpu()
+    max_distance = problem.schedule.copy_distance
+    if not bool((distance < max_distance).triu(1).any()):
+        return source
     group = problem.network.symmetry()
     theta = theta.cpu()
     units = (0.5 * hyper.log_precision).exp()[:, problem.prior.group].cpu()
     for r in range(1, len(theta)):
         for s in range(r):
-            if alike[s] != s or apart[s, r] >= near:
+            if source[s] != s or distance[s, r] >= max_distance:
                 continue
-            goal = theta[s] * units[s]
-            moved, _ = group.align(theta[r] * units[s], goal)
-            if apart[s, r] + (moved - goal).square().sum() < near:
-                alike[r] = s
+            target = theta[s] * units[s]
+            aligned, _ = group.align(theta[r] * units[s], target)
+            if distance[s, r] + (aligned - target).square().sum() < max_distance:
+                source[r] = s
                 break
-    return alike
+    return source
 
 
 Batch = TypeVar("Batch")  # a NamedTuple of tensors (R, ...), nested or not
 
 
-def mapped(function: Callable[..., Tensor], batch: Batch, *others: Batch) -> Batch:
-    """The function of every tensor of batches."""
+def map_tensors(function: Callable[..., Tensor], batch: Batch, *others: Batch) -> Batch:
+    """Apply a function to every tensor of a batch, and to its counterparts in other batches."""
     if isinstance(batch, Tensor):
         return cast(Batch, function(batch, *others))
     parts = zip(*cast(Any, (batch, *others)), strict=True)
-    return type(batch)(*(mapped(function, *part) for part in parts))
+    return type(batch)(*(map_tensors(function, *part) for part in parts))
 
 
 class Modes(NamedTuple):
-    """R modes with their hyperparameters, in the scale of the data."""
+    """R modes with their hyperparameters, in the scale of the data.
 
-    theta: Tensor  # (R, P)
-    hyper: Tensor  # (R, G), log precisions of the prior's groups
-    noise_precision: Tensor  # (R, T); T = 0 of labels
-    factor: Tensor  # (R, P, P), Cholesky factor of the posterior's precision A
-    log_evidence: Tensor  # (R,), Laplace's estimate of log p(y | X, hyperparameters), nats
-    log_hyperprior: Tensor  # (R,), nats, of the log precisions
-    n_iter: Tensor  # int64 (R,)
-    n_restarts: Tensor  # int64 (R,), that ended in this mode or its copies
+    Attributes
+    ----------
+    theta : Tensor of shape (R, P)
+        Weights.
+    hyper : Tensor of shape (R, G)
+        Log precisions of the prior's groups.
+    noise_precision : Tensor of shape (R, T)
+        Precisions of the noise of T targets; T is 0 in classification.
+    factor : Tensor of shape (R, P, P)
+        Cholesky factors of the posterior's precision A.
+    log_evidence : Tensor of shape (R,)
+        Laplace's estimate of log p(y | X, hyperparameters), nats.
+    log_hyperprior : Tensor of shape (R,)
+        Log density of the log precisions, nats.
+    n_iter : Tensor of shape (R,), int64
+        Gauss-Newton steps.
+    n_restarts : Tensor of shape (R,), int64
+        Number of restarts that ended in this mode or its copies.
+    """
+
+    theta: Tensor
+    hyper: Tensor
+    noise_precision: Tensor
+    factor: Tensor
+    log_evidence: Tensor
+    log_hyperprior: Tensor
+    n_iter: Tensor
+    n_restarts: Tensor
 
     @property
     def score(self) -> Tensor:
-        """Log evidence and hyperprior, by which modes are compared, (R,) nats."""
+        """Sum of log evidence and log hyperprior, by which modes are compared, (R,) nats."""
         return self.log_evidence + self.log_hyperprior
 
     @property
-    def shares(self) -> Tensor:
-        """Share of the restarts that each mode has, (R,)."""
+    def weights(self) -> Tensor:
+        """Fraction of the restarts that ended in each mode, (R,)."""
         return self.n_restarts.double() / self.n_restarts.sum()
 
     @property
@@ -108,111 +146,135 @@ class Modes(NamedTuple):
         """Covariance of the weights, (R, P, P); O(R P^3)."""
         return torch.cholesky_inverse(self.factor)
 
-    @property
-    def root(self) -> None:
-        """None: the curvature is that at the mode, averaged over no law of the logits."""
-        return None
-
 
 class InitialModes(NamedTuple):
-    """R modes of an earlier fit, to go on from, with their network and kind of scales."""
+    """R modes of an earlier fit, from which a search continues.
+
+    Attributes
+    ----------
+    network : MLP
+        Network of the earlier fit.
+    prior : UnboundPrior
+        Its prior, one scale per layer or per column.
+    theta, hyper, noise_precision : Tensor
+        As in `Modes`.
+    """
 
     network: MLP
     prior: UnboundPrior
-    theta: Tensor  # (R, P), like the next as in `Modes`
+    theta: Tensor
     hyper: Tensor
     noise_precision: Tensor
 
 
 class Search(NamedTuple):
-    """Modes that a search ended with."""
+    """Result of a search.
+
+    Attributes
+    ----------
+    modes : Modes
+    curves : list of Tensor
+        For every mode the log evidence after every update, on the host.
+    stopped : list of str
+        Why each restart's search ended.
+    """
 
     modes: Modes
-    curves: list[Tensor]  # of every mode, the log evidence after every update, on the host
-    stopped: list[StopReason]  # why each restart's search ended
+    curves: list[Tensor]
+    stopped: list[StopReason]
 
     @property
     def stop_reason(self) -> StopReason:
-        """Gravest reason of all restarts."""
+        """Most severe reason of all restarts."""
         return combine_stop_reasons(self.stopped)
 
     @property
-    def has_ended(self) -> bool:
-        """Whether the search was told to end."""
+    def was_stopped(self) -> bool:
+        """Whether a callback or an interrupt ended the search."""
         return self.stop_reason in ("callback", "interrupted")
 
-    def of(self, which: Tensor) -> "Search":
-        """Some of the restarts."""
-        kept = which.tolist()
-        modes = mapped(lambda t: t[which], self.modes)
-        return Search(modes, [self.curves[i] for i in kept], [self.stopped[i] for i in kept])
+    def select(self, index: Tensor) -> "Search":
+        """Select the restarts of an index, int64 (n,)."""
+        selected = index.tolist()
+        modes = map_tensors(lambda t: t[index], self.modes)
+        return Search(
+            modes, [self.curves[i] for i in selected], [self.stopped[i] for i in selected]
+        )
 
-    def ended_by(self, reason: StopReason) -> "Search":
+    def with_stop_reason(self, reason: StopReason) -> "Search":
+        """Copy with another reason for the end of every restart."""
         return self._replace(stopped=len(self.stopped) * [reason])
 
 
-def joined(searches: Sequence[Search]) -> Search:
-    """All modes in one."""
-    modes = mapped(lambda *parts: torch.cat(parts), *(search.modes for search in searches))
+def concatenate_searches(searches: Sequence[Search]) -> Search:
+    """Concatenate the modes of several searches."""
+    modes = map_tensors(lambda *parts: torch.cat(parts), *(search.modes for search in searches))
     curves = [curve for search in searches for curve in search.curves]
     return Search(modes, curves, [reason for search in searches for reason in search.stopped])
 
 
-def distinct(problem: EvidenceProblem, search: Search) -> Search:
-    """Keep of copies of one another the mode of the highest score, with their number."""
+def merge_copies(problem: EvidenceProblem, search: Search) -> Search:
+    """Keep one mode of each set of symmetric copies, the one of the highest score.
+
+    Its ``n_restarts`` becomes the sum over the set.
+    """
     modes = search.modes
     order = modes.score.argsort(descending=True, stable=True)
-    hyper = SearchHyper(modes.hyper, modes.noise_precision)
-    first = torch.tensor(first_alike(problem, modes.theta[order], hyper.of(order)))
+    hyper = Hyperparameters(modes.hyper, modes.noise_precision)
+    first = torch.tensor(find_copies(problem, modes.theta[order], hyper.select(order)))
     source = order[first.to(order)].scatter(0, order, order[first.to(order)])
     n_restarts = torch.zeros_like(modes.n_iter).index_add(0, source, modes.n_restarts)
-    kept = search._replace(modes=modes._replace(n_restarts=n_restarts))
-    return kept.of((n_restarts > 0).nonzero().flatten())
+    merged = search._replace(modes=modes._replace(n_restarts=n_restarts))
+    return merged.select((n_restarts > 0).nonzero().flatten())
 
 
-# Told the number of steps and a function that gives what has been found; True stops.
-OnSearch = Callable[[int, Callable[[], Search]], bool]
+# Called with the number of steps and a function that returns the present result. True stops.
+SearchCallback = Callable[[int, Callable[[], Search]], bool]
 
 
 def draw_initial_weights(network: MLP, n: int, *, generator: torch.Generator) -> Tensor:
-    """``n`` starts (n, P): every layer's outputs of order one, the last without bias."""
+    """Draw ``n`` initial weight vectors, (n, P).
+
+    Outputs of every layer are of order one, and the last layer has no bias.
+    """
     theta = LayerScales().bind(network.layout).sample(n, generator=generator)
     theta[:, network.layout.slices[f"b{network.n_layers}"]] = 0.0
     return theta
 
 
-class _Place(NamedTuple):
+class _Iterate(NamedTuple):
     theta: Tensor  # (R, P)
-    hyper: SearchHyper
+    hyper: Hyperparameters
     log_evidence: Tensor  # (R,), before the last update; nan before the first
-    score: Tensor  # (R,), the same with the hyperprior, which the search climbs
+    score: Tensor  # (R,), log evidence and log hyperprior, which the search maximises
 
 
 class _State(NamedTuple):
-    """Restarts on their way."""
+    """State of R restarts between two steps."""
 
-    here: _Place
-    best: _Place  # its score is -inf until the best counts
-    n_without: Tensor  # (R,), updates since then
+    current: _Iterate
+    best: _Iterate  # its score is -inf before the first step at which the best is kept
+    n_since_best: Tensor  # (R,), updates since the best score
     damping: Tensor  # (R,)
     n_iter: Tensor  # (R,)
 
 
-class _Start(NamedTuple):
-    """Beginnings of R restarts."""
+class _SearchTask(NamedTuple):
+    """Initial values of R restarts."""
 
     problem: EvidenceProblem
-    at_first: EvidenceProblem  # while scales and noise stay
-    hyper: SearchHyper
+    initial_problem: EvidenceProblem  # the problem as long as scales and noise are fixed
+    hyper: Hyperparameters
     theta: Tensor  # (R, P)
-    doubted: Tensor  # (R,)
-    n_before: int  # steps that count as made
+    high_noise: Tensor  # bool (R,), whether a restart starts with high noise
+    n_skipped: int  # steps of the schedule that an earlier search has made
 
-    def parts(self) -> list["_Start"]:
-        """Divide restarts of large networks: into pairs, and where steps are long one by one.
+    def split(self) -> list["_SearchTask"]:
+        """Split restarts of large networks into pairs, or into single ones if steps are long.
 
-        They are divided whatever the number of processes: a batch rounds otherwise than its parts.
-        Modes of fewer weights are found by several restarts, which a batch tells early.
+        The split doesn't depend on the number of processes, because a batch rounds differently
+        from its parts. Small networks stay one batch: several of their restarts find the same mode,
+        which a batch detects early.
         """
         (n, p) = self.theta.shape
         device = self.theta.device
@@ -220,233 +282,398 @@ class _Start(NamedTuple):
         size = 1 if n_rows * p**2 >= 1e8 else 2
         if n <= size or device.type != "cpu" or p < 200 or n_rows < p:
             return [self]
-        return [self._of(which) for which in torch.arange(n).split(size)]
+        return [self._select(index) for index in torch.arange(n).split(size)]
 
-    def _of(self, which: Tensor) -> "_Start":
-        problem = self.problem.of(which)
-        at_first = problem if self.at_first is self.problem else self.at_first.of(which)
-        parts = (self.hyper.of(which), self.theta[which], self.doubted[which])
-        return _Start(problem, at_first, *parts, self.n_before)
+    def _select(self, index: Tensor) -> "_SearchTask":
+        problem = self.problem.select(index)
+        initial_problem = problem
+        if self.initial_problem is not self.problem:
+            initial_problem = self.initial_problem.select(index)
+        parts = (self.hyper.select(index), self.theta[index], self.high_noise[index])
+        return _SearchTask(problem, initial_problem, *parts, self.n_skipped)
 
 
 @dataclass(frozen=True)
 class EvidenceSearch:
-    """How modes are searched for.
+    """Configuration of a search for modes.
 
     A restart ends when its log evidence moves by less than ``tol`` nats per unit of weight over
-    some updates, several times in a row, or where the best is kept brings no new one.
+    some updates, several times in a row. Where the best iterate is kept, it also ends after some
+    updates without a new best.
+
+    Attributes
+    ----------
+    max_iter : int, default=100
+        Maximum number of Gauss-Newton steps of a restart.
+    tol : "auto", float or None, default="auto"
+        Tolerance in nats per unit of weight. "auto" is the problem's own, and None never stops.
+    max_extra_steps : int, default=0
+        Further steps of restarts whose evidence still rises steeply after ``max_iter``.
+    conservative : bool, default=False
+        See `gauss_newton.step`. Searches for modes of classification are always conservative.
+    n_jobs : int, optional
+        Number of processes, see `run_parallel`.
     """
 
-    max_iter: int = 100  # Gauss-Newton steps of a restart, at most
-    tol: float | str | None = "auto"  # the problem's; None never stops
-    max_more: int = 0  # further steps of restarts whose evidence still rises steeply
-    is_wary: bool = False  # see `gauss_newton.step`; searches of labels always are
-    n_jobs: int | None = None  # processes, as `run_parallel` has it
+    max_iter: int = 100
+    tol: float | str | None = "auto"
+    max_extra_steps: int = 0
+    conservative: bool = False
+    n_jobs: int | None = None
 
     def search(
-        self, problem: EvidenceProblem, theta: Tensor, doubted: Tensor | None = None,
-        on_step: OnSearch | None = None,
-    ) -> Search:  # fmt: skip
-        """Modes from starting points ``theta`` (R, P), those ``doubted`` (R,) begun in doubt.
-
-        Restarts are one batch, which those that have settled leave.
-        """
-        if doubted is None:
-            doubted = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
-        at_first, hyper = problem.begin(doubted)
-        return self._joined(_Start(problem, at_first, hyper, theta, doubted, 0), on_step)
-
-    def resumed(
-        self, problem: EvidenceProblem, modes: Modes | InitialModes, on_step: OnSearch | None = None
+        self,
+        problem: EvidenceProblem,
+        theta: Tensor,
+        high_noise: Tensor | None = None,
+        on_step: SearchCallback | None = None,
     ) -> Search:
-        """Modes from those of nearly the same problem, with their scales and noise.
+        """Search for modes from initial weights.
 
-        Steps that count as made there aren't made again.
+        Parameters
+        ----------
+        problem : EvidenceProblem
+        theta : Tensor of shape (R, P)
+            Initial weights of R restarts, which are one batch. Restarts that have settled leave it.
+        high_noise : Tensor of shape (R,), bool, optional
+            Which restarts start with high noise, see `EvidenceProblem.initialize`. By default none.
+        on_step : callable, optional
+            Called after every step. If it returns True, the search stops.
+
+        Returns
+        -------
+        Search
         """
-        hyper = SearchHyper(modes.hyper, modes.noise_precision)
-        sure = torch.zeros(len(modes.theta), dtype=torch.bool, device=modes.theta.device)
-        n_before = min(problem.schedule.best_start, self.max_iter - 1)
-        start = _Start(problem, problem, hyper, modes.theta, sure, n_before)
-        return self._joined(start, on_step)
+        if high_noise is None:
+            high_noise = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
+        initial_problem, hyper = problem.initialize(high_noise)
+        return self._run(
+            _SearchTask(problem, initial_problem, hyper, theta, high_noise, 0), on_step
+        )
 
-    def _joined(self, start: _Start, on_step: OnSearch | None) -> Search:
-        """Search from all starts; told to end, give the modes of those that had begun."""
-        parts = start.parts()
-        ended = list[Search]()
-        n = len(parts)
+    def resume(
+        self,
+        problem: EvidenceProblem,
+        modes: Modes | InitialModes,
+        on_step: SearchCallback | None = None,
+    ) -> Search:
+        """Continue from modes of a similar problem, with their scales and noise.
+
+        The steps before the schedule's ``first_best_step`` aren't repeated.
+
+        Parameters
+        ----------
+        problem : EvidenceProblem
+        modes : Modes or InitialModes
+        on_step : callable, optional
+            As in `search`.
+
+        Returns
+        -------
+        Search
+        """
+        hyper = Hyperparameters(modes.hyper, modes.noise_precision)
+        high_noise = torch.zeros(len(modes.theta), dtype=torch.bool, device=modes.theta.device)
+        n_skipped = min(problem.schedule.first_best_step, self.max_iter - 1)
+        task = _SearchTask(problem, problem, hyper, modes.theta, high_noise, n_skipped)
+        return self._run(task, on_step)
+
+    def _run(self, task: _SearchTask, on_step: SearchCallback | None) -> Search:
+        """Search in batches. When stopped, return the modes of the batches that have started."""
+        tasks = task.split()
+        results = list[Search]()
+        n = len(tasks)
         if n == 1:
-            return self._steps(start, on_step)
+            return self._search_batch(task, on_step)
 
-        def told(step: int, current: Callable[[], Search]) -> bool:
-            if on_step is None or step % n:  # all parts are heard as often as one
+        def on_batch_step(step: int, current: Callable[[], Search]) -> bool:
+            # The callback is called as often as for one batch, however many there are.
+            if on_step is None or step % n:
                 return False
-            return on_step(step, lambda: joined([*ended, current()]))
+            return on_step(step, lambda: concatenate_searches([*results, current()]))
 
-        is_here = joblib.effective_n_jobs(self.n_jobs) == 1
-        jobs = [partial(self._steps, part, told if is_here else None) for part in parts]
+        # Other processes report their results, and not their steps.
+        is_serial = joblib.effective_n_jobs(self.n_jobs) == 1
+        callback = on_batch_step if is_serial else None
+        jobs = [partial(self._search_batch, part, callback) for part in tasks]
         for search in run_parallel(jobs, self.n_jobs):
-            ended.append(search)
-            if search.has_ended:
+            results.append(search)
+            if search.was_stopped:
                 break
-            if on_step is not None and on_step(self.max_iter, lambda: joined(ended)):
-                return joined([*ended[:-1], search.ended_by("callback")])
-        return joined(ended)
+            if on_step is not None and on_step(
+                self.max_iter, lambda: concatenate_searches(results)
+            ):
+                stopped = search.with_stop_reason("callback")
+                return concatenate_searches([*results[:-1], stopped])
+        return concatenate_searches(results)
 
-    def _steps(self, start: _Start, on_step: OnSearch | None) -> Search:
-        """Make all steps after ``n_before``."""
-        problem, at_first, hyper, theta, doubted, n_before = start
-        how = problem.schedule
-        n = len(theta)
-        none = torch.zeros(n, dtype=torch.int64, device=theta.device)
-        here = _Place(theta, hyper, *theta.new_full((2, n), nan))
-        best = here._replace(score=theta.new_full((n,), -inf))
-        state = _State(here, best, none, theta.new_full((n,), INITIAL_DAMPING), none)
-        rows = at_first.expansion(theta)
-        itself = torch.arange(n)
-        # whose copy each restart is
-        source = itself
-        looks = [itself]
-        curve: list[Tensor] = []  # of scores and log evidences, (2, R) each
-        ended = torch.zeros(n, dtype=torch.bool, device=theta.device)
-        moving = list(range(n))
-        alive = torch.arange(n, device=theta.device)
+    def _search_batch(self, task: _SearchTask, on_step: SearchCallback | None) -> Search:
+        """Take all steps of one batch."""
+        batch = _RestartBatch(task, self)
         loop = Loop()
         with loop:
-            for i in loop.steps(range(n_before, self.max_iter + self.max_more)):
-                now = (at_first if i < how.hyper_start else problem).of(alive)
-                all_move = len(moving) == n
-                part = state if all_move else mapped(lambda t: t[alive], state)  # noqa: B023
-                if i == how.hyper_start and at_first is not problem:
-                    rows = now.expansion(part.here.theta)
-                    damping = torch.where(doubted[alive], INITIAL_DAMPING, part.damping)
-                    part = part._replace(damping=damping)
-                part, rows = _iterated(now, part, rows, i, is_wary=self.is_wary or how.is_wary)
-                if not all_move:
-                    part = mapped(lambda t, m: t.index_copy(0, alive, m), state, part)  # noqa: B023
-                state = part
-                if _has_update(problem, i):
-                    values = torch.stack([state.here.score, state.here.log_evidence])
-                    curve.append(torch.where(ended, nan, values))
-                    is_look = (i - how.hyper_start) % how.seldom == 0 and self.tol is not None
-                    if is_look and i > how.hyper_start:
-                        look = _sources(problem, state.here, moving, source)
-                        looks = [*looks[-how.looks + 1 :], look]
-                        is_sure = torch.stack(looks).eq(look).all(0) & (len(looks) == how.looks)
-                        source = torch.where(is_sure, look, source)
-                        ended = ended | (source != itself).to(ended)
-                ended = ended | self._settled(problem, curve, state.n_without)
-                settled = ended
-                if i + 1 >= self.max_iter:
-                    ended = ended | ~_rises(problem, curve)
-                # A GPU is waited for once.
-                before = moving
-                (are_over, are_settled) = torch.stack([ended, settled]).tolist()
-                moving = [r for r, is_over in enumerate(are_over) if not is_over]
-                loop.stop_if("tol", all(are_settled))
+            for i in loop.steps(range(task.n_skipped, self.max_iter + self.max_extra_steps)):
+                batch.advance(i)
+                if _has_update(task.problem, i):
+                    batch.record_evidence()
+                    batch.detect_copies(i)
+                all_settled = batch.end_restarts(i)
+                loop.stop_if("tol", all_settled)
                 if on_step is not None:
-                    so_far = partial(_found, problem, state, curve, source, "interrupted")
-                    loop.stop_if("callback", on_step(i + 1 - n_before, so_far))
-                if not moving:
+                    current = partial(batch.snapshot(), "interrupted")
+                    loop.stop_if("callback", on_step(i + 1 - task.n_skipped, current))
+                if not batch.active:
                     break
-                if len(moving) < len(before):
-                    alive = torch.tensor(moving, device=theta.device)
-                    rows = rows.of(torch.tensor([before.index(r) for r in moving]).to(alive))
-        return _found(problem, state, curve, source, loop.stopped)
+                batch.drop_ended()
+        return batch.snapshot()(loop.stopped)
 
-    def _settled(
-        self, problem: EvidenceProblem, curve: Sequence[Tensor], n_without: Tensor
-    ) -> Tensor:
-        """Which restarts have stopped moving or getting better, bool (R,)."""
-        how = problem.schedule
+
+class _RestartBatch:
+    """Restarts that are searched as one batch, until they settle or copy one another."""
+
+    def __init__(self, task: _SearchTask, config: EvidenceSearch) -> None:
+        theta = task.theta
+        n = len(theta)
+        zeros = torch.zeros(n, dtype=torch.int64, device=theta.device)
+        current = _Iterate(theta, task.hyper, *theta.new_full((2, n), nan))
+        best = current._replace(score=theta.new_full((n,), -inf))
+        self._task = task
+        self._config = config
+        self._n = n
+        self._itself = torch.arange(n)
+        self._state = _State(current, best, zeros, theta.new_full((n,), INITIAL_DAMPING), zeros)
+        self._expansion = task.initial_problem.expansion(theta)  # of the active restarts
+        self._source = self._itself  # the restart that each one copies, or itself
+        self._checks = [self._itself]  # the last sources that were found
+        self._curve: list[Tensor] = []  # of scores and log evidences, (2, R) each
+        self._ended = torch.zeros(n, dtype=torch.bool, device=theta.device)
+        self.active = list(range(n))
+        self._previous = self.active  # restarts that were active in the last step
+        self._index = torch.arange(n, device=theta.device)  # of the active restarts
+
+    def advance(self, i: int) -> None:
+        """Make step ``i`` of the active restarts, and the update that follows it."""
+        task = self._task
+        schedule = task.problem.schedule
+        is_initial = i < schedule.first_hyper_step
+        problem = (task.initial_problem if is_initial else task.problem).select(self._index)
+        all_active = len(self.active) == self._n
+        part = self._state
+        if not all_active:
+            part = map_tensors(lambda t: t[self._index], self._state)
+        if i == schedule.first_hyper_step and task.initial_problem is not task.problem:
+            # From here on all rows have their full weight, for which the damping is too small.
+            self._expansion = problem.expansion(part.current.theta)
+            damping = torch.where(task.high_noise[self._index], INITIAL_DAMPING, part.damping)
+            part = part._replace(damping=damping)
+        conservative = self._config.conservative or schedule.conservative
+        part, self._expansion = _iterate(problem, part, self._expansion, i, conservative)
+        if not all_active:
+            part = map_tensors(lambda t, m: t.index_copy(0, self._index, m), self._state, part)
+        self._state = part
+
+    def record_evidence(self) -> None:
+        """Append score and log evidence of the active restarts to the curve."""
+        current = self._state.current
+        values = torch.stack([current.score, current.log_evidence])
+        self._curve.append(torch.where(self._ended, nan, values))
+
+    def detect_copies(self, i: int) -> None:
+        """End restarts that several checks in a row have found close to the same other one."""
+        schedule = self._task.problem.schedule
+        n_steps = i - schedule.first_hyper_step
+        if self._config.tol is None or n_steps <= 0 or n_steps % schedule.check_interval:
+            return
+        check = self._nearby_restarts()
+        self._checks = [*self._checks[-schedule.n_copy_checks + 1 :], check]
+        is_certain = torch.stack(self._checks).eq(check).all(0)
+        is_certain = is_certain & (len(self._checks) == schedule.n_copy_checks)
+        self._source = torch.where(is_certain, check, self._source)
+        self._ended = self._ended | (self._source != self._itself).to(self._ended)
+
+    def end_restarts(self, i: int) -> bool:
+        """End restarts that have settled, and return whether all have."""
+        ended = self._ended | self._settled()
+        settled = ended
+        if i + 1 >= self._config.max_iter:
+            ended = ended | ~_rises(self._task.problem, self._curve)
+        self._ended = ended
+        # One transfer of both, because the host waits for a GPU in each.
+        is_ended, is_settled = torch.stack([ended, settled]).tolist()
+        self._previous = self.active
+        self.active = [r for r, has_ended in enumerate(is_ended) if not has_ended]
+        return all(is_settled)
+
+    def drop_ended(self) -> None:
+        """Remove the restarts that have ended from the batch of the next step."""
+        if len(self.active) == len(self._previous):
+            return
+        self._index = torch.tensor(self.active, device=self._task.theta.device)
+        position = torch.tensor([self._previous.index(r) for r in self.active])
+        self._expansion = self._expansion.select(position.to(self._index))
+
+    def snapshot(self) -> Callable[[StopReason], Search]:
+        """Return a function that makes the search's result from the present state."""
+        return partial(_collect_modes, self._task.problem, self._state, self._curve, self._source)
+
+    def _settled(self) -> Tensor:
+        """Return which restarts have stopped moving or getting better, bool (R,)."""
+        problem = self._task.problem
+        schedule = problem.schedule
+        n_since_best = self._state.n_since_best
+        tol = self._config.tol
         unit = problem.total_weight
-        tol = self.tol
         if tol is None:
-            return torch.zeros_like(n_without, dtype=torch.bool)
-        settled = n_without >= how.most_without
-        if len(curve) < how.fewest:
+            return torch.zeros_like(n_since_best, dtype=torch.bool)
+        settled = n_since_best >= schedule.patience
+        if len(self._curve) < schedule.min_updates:
             return settled
         if isinstance(tol, str):
-            tol = how.tol
-            unit = unit if how.tol_is_per_row else torch.ones_like(unit)
-        recent = torch.stack([score for score, _ in curve[-(how.lag + how.times) :]])
-        change = (recent[how.lag :] - recent[: -how.lag]).abs()
-        return settled | (change < tol * unit).all(0)  # False where nan: of ended restarts
+            tol = schedule.tol
+            if not schedule.tol_is_per_row:
+                unit = torch.ones_like(unit)
+        n_recent = schedule.lag + schedule.n_consecutive
+        recent = torch.stack([score for score, _ in self._curve[-n_recent:]])
+        change = (recent[schedule.lag :] - recent[: -schedule.lag]).abs()
+        # The comparison is False for restarts that have ended, whose values are nan.
+        return settled | (change < tol * unit).all(0)
+
+    def _nearby_restarts(self) -> Tensor:
+        """Return the restart that each active one is close to, int64 (R,).
+
+        Restarts that have ended and copy no other come first.
+        """
+        current = self._state.current
+        ended = [r for r, s in enumerate(self._source.tolist()) if r == s and r not in self.active]
+        order = ended + self.active
+        nearby = self._source.clone()
+        index = torch.tensor(order).to(current.theta.device)
+        problem = self._task.problem
+        first = find_copies(problem, current.theta[index], current.hyper.select(index))
+        nearby[self.active] = torch.tensor([order[k] for k in first[len(ended) :]])
+        return nearby
 
 
-def _iterated(
-    problem: EvidenceProblem, state: _State, rows: SearchRows, i: int, *, is_wary: bool
-) -> tuple[_State, SearchRows]:
-    """Restarts after one step, and the update that follows it, with their passes over the rows."""
-    theta, hyper = state.here[:2]
+def _iterate(
+    problem: EvidenceProblem,
+    state: _State,
+    expansion: DataExpansion,
+    i: int,
+    conservative: bool,
+) -> tuple[_State, DataExpansion]:
+    """Make one step of all restarts, and the update of the hyperparameters that follows it.
+
+    Parameters
+    ----------
+    problem : EvidenceProblem
+        Problem of the active restarts.
+    state : _State
+        State of the active restarts.
+    expansion : DataExpansion
+        Expansion at the state's weights.
+    i : int
+        Number of the step.
+    conservative : bool
+        See `gauss_newton.step`.
+
+    Returns
+    -------
+    _State, DataExpansion
+        State after the step, and the expansion at its weights.
+    """
+    theta, hyper = state.current[:2]
     precision = hyper.log_precision.exp()[:, problem.prior.group]
     theta, damping, n_moved = step(
-        lambda theta, which: problem.of(which).misfit(theta, hyper.of(which)),
-        theta, rows.expansion(hyper), precision, state.damping, is_wary=is_wary,
-    )  # fmt: skip
+        lambda theta, index: problem.select(index).misfit(theta, hyper.select(index)),
+        theta,
+        expansion.at(hyper),
+        precision,
+        state.damping,
+        conservative=conservative,
+    )
     if n_moved:
-        rows = problem.expansion(theta)
-    here = state.here._replace(theta=theta)
-    state = state._replace(here=here, damping=damping, n_iter=state.n_iter + 1)
+        expansion = problem.expansion(theta)
+    current = state.current._replace(theta=theta)
+    state = state._replace(current=current, damping=damping, n_iter=state.n_iter + 1)
     if not _has_update(problem, i):
-        return state, rows
-    value, system = problem.evaluated(theta, rows, hyper)
+        return state, expansion
+    value, system = problem.evaluate(theta, expansion, hyper)
     score = value + problem.prior.log_hyperprior(hyper.log_precision)
-    here = _Place(theta, hyper, value, score)
-    if i >= problem.schedule.best_start and problem.keeps_best:
-        higher = here.score > state.best.score
+    current = _Iterate(theta, hyper, value, score)
+    if i >= problem.schedule.first_best_step and problem.keeps_best:
+        is_better = current.score > state.best.score
         state = state._replace(
-            best=_where(higher, here, state.best),
-            n_without=torch.where(higher, 0, state.n_without + 1),
+            best=_select_where(is_better, current, state.best),
+            n_since_best=torch.where(is_better, 0, state.n_since_best + 1),
         )
-    updated = problem.update(theta, rows, hyper, system)
-    return state._replace(here=here._replace(hyper=updated)), rows
+    updated = problem.update(theta, expansion, hyper, system)
+    return state._replace(current=current._replace(hyper=updated)), expansion
 
 
 def _has_update(problem: EvidenceProblem, i: int) -> bool:
-    """Hyperparameters move after step ``i``."""
-    how = problem.schedule
-    is_large = problem.network.layout.n_params > how.many_params
-    return i >= how.hyper_start and (i - how.hyper_start) % (how.seldom if is_large else 1) == 0
+    """Whether hyperparameters move after step ``i``."""
+    schedule = problem.schedule
+    n_steps = i - schedule.first_hyper_step
+    is_large = problem.network.layout.n_params > schedule.large_n_params
+    interval = schedule.check_interval if is_large else 1
+    return n_steps >= 0 and n_steps % interval == 0
 
 
-def _where(which: Tensor, one: Batch, other: Batch) -> Batch:
-    """Restarts of ``one`` where ``which`` (R,) is true, of ``other`` elsewhere."""
-    return mapped(lambda a, b: torch.where(which.view(-1, *[1] * (a.ndim - 1)), a, b), one, other)
+def _select_where(condition: Tensor, first: Batch, second: Batch) -> Batch:
+    """Select restarts of ``first`` where the condition (R,) is true, of ``second`` elsewhere."""
+
+    def select(a: Tensor, b: Tensor) -> Tensor:
+        return torch.where(condition.view(-1, *[1] * (a.ndim - 1)), a, b)
+
+    return map_tensors(select, first, second)
 
 
 def _rises(problem: EvidenceProblem, curve: Sequence[Tensor]) -> Tensor:
-    """Which restarts are far from having moved where they go, bool (R,)."""
-    steep = problem.schedule.steep
-    over = problem.schedule.over
-    if len(curve) <= over:
+    """Return whose evidence still rises steeply, bool (R,)."""
+    schedule = problem.schedule
+    window = schedule.rise_window
+    if len(curve) <= window:
         return problem.total_weight < 0.0
-    return curve[-1][0] - curve[-1 - over][0] > over * steep * problem.total_weight
+    rise = curve[-1][0] - curve[-1 - window][0]
+    return rise > window * schedule.steep_rise * problem.total_weight
 
 
-def _sources(problem: EvidenceProblem, here: _Place, moving: list[int], source: Tensor) -> Tensor:
-    """Which restart each moving one comes near, those first that have ended and are no copies."""
-    over = [r for r, s in enumerate(source.tolist()) if r == s and r not in moving]
-    order = over + moving
-    look = source.clone()
-    which = torch.tensor(order).to(here.theta.device)
-    first = first_alike(problem, here.theta[which], here.hyper.of(which))
-    look[moving] = torch.tensor([order[k] for k in first[len(over) :]])
-    return look
-
-
-def _found(
-    problem: EvidenceProblem, state: _State, curve: Sequence[Tensor], source: Tensor,
+def _collect_modes(
+    problem: EvidenceProblem,
+    state: _State,
+    curve: Sequence[Tensor],
+    source: Tensor,
     stopped: StopReason,
-) -> Search:  # fmt: skip
-    """Modes where restarts are, or were best; those of sources in the places of their copies."""
-    theta, hyper, *_ = _where(state.best.score > -inf, state.best, state.here)
-    value, system = problem.evaluated(theta, problem.expansion(theta), hyper)
+) -> Search:
+    """Make the result of a search from its state.
+
+    Parameters
+    ----------
+    problem : EvidenceProblem
+    state : _State
+        State of all R restarts. Their best iterates are the modes where the best is kept, and the
+        present ones elsewhere.
+    curve : sequence of Tensor of shape (2, R)
+        Scores and log evidences after every update.
+    source : Tensor of shape (R,), int64
+        The restart that each one copies, whose mode it gets.
+    stopped : str
+        Why the search ended.
+
+    Returns
+    -------
+    Search
+    """
+    theta, hyper, *_ = _select_where(state.best.score > -inf, state.best, state.current)
+    value, system = problem.evaluate(theta, problem.expansion(theta), hyper)
     log_hyperprior = problem.prior.log_hyperprior(hyper.log_precision)
     n_restarts = torch.ones_like(state.n_iter)
     factor = system.cholesky()
     modes = Modes(theta, *hyper, factor, value, log_hyperprior, state.n_iter, n_restarts)
     values = torch.stack([theta.new_full((len(theta),), nan), *(value for _, value in curve)]).cpu()
-    search = Search(modes, [one[one.isfinite()] for one in values.T], len(theta) * [stopped])
+    curves = [values_r[values_r.isfinite()] for values_r in values.T]
+    search = Search(modes, curves, len(theta) * [stopped])
+    # A copy may copy a restart that copies a third one.
     while not torch.equal(source, source[source]):
         source = source[source]
-    return search.of(source.to(theta.device))
+    return search.select(source.to(theta.device))

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from skbayes_sym.base.noise_levels import at_levels, draw_levels
 from skbayes_sym.base.predictor import BasePredictor, NetworkComponents, select_draws
-from skbayes_sym.laplace.class_predictive import RefittedMember, scaled_terms
+from skbayes_sym.laplace.class_predictive import RefittedMember, scale_logits
 from skbayes_sym.laplace.evidence_problem import (
-    ClassTerms,
     LinearisedOutputs,
+    SoftmaxExpectations,
     linearised_logits,
     symmetric_root,
 )
@@ -132,7 +132,7 @@ class JointClassPredictor(BasePredictor):
     network: MLP
     shares: Tensor  # (R,), of sum one
 
-    def terms(self, which: int, x: Tensor) -> ClassTerms:
+    def terms(self, which: int, x: Tensor) -> SoftmaxExpectations:
         """Logits of rows in float64 under a law, at points that all rows share.
 
         32 Gauss-Hermite nodes for two classes, 256 quasi-Monte Carlo points for more.
@@ -163,7 +163,7 @@ class JointClassPredictor(BasePredictor):
         distributions = []
         for which in chosen.unique().tolist():
             logits = self.logits(which, x.double(), noise[chosen == which])
-            distribution = ClassTerms(logits.flatten(0, 1)).log_probabilities()[..., 0]
+            distribution = SoftmaxExpectations(logits.flatten(0, 1)).log_probabilities()[..., 0]
             distributions.append(distribution.unflatten(0, logits.shape[:2]).to(x))
         return CategoricalMixture(torch.cat(distributions)[order.argsort()])
 
@@ -178,11 +178,11 @@ class ClassModesPredictor(JointClassPredictor):
         self.covariances, self.shares = torch.cholesky_inverse(factor), weight / weight.sum()
         self.variance_scale = 0.0 if integral == "plugin" else variance_scale
 
-    def terms(self, which: int, x: Tensor) -> ClassTerms:
+    def terms(self, which: int, x: Tensor) -> SoftmaxExpectations:
         if not self.variance_scale:
-            return ClassTerms(self.network.forward(self.theta[which], x))
+            return SoftmaxExpectations(self.network.forward(self.theta[which], x))
         logits = linearised_logits(self.network, self.theta[which], self.covariances[which], x)
-        return scaled_terms(logits, self.variance_scale)
+        return scale_logits(logits, self.variance_scale)
 
     def logits(self, which: int, x: Tensor, noise: Tensor) -> Tensor:
         outputs, jacobian = outputs_and_jacobian(self.network, self.theta[which].unsqueeze(0), x)
@@ -201,12 +201,12 @@ class RefittedPredictor(JointClassPredictor):
         self.variance_scale = variance_scale
         self.shares = torch.full((len(members),), 1.0 / len(members), dtype=torch.float64)
 
-    def terms(self, which: int, x: Tensor) -> ClassTerms:
-        return scaled_terms(self.members[which].logits(self.network, x), self.variance_scale)
+    def terms(self, which: int, x: Tensor) -> SoftmaxExpectations:
+        return scale_logits(self.members[which].logits(self.network, x), self.variance_scale)
 
     def logits(self, which: int, x: Tensor, noise: Tensor) -> Tensor:
         wide = self.variance_scale**0.5 * noise
-        return self.members[which].drawn_logits(self.network, x, wide)
+        return self.members[which].sample_logits(self.network, x, wide)
 
 
 def output_draws(distribution: LinearisedOutputs, n: int, seed: int) -> Tensor:

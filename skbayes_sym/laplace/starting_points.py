@@ -38,7 +38,7 @@ class StartingModes(NamedTuple):
     spread: Tensor
     score: Tensor  # (R,): evidence and hyperprior of each, nats
 
-    def distinct(self, group: SymmetryGroup) -> "tuple[StartingModes, list[int]]":
+    def select_distinct(self, group: SymmetryGroup) -> "tuple[StartingModes, list[int]]":
         """Modes that no element of the group makes one, the best first, and starts in each."""
         order = self.score.argsort(descending=True)
         kept = []
@@ -103,10 +103,10 @@ def find_distinct_modes(
     """
     starts = search(n, seed)
     for other in spawn_seeds(seed, n_extra // 64):
-        if starts.distinct(group)[1].count(1) <= 0.01 * len(starts.score):
+        if starts.select_distinct(group)[1].count(1) <= 0.01 * len(starts.score):
             break
         starts = StartingModes(*map(torch.cat, zip(starts, search(64, other), strict=True)))
-    modes = starts.distinct(group)[0]
+    modes = starts.select_distinct(group)[0]
     near = modes.score > modes.score.max() - 30.0
     return StartingModes(*(part[near] for part in modes))
 

@@ -197,7 +197,7 @@ def test_one_between_two_searches_keeps_the_best_mode(monkeypatch):
         kept.append(search)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(beginnings, "unexplained", struck)
+    monkeypatch.setattr(beginnings, "misfit_per_row", struck)
     model = interrupted_fit("laplace-classes")
     assert model.log_evidence_modes_.tolist() == kept[0].modes.log_evidence.tolist()
     assert np.isfinite(model.predict_proba(FITS["laplace-classes"].X)).all()

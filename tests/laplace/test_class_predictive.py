@@ -18,11 +18,11 @@ from skbayes_sym.laplace.class_predictive import (
     LeaveOneOutLogits,
     RefittedMembers,
     choose_variance_scale,
-    leave_one_out,
+    leave_one_out_by_mode,
     refine,
     refit,
 )
-from skbayes_sym.laplace.evidence_problem import ClassTerms, symmetric_root
+from skbayes_sym.laplace.evidence_problem import SoftmaxExpectations, symmetric_root
 from skbayes_sym.laplace.mode_finding import EvidenceSearch, draw_initial_weights
 from skbayes_sym.laplace.predict import RefittedPredictor
 from skbayes_sym.models import MLP, TANH
@@ -150,9 +150,9 @@ def test_leaving_out_is_near_to_fitting_without_the_row(n_outputs, n_classes, av
         return problem, refine(problem, modes, 15) if averaged else modes
 
     problem, distributions = distribution(data)
-    theta, (approximate,) = distributions.theta[0], leave_one_out(problem, distributions)
-    log_p = ClassTerms(*approximate).log_likelihood(data.y)
-    within = ClassTerms(problem.network.forward(theta, data.x)).log_likelihood(data.y)
+    theta, (approximate,) = distributions.theta[0], leave_one_out_by_mode(problem, distributions)
+    log_p = SoftmaxExpectations(*approximate).log_likelihood(data.y)
+    within = SoftmaxExpectations(problem.network.forward(theta, data.x)).log_likelihood(data.y)
     exact = []
     for row in range(15):
         kept = torch.arange(15) != row
@@ -176,8 +176,8 @@ def test_all_repetitions_of_a_row_are_left_out():
     held_out = []
     for data in (weighted, rows):
         problem = class_problem(data, (3,))
-        (distribution,) = leave_one_out(problem, modes_of(problem, n=1, max_iter=8))
-        held_out.append(ClassTerms(*distribution).log_likelihood(data.y))
+        (distribution,) = leave_one_out_by_mode(problem, modes_of(problem, n=1, max_iter=8))
+        held_out.append(SoftmaxExpectations(*distribution).log_likelihood(data.y))
     n_repeated = weighted.weight.long()
     twin = held_out[1][n_repeated.cumsum(0) - 1]
     once = n_repeated == 1
@@ -191,7 +191,7 @@ def test_a_row_thrown_far_away_does_not_decide(monkeypatch):
     far[torch.arange(40), problem.data.y] = 8.0
     far[0] *= -1e6
     distribution = LeaveOneOutLogits(far, torch.eye(3, dtype=torch.float64).expand(40, 3, 3))
-    monkeypatch.setattr(labels_predictive, "leave_one_out", lambda *_: [distribution])
+    monkeypatch.setattr(labels_predictive, "leave_one_out_by_mode", lambda *_: [distribution])
     found = choose_variance_scale(problem, modes_of(problem, max_iter=1))
     assert found.factor == VARIANCE_SCALES[0]  # as 39 of 40 rows say
     assert found.log_losses.max() < 1.0
@@ -214,7 +214,7 @@ def refitted(network, data, scale, *, to_the_end=True):
     """A member's law, that of its logits; until nothing moves, along every direction."""
     generator = torch.Generator().manual_seed(0)
     theta = torch.randn(network.layout.n_params, generator=generator, dtype=torch.float64)
-    how = {"least": 1e-9, "most_steps": 200, "settled": 1e-12} if to_the_end else {}
+    how = {"min_variance": 1e-9, "max_iter": 200, "tol": 1e-12} if to_the_end else {}
     return refit(network, theta, scale, data, **how)
 
 
@@ -233,7 +233,7 @@ def test_mean_and_covariance_are_stationary(n, n_classes):
     mean = contrasts(network.forward(theta, data.x)) + jacobian @ (loc - theta)
     covariance = (scale**2).diag() - root @ root.T
     spread = torch.einsum("nkp,pq,njq->nkj", jacobian, covariance, jacobian)
-    terms = ClassTerms(mean, symmetric_root(spread)).terms(data.y)
+    terms = SoftmaxExpectations(mean, symmetric_root(spread)).derivatives(data.y)
     slope = torch.einsum("nkp,nk->p", jacobian, terms.slope) + loc / scale**2
     torch.testing.assert_close(slope, torch.zeros_like(slope), atol=1e-6, rtol=0.0)
     system = torch.einsum("nkp,nkj,njq->pq", jacobian, terms.curvature, jacobian)

@@ -9,7 +9,7 @@ from torch.nn.functional import logsigmoid
 
 from skbayes_sym.laplace import evidence_problem as problem_module
 from skbayes_sym.laplace.evidence_problem import (
-    ClassTerms,
+    SoftmaxExpectations,
     normal_points,
     points_for_prediction,
     symmetric_root,
@@ -52,7 +52,7 @@ def test_the_expansion_is_autograds_with_the_curvature_of_the_linearised_network
 
     def misfit(t):
         outputs = problem.network.forward(t, data.x)
-        return data.weight @ ClassTerms(outputs).value(data.y)
+        return data.weight @ SoftmaxExpectations(outputs).value(data.y)
 
     found = problem.expansion(theta)
     (value,) = problem.misfit(theta)
@@ -68,7 +68,7 @@ def test_the_expansion_is_autograds_with_the_curvature_of_the_linearised_network
     )
 
     def linearised(t):
-        return data.weight @ ClassTerms(mean + dense @ (t - theta)).value(data.y)
+        return data.weight @ SoftmaxExpectations(mean + dense @ (t - theta)).value(data.y)
 
     hessian = torch.autograd.functional.hessian(linearised, theta)
     torch.testing.assert_close(matrix_of(found.curvature), hessian)
@@ -101,13 +101,13 @@ def test_the_evidence_is_the_normal_integral_where_the_posterior_is_sharp():
     """Two weights, quadrature of the exact integrand against Laplace's estimate."""
     data = class_data(n=400, n_inputs=1, n_classes=2)
     problem = class_problem(data, n_outputs=1)
-    theta, hyper = torch.zeros(1, 2).double(), problem.begin(torch.tensor([False]))[1]
+    theta, hyper = torch.zeros(1, 2).double(), problem.initialize(torch.tensor([False]))[1]
     for _ in range(20):
         expansion = problem.expansion(theta)
         system = problem.system(expansion.curvature, hyper)
         slope = expansion.gradient + hyper.log_precision.exp()[:, problem.prior.group] * theta
         theta = theta - system.solve(slope)
-    (found,), _ = problem.evaluated(theta, problem.expansion(theta), hyper)
+    (found,), _ = problem.evaluate(theta, problem.expansion(theta), hyper)
     exact = grid_log_evidence(problem, hyper.log_precision[0], theta[0], (1.5, 1.5))
     torch.testing.assert_close(found, exact, atol=0.03, rtol=0.0)
 
@@ -127,9 +127,9 @@ def test_slope_and_curvature_are_autograds(n_outputs, spread):
     root = root if spread else None
 
     def value(outputs):
-        return ClassTerms(outputs, root).value(y).sum()
+        return SoftmaxExpectations(outputs, root).value(y).sum()
 
-    terms = ClassTerms(outputs, root).terms(y)
+    terms = SoftmaxExpectations(outputs, root).derivatives(y)
     torch.testing.assert_close(terms.value.sum(), value(outputs))
     slope = torch.autograd.functional.jacobian(value, outputs)
     torch.testing.assert_close(terms.slope, slope)
@@ -140,9 +140,9 @@ def test_slope_and_curvature_are_autograds(n_outputs, spread):
 def test_a_logistic_is_a_softmax_whose_first_logit_is_zero():
     outputs, _, y = rows(n_outputs=1)
     expected = -logsigmoid(outputs[:, 0] * (2.0 * y - 1.0))
-    torch.testing.assert_close(ClassTerms(outputs).value(y), expected)
+    torch.testing.assert_close(SoftmaxExpectations(outputs).value(y), expected)
     both = torch.cat([torch.zeros_like(outputs), outputs], 1)
-    torch.testing.assert_close(ClassTerms(both).value(y), expected)
+    torch.testing.assert_close(SoftmaxExpectations(both).value(y), expected)
 
 
 def test_of_one_logit_expectations_are_exact():
@@ -150,7 +150,7 @@ def test_of_one_logit_expectations_are_exact():
     nodes, weights = gauss_hermite(120)
     sign = 2.0 * y[:, None] - 1.0
     log_p = logsigmoid(sign * (outputs + root[:, 0] * nodes))
-    terms = ClassTerms(outputs, root)
+    terms = SoftmaxExpectations(outputs, root)
     torch.testing.assert_close(terms.value(y), -log_p @ weights, atol=1e-5, rtol=0.0)
     exact = (log_p.exp() @ weights).log()
     torch.testing.assert_close(terms.log_likelihood(y), exact, atol=1e-5, rtol=0.0)
@@ -161,9 +161,9 @@ def test_of_several_logits_expectations_are_near():
     noise = torch.randn(200_000, 3, generator=torch.Generator().manual_seed(2)).double()
     log_p = (outputs + torch.einsum("nkj,sj->snk", root, noise)).log_softmax(-1)
     chosen = log_p[:, torch.arange(5), y]
-    few = ClassTerms(outputs, root).value(y)
+    few = SoftmaxExpectations(outputs, root).value(y)
     torch.testing.assert_close(few, -chosen.mean(0), atol=0.1, rtol=0.0)
-    many = ClassTerms(outputs, root, points_for_prediction(3)).log_likelihood(y)
+    many = SoftmaxExpectations(outputs, root, points_for_prediction(3)).log_likelihood(y)
     torch.testing.assert_close(many, chosen.exp().mean(0).log(), atol=0.1, rtol=0.0)
 
 

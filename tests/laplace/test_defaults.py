@@ -23,9 +23,9 @@ from skbayes_sym.laplace.defaults import GaussNewtonDefaults, gauss_newton_cost
 from skbayes_sym.laplace.gauss_newton_laplace import (
     STRONG_HYPERPRIOR,
     WEAK_HYPERPRIOR,
-    choose_width,
+    select_width,
 )
-from skbayes_sym.laplace.initialization import HeldOutFold
+from skbayes_sym.laplace.initialization import HeldOutPredictions
 from skbayes_sym.laplace.mode_finding import EvidenceSearch
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.priors import LayerScales
@@ -156,7 +156,7 @@ def test_the_noise_is_judged_by_some_of_the_rows(monkeypatch):
 def test_many_rows_are_searched_by_some_and_all_come_in_at_the_end(monkeypatch):
     reg, (X, y) = LaplaceRegressor((3,), random_state=0), rows(600)
     whole = clone(reg).fit(X, y)
-    monkeypatch.setattr(LaplaceRegressor, "_effort", GaussNewtonDefaults(searched_rows=200))
+    monkeypatch.setattr(LaplaceRegressor, "_effort", GaussNewtonDefaults(subsample_rows=200))
     found = clone(reg).fit(X, y)
     assert found.n_iter_ == 8 < whole.n_iter_
     best = [reg.log_evidence_modes_.max() for reg in (found, whole)]
@@ -181,7 +181,7 @@ def test_restarts_by_rows(monkeypatch):
 
 
 def test_classes_of_many_columns_take_fewer_units(monkeypatch):
-    little = GaussNewtonDefaults(max_work=2e10, other_work=2e10)
+    little = GaussNewtonDefaults(max_work=2e10, alternative_work=2e10)
     monkeypatch.setattr(LaplaceClassifier, "_effort", little)
     X = np.random.default_rng(0).standard_normal((30, 150))
     found = LaplaceClassifier(optimizer=GaussNewton(1), max_iter=3, random_state=0).fit(
@@ -220,7 +220,7 @@ def test_restarts_of_classes_by_rows(monkeypatch):
     clf = LaplaceClassifier((3,), max_iter=1, tol=None, random_state=0)
     X, y = rows(30)
     assert clone(clf).fit(X, y > 0.0).multiplicity_modes_.sum() == 4
-    monkeypatch.setattr(LaplaceClassifier, "_effort", GaussNewtonDefaults(labels_work=1.0))
+    monkeypatch.setattr(LaplaceClassifier, "_effort", GaussNewtonDefaults(classification_work=1.0))
     assert clone(clf).fit(X, y > 0.0).multiplicity_modes_.sum() == 1
 
 
@@ -243,10 +243,10 @@ def told(nats, unexplained, priors=("layers",), network=NETWORK):
             return "as it was", None
         mean, value = y * (1.0 - unexplained**0.5), nats[width]
         value = value[priors.index(prior)] if isinstance(value, tuple) else value
-        return prior, HeldOutFold(value + (width == 8) * 0.1 * noise, mean)
+        return prior, HeldOutPredictions(value + (width == 8) * 0.1 * noise, mean)
 
     weight = torch.ones(101).double()
-    return choose_width(validate, priors, network, y, weight, EFFORT), asked
+    return select_width(validate, priors, network, y, weight, EFFORT), asked
 
 
 @pytest.mark.parametrize(
@@ -262,10 +262,10 @@ def told(nats, unexplained, priors=("layers",), network=NETWORK):
 )
 def test_more_units_only_where_rows_held_out_say_so(nats, unexplained, chosen, asked):
     widths, in_order = told(nats, unexplained)
-    assert widths.chosen == chosen
+    assert widths.width == chosen
     assert in_order == asked == list(widths.scores)
     np.testing.assert_allclose(list(widths.scores.values()), [nats[w] for w in asked])
-    assert widths.ended is None
+    assert widths.stopped_fit is None
 
 
 @pytest.mark.parametrize(
@@ -283,16 +283,16 @@ def test_some_units_decide_between_a_scale_a_layer_and_a_scale_a_column(
     nats, unexplained, chosen, prior
 ):
     widths, asked = told(nats, unexplained, ("layers", "columns"))
-    assert widths.is_clear == (unexplained < 0.01)
-    assert (widths.chosen, widths.prior) == (chosen, prior)
+    assert widths.has_low_noise == (unexplained < 0.01)
+    assert (widths.width, widths.prior) == (chosen, prior)
     assert asked == [3, 8, 8, 20][: len(nats) + 1]
     assert widths.scores[8] == pytest.approx(max(nats[8]))
-    assert widths.begun == (None if unexplained < 0.1 else prior)
+    assert widths.fold_modes == (None if unexplained < 0.1 else prior)
 
 
 def test_stopped_it_hands_back_what_there_was():
     widths, _ = told({3: -1.0, 8: None}, 0.5)
-    assert widths.ended == "as it was"
+    assert widths.stopped_fit == "as it was"
     assert list(widths.scores) == [3]
 
 
@@ -309,7 +309,7 @@ def test_where_twenty_units_take_long_they_are_asked_if_eight_are_better_than_th
     of_eight, chosen
 ):
     widths, asked = told({3: -1.0, 8: of_eight, 20: -0.5}, 0.5, network=MLP(30, (20,), 1, TANH))
-    assert (widths.chosen, asked) == (chosen, [3, 8, 20][: 2 + (chosen == 20)])
+    assert (widths.width, asked) == (chosen, [3, 8, 20][: 2 + (chosen == 20)])
 
 
 @pytest.mark.long
@@ -412,7 +412,7 @@ def test_noisy_labels_take_the_flat_prior(fits):
 
 def test_what_leaves_noise_alone_predicts_better(fits, monkeypatch):
     """Than modes of the steep prior that believe all labels."""
-    believing = partial(modes.search_classification, tries=False)
+    believing = partial(modes.search_classification, allow_label_noise=False)
     monkeypatch.setattr(modes, "search_classification", lambda *args, **_: believing(*args))
     plain = LaplaceClassifier(
         10, optimizer=GaussNewton(2), prior=STRONG_HYPERPRIOR, random_state=0

@@ -56,7 +56,7 @@ def test_a_wary_step_keeps_a_damping_that_had_to_be_raised():
     expansion = Expansion(torch.zeros(2).double(), -B, WeightCurvature(A, ONE))
     start = torch.full((2,), 1e-3).double()
     bold, bold_damping, _ = step(steep, ZERO, expansion, PRECISION, start)
-    wary, wary_damping, _ = step(steep, ZERO, expansion, PRECISION, start, is_wary=True)
+    wary, wary_damping, _ = step(steep, ZERO, expansion, PRECISION, start, conservative=True)
     assert torch.equal(wary, bold)
     assert wary_damping[0] > bold_damping[0] > start[0]
     assert wary_damping[1] == bold_damping[1] == pytest.approx(float(start[1]) / 9.0)
@@ -142,7 +142,7 @@ def test_a_system_is_the_matrix_it_stands_for(problem, by_rows, generator):
     torch.testing.assert_close(curvature.mean_diagonal(), mean)
     some = torch.tensor([2, 0])
     torch.testing.assert_close(
-        curvature.of(some).system(diagonal[some]).covariance, inverse[some], **close
+        curvature.select(some).system(diagonal[some]).covariance, inverse[some], **close
     )
 
 
@@ -152,11 +152,11 @@ def test_what_rows_determine_adds_up_to_what_weights_are_determined(problem):
     system = RowCurvature(root).system(diagonal)
     inverse = torch.linalg.inv(matrix)
     each = (root @ inverse @ root.mT).diagonal(dim1=1, dim2=2)
-    torch.testing.assert_close(system.determined, each, rtol=1e-6, atol=1e-9)
-    assert float(system.determined.min()) >= 0.0
-    assert float(system.determined.max()) <= 1.0
+    torch.testing.assert_close(system.leverages, each, rtol=1e-6, atol=1e-9)
+    assert float(system.leverages.min()) >= 0.0
+    assert float(system.leverages.max()) <= 1.0
     of_weights = P - (diagonal * system.variance).sum(1)
-    torch.testing.assert_close(system.determined.sum(1), of_weights, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(system.leverages.sum(1), of_weights, rtol=1e-6, atol=1e-6)
 
 
 def test_rows_are_taken_where_they_are_the_smaller_space():

@@ -10,14 +10,14 @@ from scipy import stats
 
 from skbayes_sym.laplace.evidence_problem import GaussianEvidence
 from skbayes_sym.laplace.initialization import (
-    SEPARATED,
-    alternating,
-    cross_validated,
-    folds,
+    SEPARATED_MISFIT,
+    alternating_mask,
+    assign_folds,
+    cross_validate,
     is_better,
+    misfit_per_row,
     search_classification,
     search_regression,
-    unexplained,
     unexplained_variance_fraction,
 )
 from skbayes_sym.laplace.mode_finding import EvidenceSearch, draw_initial_weights
@@ -53,9 +53,9 @@ def starts(problem, n):
     return LayerScales().bind(problem.network.layout).sample(n, generator=generator)
 
 
-def evidence(problem, theta, doubted):
-    doubted = torch.full((len(theta),), doubted)
-    return HOW.search(problem, theta, doubted).modes.log_evidence
+def evidence(problem, theta, high_noise):
+    high_noise = torch.full((len(theta),), high_noise)
+    return HOW.search(problem, theta, high_noise).modes.log_evidence
 
 
 @pytest.mark.long
@@ -77,7 +77,7 @@ def test_where_both_beginnings_lead_alike_nothing_is_sought_anew():
     problem.data.y[:] = problem.data.x[:, :1] + 0.1 * noise  # a line: one mode
     theta = starts(problem, 8)
     search = search_regression(HOW, problem, lambda n: theta[:n], 4)
-    once = HOW.search(problem, theta[:4], alternating(4, theta))
+    once = HOW.search(problem, theta[:4], alternating_mask(4, theta))
     torch.testing.assert_close(search.modes.theta, once.modes.theta)
 
 
@@ -131,13 +131,13 @@ def find_classification_modes(problem, n):
 class Searches:
     """`EvidenceSearch`, with a note of what was asked; ended by the n-th search."""
 
-    def __init__(self, ended_by=None):
-        self.asked, self.ended_by = [], ended_by
+    def __init__(self, n_searches=None):
+        self.asked, self.n_searches = [], n_searches
 
-    def __call__(self, problem, start, doubted):
-        self.asked.append((problem.prior.names, doubted))
-        search = LABELS.search(problem, start.unsqueeze(0), torch.tensor([doubted]))
-        return search.ended_by("callback") if len(self.asked) == self.ended_by else search
+    def __call__(self, problem, start, high_noise):
+        self.asked.append((problem.prior.names, high_noise))
+        search = LABELS.search(problem, start.unsqueeze(0), torch.tensor([high_noise]))
+        return search.with_stop_reason("callback") if len(self.asked) == self.n_searches else search
 
 
 @pytest.mark.long
@@ -146,8 +146,8 @@ def test_each_mode_is_the_better_of_its_two_ways(problem):
     same, search = search_classification(Searches(), problem, two)
     assert same is problem
     ways = torch.stack([
-        LABELS.search(problem, two, torch.tensor([doubted] * 2)).modes.log_evidence
-        for doubted in (False, True)
+        LABELS.search(problem, two, torch.tensor([high_noise] * 2)).modes.log_evidence
+        for high_noise in (False, True)
     ])  # fmt: skip
     torch.testing.assert_close(search.modes.log_evidence, ways.max(0).values)
     assert float((ways[0] - ways[1]).abs().max()) > 1.0
@@ -175,31 +175,33 @@ def test_separated_classes_are_searched_once():
     taken, search = search_classification(
         searches, problem, find_classification_modes(problem, 3), flat
     )
-    assert unexplained(problem, search) < SEPARATED
+    assert misfit_per_row(problem, search) < SEPARATED_MISFIT
     assert taken is problem
-    assert [doubted for _, doubted in searches.asked] == [False] * 3
+    assert [high_noise for _, high_noise in searches.asked] == [False] * 3
 
 
 def test_noise_is_not_looked_for_when_told(problem):
     searches = Searches()
-    search_classification(searches, problem, find_classification_modes(problem, 2), tries=False)
-    assert [doubted for _, doubted in searches.asked] == [False] * 2
+    search_classification(
+        searches, problem, find_classification_modes(problem, 2), allow_label_noise=False
+    )
+    assert [high_noise for _, high_noise in searches.asked] == [False] * 2
 
 
 @pytest.mark.long
 @pytest.mark.kept("5", "1")
-@pytest.mark.parametrize("ended_by", range(1, 6))
-def test_an_end_ends_all(problem, ended_by):
+@pytest.mark.parametrize("n_searches", range(1, 6))
+def test_an_end_ends_all(problem, n_searches):
     """Two ways of the first start, two of the other prior, two of the second start."""
-    searches = Searches(ended_by)
+    searches = Searches(n_searches)
     flat = LayerScales(8.0, 4.0).bind(problem.network.layout)
     search = search_classification(searches, problem, find_classification_modes(problem, 3), flat)[
         1
     ]
-    assert len(searches.asked) == ended_by
+    assert len(searches.asked) == n_searches
     assert search.stopped[-1] == "callback"
     assert "callback" not in search.stopped[:-1]
-    assert len(search.modes.theta) == (1 if ended_by < 5 else 2)
+    assert len(search.modes.theta) == (1 if n_searches < 5 else 2)
 
 
 def data_of(n=23):
@@ -210,28 +212,28 @@ def data_of(n=23):
 
 
 def test_folds_are_parts_of_nearly_equal_size_drawn_at_random():
-    fold = folds(23, 5, generator=torch.Generator().manual_seed(0))
+    fold = assign_folds(23, 5, generator=torch.Generator().manual_seed(0))
     assert sorted(fold.bincount().tolist()) == [4, 4, 5, 5, 5]
     assert not torch.equal(fold, fold.sort().values)
-    again = folds(23, 5, generator=torch.Generator().manual_seed(0))
+    again = assign_folds(23, 5, generator=torch.Generator().manual_seed(0))
     assert torch.equal(fold, again)
 
 
 def test_rows_held_out_are_predicted_by_modes_of_the_others():
     data, network = data_of(), MLP(2, (4,), 2, TANH)
     problem = GaussianEvidence(network, data, LayerScales().bind(network.layout))
-    fold = folds(23, 3, generator=torch.Generator().manual_seed(1))
+    fold = assign_folds(23, 3, generator=torch.Generator().manual_seed(1))
     start = network.init(6, generator=torch.Generator().manual_seed(2))
     how = EvidenceSearch(15, tol=None)
-    _, found = cross_validated(how, problem, start, fold)
+    _, found = cross_validate(how, problem, start, fold)
     # Where a fit begins depends on the spread of all targets: the same for one that sees some.
     for k in range(3):
         own = fold == k
         weight = torch.where(own, 0.0, data.weight)
         alone = GaussianEvidence(network, data._replace(weight=weight), problem.prior)
         two = start[2 * k : 2 * k + 2]
-        modes = how.search(alone, two, alternating(2, two)).modes
-        networks = LinearisedModes(network, modes.theta, modes.factor, modes.shares)
+        modes = how.search(alone, two, alternating_mask(2, two)).modes
+        networks = LinearisedModes(network, modes.theta, modes.factor, modes.weights)
         mean, covariance = networks.outputs(data.x[own])
         quick = networks.outputs(data.x[own], ModesPredictor(networks, Gaussian()).packed)
         torch.testing.assert_close(quick, (mean, covariance))
@@ -250,26 +252,24 @@ def test_a_search_goes_on_from_modes_that_leave_out_a_fold():
     network = MLP(2, (8,), 1, TANH)
     problem = GaussianEvidence(network, data, LayerScales().bind(network.layout))
     start = draw_initial_weights(network, 10, generator=torch.Generator().manual_seed(0))
-    fold = folds(120, 5, generator=torch.Generator().manual_seed(1))
-    begun = cross_validated(EvidenceSearch(40, 1e-3), problem, start, fold)[0].modes
+    fold = assign_folds(120, 5, generator=torch.Generator().manual_seed(1))
+    begun = cross_validate(EvidenceSearch(40, 1e-3), problem, start, fold)[0].modes
     cold = EvidenceSearch(10, None).search(problem, start).modes
-    warm = EvidenceSearch(30, None).resumed(problem, begun).modes  # twenty count as made
+    warm = EvidenceSearch(30, None).resume(problem, begun).modes  # twenty count as made
     assert warm.n_iter.tolist() == 10 * [10]
     assert warm.log_evidence.median() > cold.log_evidence.median() + 30.0
     whole = EvidenceSearch(60, None).search(problem, start).modes
     assert warm.log_evidence.median() > whole.log_evidence.median() - 10.0
-    still = EvidenceSearch(1, None).resumed(problem, begun).modes
+    still = EvidenceSearch(1, None).resume(problem, begun).modes
     torch.testing.assert_close(still.noise_precision, begun.noise_precision, rtol=0.3, atol=0.0)
 
 
 def test_a_stopped_validation_says_nothing():
     data, network = data_of(), MLP(2, (3,), 2, TANH)
     problem = GaussianEvidence(network, data, LayerScales().bind(network.layout))
-    fold = folds(23, 2, generator=torch.Generator().manual_seed(1))
+    fold = assign_folds(23, 2, generator=torch.Generator().manual_seed(1))
     start = network.init(4, generator=torch.Generator().manual_seed(2))
-    search, rows = cross_validated(
-        EvidenceSearch(), problem, start, fold, lambda step, _: step == 3
-    )
+    search, rows = cross_validate(EvidenceSearch(), problem, start, fold, lambda step, _: step == 3)
     assert rows is None
     assert search.modes.n_iter.tolist() == [3] * 4
 

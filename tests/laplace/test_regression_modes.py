@@ -17,16 +17,16 @@ from skbayes_sym.laplace import mode_finding as modes_module
 from skbayes_sym.laplace.evidence_problem import (
     CategoricalEvidence,
     GaussianEvidence,
-    SearchHyper,
+    Hyperparameters,
 )
 from skbayes_sym.laplace.gauss_newton import INITIAL_DAMPING
 from skbayes_sym.laplace.mode_finding import (
     EvidenceSearch,
-    distinct,
+    concatenate_searches,
     draw_initial_weights,
-    first_alike,
-    joined,
-    mapped,
+    find_copies,
+    map_tensors,
+    merge_copies,
 )
 from skbayes_sym.laplace.posterior import LinearisedModes
 from skbayes_sym.models import MLP, TANH
@@ -102,7 +102,7 @@ def test_damping_begins_anew_where_doubt_ends(monkeypatch):
     monkeypatch.setattr(modes_module, "step", spy)
     problem = class_problem(class_data(), (4,))
     EvidenceSearch(12, tol=None).search(problem, starts(problem, 1), torch.tensor([True]))
-    first = problem.schedule.hyper_start
+    first = problem.schedule.first_hyper_step
     assert dampings[0] == dampings[first] == INITIAL_DAMPING
     assert dampings[first - 1] < INITIAL_DAMPING
 
@@ -111,18 +111,18 @@ def test_many_weights_update_scales_in_one_step_of_three(monkeypatch):
     problem = class_problem(class_data(n=10), (4,))
     search = EvidenceSearch(12, tol=None)
     assert len(search.search(problem, starts(problem, 1)).curves[0]) == 4
-    few = replace(problem.schedule, many_params=20)
+    few = replace(problem.schedule, large_n_params=20)
     monkeypatch.setattr(type(problem), "schedule", few)
     assert len(search.search(problem, starts(problem, 1)).curves[0]) == 2
 
 
 def test_restarts_of_labels_in_one_batch_are_those_one_after_the_other():
     problem, start = class_problem(class_data(), (3,)), starts(class_problem(class_data(), (3,)))
-    doubted = torch.tensor([False, True])
-    together = EvidenceSearch(25).search(problem, start, doubted)
-    apart = joined([
+    high_noise = torch.tensor([False, True])
+    together = EvidenceSearch(25).search(problem, start, high_noise)
+    apart = concatenate_searches([
         EvidenceSearch(25).search(problem, *one)
-        for one in zip(start.split(1), doubted.split(1), strict=True)
+        for one in zip(start.split(1), high_noise.split(1), strict=True)
     ])  # fmt: skip
     for one, other in zip(apart.modes, together.modes, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)
@@ -133,9 +133,9 @@ def test_restarts_of_labels_in_one_batch_are_those_one_after_the_other():
 def test_searches_that_are_joined_stopped_for_the_gravest_reason():
     problem = class_problem(class_data(n=10))
     search = EvidenceSearch(2).search(problem, starts(problem, 1))
-    both = joined([search.ended_by("tol"), search])
+    both = concatenate_searches([search.with_stop_reason("tol"), search])
     assert (both.stopped, both.stop_reason) == (["tol", "max_iter"], "max_iter")
-    assert both.of(torch.tensor([0])).stop_reason == "tol"
+    assert both.select(torch.tensor([0])).stop_reason == "tol"
 
 
 def test_starting_points_give_logits_of_order_one():
@@ -170,10 +170,10 @@ def test_copies_are_alike_and_nothing_else_is(kind):
     noise = torch.ones(8, 1 if kind is GaussianEvidence else 0, dtype=torch.float64)
     log_precision[6, 0] += 1.0
     noise[7:], log_precision[7:] = 2.0, log_precision[7:] + (kind is CategoricalEvidence)
-    hyper = SearchHyper(log_precision, noise)
-    assert first_alike(problem, theta, hyper) == [0, 1, 2, 0, 1, 2, 6, 7]
+    hyper = Hyperparameters(log_precision, noise)
+    assert find_copies(problem, theta, hyper) == [0, 1, 2, 0, 1, 2, 6, 7]
     shares = torch.ones(8, 40, dtype=torch.float64)  # of the rows that each learns from
-    assert first_alike(replace(problem, share=shares), theta, hyper) == list(range(8))
+    assert find_copies(replace(problem, weight_factor=shares), theta, hyper) == list(range(8))
 
 
 def test_a_restart_that_joins_another_ends_with_its_mode():
@@ -185,7 +185,7 @@ def test_a_restart_that_joins_another_ends_with_its_mode():
     both = torch.cat([start, copy])
     search = EvidenceSearch(60, tol=1e-12).search(problem, both)
     assert torch.equal(search.modes.theta[1], search.modes.theta[0])
-    assert distinct(problem, search).modes.n_restarts.tolist() == [2]
+    assert merge_copies(problem, search).modes.n_restarts.tolist() == [2]
     never = EvidenceSearch(40, tol=None).search(problem, both)
     assert never.modes.n_iter.tolist() == [40, 40]
 
@@ -197,7 +197,7 @@ def test_two_units_have_one_mode_which_predicts_what_its_copies_did(monkeypatch)
     model = LaplaceRegressor((2,), random_state=0).fit(X, y)
     assert model.n_modes_ == len(model.posterior_.loc) == 1
     assert model.multiplicity_modes_.tolist() == [10]
-    monkeypatch.setattr(mode_search, "first_alike", lambda _, theta, hyper: [*range(len(theta))])
+    monkeypatch.setattr(mode_search, "find_copies", lambda _, theta, hyper: [*range(len(theta))])
     all_ten = LaplaceRegressor((2,), random_state=0).fit(X, y)
     assert all_ten.n_modes_ == 10
     grid = np.linspace(-3.0, 3.0, 20)[:, None]
@@ -226,12 +226,12 @@ def test_of_copies_the_one_of_the_highest_score_stays():
     start = mode_search.draw_initial_weights(NETWORK, 1, generator=generator)
     search = EvidenceSearch(60).search(problem, start)
     lower = search._replace(
-        modes=mapped(lambda t: t, search.modes)._replace(
+        modes=map_tensors(lambda t: t, search.modes)._replace(
             log_evidence=search.modes.log_evidence - 1.0, theta=search.modes.theta + 1e-6
         )
     )
     for order in ([search, lower], [lower, search]):
-        kept = distinct(problem, mode_search.joined(order)).modes
+        kept = merge_copies(problem, mode_search.concatenate_searches(order)).modes
         assert kept.n_restarts.tolist() == [2]
         assert torch.equal(kept.theta, search.modes.theta)
 
@@ -255,7 +255,7 @@ def problem_of(data, widths=(), prior=None):
 def updated(problem, theta, hyper):
     """Log evidences, and the hyperparameters that they lead to."""
     rows = problem.expansion(theta)
-    value, system = problem.evaluated(theta, rows, hyper)
+    value, system = problem.evaluate(theta, rows, hyper)
     return value, problem.update(theta, rows, hyper, system)
 
 
@@ -276,7 +276,7 @@ def test_of_a_linear_model_the_evidence_is_exact_and_at_its_maximum_in_the_scale
     problem = problem_of(linear_data(), prior=prior)
     start = problem.network.init(2, generator=torch.Generator().manual_seed(0))
     modes = EvidenceSearch(200, tol=None).search(problem, start).modes
-    hyper = SearchHyper(modes.hyper[:1], modes.noise_precision[:1])
+    hyper = Hyperparameters(modes.hyper[:1], modes.noise_precision[:1])
     exact = exact_log_evidence(problem, hyper)
     np.testing.assert_allclose(modes.log_evidence[0].item(), exact, rtol=1e-10)
     for group in range(problem.prior.n_groups):
@@ -313,7 +313,7 @@ def test_weights_are_repetitions():
         start = problem.network.init(2, generator=torch.Generator().manual_seed(1))
         noise = torch.full((2, 1), 4.0, dtype=torch.float64)
         value, hyper = updated(
-            problem, start, SearchHyper(problem.prior.hyper.expand(2, -1), noise)
+            problem, start, Hyperparameters(problem.prior.hyper.expand(2, -1), noise)
         )
         found.append((value, *hyper))
     for one, other in zip(*found, strict=True):
@@ -360,23 +360,23 @@ def test_restarts_that_see_different_rows_are_those_of_tables_of_these_rows(n):
     whole = problem_of(data, widths=(3,))
     share = torch.stack([torch.arange(n) % 3 != k for k in range(2)]).double()
     start = whole.network.init(2, generator=torch.Generator().manual_seed(2))
-    problem = replace(whole, share=share)
+    problem = replace(whole, weight_factor=share)
     noise = torch.tensor([[4.0], [2.0]], dtype=torch.float64)
-    hyper = SearchHyper(problem.prior.hyper.expand(2, -1), noise)
+    hyper = Hyperparameters(problem.prior.hyper.expand(2, -1), noise)
     value, after = updated(problem, start, hyper)
     found = EvidenceSearch(12).search(problem, start).modes
     for k in range(2):
         one = torch.tensor([k])
         # Where a fit begins depends on the spread of all targets.
         alone = replace(whole, data=data._replace(weight=data.weight * share[k]))
-        expected, moved = updated(alone, start[one], hyper.of(one))
+        expected, moved = updated(alone, start[one], hyper.select(one))
         torch.testing.assert_close(value[one], expected)
         torch.testing.assert_close(after.noise_precision[one], moved.noise_precision)
         modes = EvidenceSearch(12).search(alone, start[one]).modes
         torch.testing.assert_close(found.theta[one], modes.theta, rtol=1e-6, atol=1e-8)
         torch.testing.assert_close(found.log_evidence[one], modes.log_evidence)
         fewer = replace(whole, data=Data(*(t[share[k] > 0.0] for t in data)))
-        torch.testing.assert_close(updated(fewer, start[one], hyper.of(one))[0], expected)
+        torch.testing.assert_close(updated(fewer, start[one], hyper.select(one))[0], expected)
 
 
 def test_given_noise_stays():
@@ -397,7 +397,7 @@ def test_given_scales_stay_and_have_no_hyperprior():
     start = network.init(2, generator=torch.Generator().manual_seed(0))
     modes = EvidenceSearch(150, tol=None).search(problem, start).modes
     torch.testing.assert_close((-0.5 * modes.hyper[0]).exp(), scale)
-    exact = exact_log_evidence(problem, SearchHyper(modes.hyper[:1], modes.noise_precision[:1]))
+    exact = exact_log_evidence(problem, Hyperparameters(modes.hyper[:1], modes.noise_precision[:1]))
     np.testing.assert_allclose(modes.log_evidence[0].item(), exact, rtol=1e-10)
 
 
@@ -427,10 +427,10 @@ def test_of_more_weights_than_rows_the_best_is_kept():
     assert not problem_of(linear_data()).keeps_best
     start = problem.network.init(2, generator=torch.Generator().manual_seed(0))
     search = EvidenceSearch(100, tol=1e-9).search(problem, start)
-    first = problem.schedule.best_start - 8  # updates before
+    first = problem.schedule.first_best_step - 8  # updates before
     for mode, value in enumerate(search.modes.log_evidence):
         counted = search.curves[mode][first:]
-        best = len(counted) - 1 - problem.schedule.most_without
+        best = len(counted) - 1 - problem.schedule.patience
         torch.testing.assert_close(value, counted[best])
         assert best >= 0
     assert any(value > curve[-1] + 1.0 for value, curve in zip(
