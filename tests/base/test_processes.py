@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import BayesianMLPClassifier, LaplaceClassifier, LaplaceRegressor
 from skbayes_sym.base.optimizers import GaussNewton
-from skbayes_sym.base.progress import Run
+from skbayes_sym.base.progress import FitProgress
 from skbayes_sym.laplace.evidence_problem import GaussianEvidence
 from skbayes_sym.laplace.mode_finding import EvidenceSearch, draw_initial_weights
 from skbayes_sym.models import MLP, TANH, LayerScales
@@ -84,7 +84,7 @@ def test_modes_of_labels_from_other_processes_are_heard_and_kept(monkeypatch):
     ended.set_callbacks(watch).fit(*rows)
     assert watch.begun == watch.ended == 2  # a block, and the fit
     assert (ended.stop_reason_, ended.n_modes_) == ("callback", 1)
-    monkeypatch.setattr(Run, "end_block", interrupted)
+    monkeypatch.setattr(FitProgress, "end_block", interrupted)
     kept = clone(model).set_params(n_jobs=2)
     with pytest.raises(KeyboardInterrupt), pytest.warns(ConvergenceWarning, match="interrupted"):
         kept.fit(*rows)

@@ -90,7 +90,7 @@ def test_blocks_of_rows_add_up(monkeypatch, few):
     problem = replace(problem, root=symmetric_root(logits.covariance))
     whole = (*numbers(problem.expansion(theta)), problem.misfit(theta), *logits)
     monkeypatch.setattr(mlp_passes, "_NUMBERS", 768)
-    assert 1 < problem_module.rows_per_block(problem.network) < 7
+    assert 1 < problem_module.jacobian_block_size(problem.network) < 7
     logits = problem.logits(theta[0], covariance)
     blocks = (*numbers(problem.expansion(theta)), problem.misfit(theta), *logits)
     for a, b in zip(whole, blocks, strict=True):

@@ -44,7 +44,7 @@ def test_what_many_rows_are_given(n_inputs, n_rows, units):
     found = EFFORT.wider_network(n_rows, MLP(n_inputs, (20,), 1, TANH))
     assert (found and found.hidden_layer_sizes) == (units and (units,))
     plenty = n_rows > 10_000 and n_inputs < 16  # whatever the noise, twenty rows a weight
-    assert EFFORT.has_many_rows(n_rows, MLP(n_inputs, (40,), 1, TANH)) == plenty
+    assert EFFORT.has_ample_rows(n_rows, MLP(n_inputs, (40,), 1, TANH)) == plenty
 
 
 @pytest.mark.parametrize(

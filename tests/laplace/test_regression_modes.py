@@ -328,7 +328,7 @@ def test_a_planted_function_its_noise_and_its_column_are_found():
     start = problem.prior.sample(4, generator=torch.Generator().manual_seed(0))
     modes = EvidenceSearch(60).search(problem, start).modes
     outputs, variance = LinearisedModes(
-        problem.network, modes.theta, modes.factor, modes.shares
+        problem.network, modes.theta, modes.factor, modes.weights
     ).outputs(problem.data.x)
     error = (outputs.mean(0)[:, 0] - torch.sin(2 * problem.data.x[:, 0])).square().mean().sqrt()
     assert error < 0.05
