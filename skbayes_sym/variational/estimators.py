@@ -229,8 +229,8 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         flat order is layer by layer, W (out x in, row-major), then b. The symmetrised posterior
         predicts the same.
     symmetry_ : SymmetryGroup
-        Subgroup of the network's symmetry group over which the posterior is averaged. With
-        ``symmetry=None`` it is the largest subgroup that leaves the prior invariant.
+        Subgroup of the network's symmetry group that leaves the prior invariant. The posterior is
+        averaged over it, or over the part selected by ``symmetry``.
     noise_std_ : float or ndarray of shape (n_targets,)
         Standard deviation of the noise in the units of ``y``, or the scale parameter of another
         likelihood, if it has one.
@@ -394,8 +394,8 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
         flat order is layer by layer, W (out x in, row-major), then b. The symmetrised posterior
         predicts the same.
     symmetry_ : SymmetryGroup
-        Subgroup of the network's symmetry group over which the posterior is averaged. With
-        ``symmetry=None`` it is the largest subgroup that leaves the prior invariant.
+        Subgroup of the network's symmetry group that leaves the prior invariant. The posterior is
+        averaged over it, or over the part selected by ``symmetry``.
     feature_importances_ : ndarray of shape (n_features,)
         Mean of `relevance_` over modes, scaled to a sum of 1.
     prior_scale_ : ndarray of shape (n_groups,)
