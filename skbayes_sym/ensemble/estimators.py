@@ -415,7 +415,7 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         ``.theta`` and mean ``.loc``, (n_members, P), and covariance ``diag(scale)^2 - root root'``.
         None if the members are as trained.
     variance_scale_ : float
-        Factor by which predictions multiply the variance of the logits.
+        Factor on the variance of the logits in predictions.
     samples_ : ndarray of shape (n_members, P)
         Weights of the members, acting on standardised data. The flat order is layer by layer, W
         (out x in, row-major), then b.

@@ -491,7 +491,7 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
         How probabilities are averaged over the linearised posterior: by draws of the logits (200 of
         Adam's network; an int is another number), or not at all.
     variance_scale : "loo" or float, default="loo"
-        Factor by which predictions multiply the variance of the logits; "loo" takes that of 0.1,
+        Factor on the variance of the logits in predictions; "loo" takes that of 0.1,
         0.3, 1 and 3 whose predictions of left-out rows are best, approximately. Adam's fits take a
         number as it is, and 1 with "loo". Draws of functions have the same variance.
 

@@ -286,7 +286,7 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
     verbose : int, default=0
         0 logs nothing above level DEBUG, 1 logs a summary to stderr, 2 also logs progress.
     variance_scale : "loo" or float, default="loo"
-        Factor by which predictions multiply the variance of the logits; "loo" takes that of 0.1,
+        Factor on the variance of the logits in predictions; "loo" takes that of 0.1,
         0.3, 1 and 3 whose predictions of left-out rows are best, approximately; 1 is the
         posterior's own, and what "loo" is where ``likelihood`` is an object of one output.
 
@@ -308,7 +308,7 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
     prior_scale_ : float or ndarray
         Learned or given prior standard deviation.
     variance_scale_ : float
-        Factor by which predictions multiply the variance of the logits.
+        Factor on the variance of the logits in predictions.
     coef_std_ : ndarray of the shape of ``coef_``
         Posterior standard deviation of the coefficients.
     coef_cov_ : ndarray of shape (n_coefficients, n_coefficients)
