@@ -53,7 +53,7 @@ MUTANTS = [
         "stacking/test_members.py",
     ),
     Mutant(
-        "base/stacking_weights.py",
+        "base/calibration.py",
         "bincount(y, weight, minlength=n_classes).to(scores)",
         "bincount(y, minlength=n_classes).to(scores)",
         "stacking/test_members.py",
@@ -785,15 +785,26 @@ MUTANTS = [
     *planted(
         "base/stacking_weights.py",
         "base/test_stacking_weights.py",
-        ("p[first], p[second] = share, both - share", "p[first], p[second] = both - share, share"),
-        ("down / max(both - share, 1e-300)", "down / (both - share)"),
+        ("            low = middle\n        else:\n", "            high = middle\n        else:\n"),
+        (
+            "second_concentration / max(total - p, 1e-300)",
+            "second_concentration / (total - p)",
+        ),
+        ("1.0 - weight.unsqueeze(1) * leverage", "1.0 - leverage"),
+    ),
+    *planted(
+        "base/noise_shape.py",
+        "base/test_stacking_weights.py",
         (
             "(distribution.noise_variance * factor.square())",
             "(distribution.noise_variance / factor.square())",
         ),
-        ("kept + softmax, mixed +", "mixed + softmax, kept +"),
-        ("1.0 - weight.unsqueeze(1) * leverage", "1.0 - leverage"),
-        ("self.weight * along.square().sum(1), of_offset", "0.0 * self.weight, of_offset"),
+        ("self.weight * scaled.square().sum(1), by_offset", "0.0 * self.weight, by_offset"),
+    ),
+    *planted(
+        "base/calibration.py",
+        "base/test_stacking_weights.py",
+        ("log_softmax_weight + softmax, log_f", "log_frequency_weight + softmax, log_f"),
     ),
     *planted(
         "stacking/members/gaussian_process.py",

@@ -18,15 +18,14 @@ from torch import Tensor
 from skbayes_sym.base import requirements as asks
 from skbayes_sym.base.log import log_info
 from skbayes_sym.base.model_factory import require_mlp
+from skbayes_sym.base.noise_shape import NoiseShape, fit_noise_shape
 from skbayes_sym.base.progress import FitProgress, StageProgress
 from skbayes_sym.base.requirements import Method
 from skbayes_sym.base.stacking_weights import (
-    NoiseShape,
     fit_baseline_weight,
-    gaining,
-    judge_noise_shape,
     leave_one_out,
     mixture,
+    select_components,
     stacking_weights,
 )
 from skbayes_sym.base.training import Training
@@ -375,7 +374,7 @@ class RegressionPool(Pool):
         _, density, rows = _left_out(parts, model, data)
         baseline = density.pop("linear")
         least = self.effort.judges_gain
-        return "members" in gaining(baseline, density, rows.weight, least)
+        return "members" in select_components(baseline, density, rows.weight, least)
 
     def linear(
         self, data: Training, model: Model, parts: Parts
@@ -396,7 +395,7 @@ class RegressionPool(Pool):
             return pooled
         distributions, density, rows = _left_out(parts, pooled.members_model, data)
         baseline = density.pop("linear")
-        kept = gaining(baseline, density, rows.weight, self.effort.least_gain)
+        kept = select_components(baseline, density, rows.weight, self.effort.least_gain)
         inner = {kind: equal[kind] / sum(equal[k] for k in kept) for kind in kept}
         share = fit_baseline_weight(baseline, density, inner, rows.weight)
         copies = 0.0 if parts.modes is None else parts.modes.network.symmetry().log_order
@@ -411,7 +410,7 @@ class RegressionPool(Pool):
                 # them.
                 counting.pop("members", None)
             judged = mixture([distributions[kind] for kind in counting], list(counting.values()))
-            noise, judged_density = judge_noise_shape(judged, rows.y, rows.weight)
+            noise, judged_density = fit_noise_shape(judged, rows.y, rows.weight)
             if noise is not None:
                 # What the rows lose where the shape is fitted without them.
                 lost = noise.shaped(judged).log_prob(rows.y) - judged_density

@@ -119,8 +119,9 @@ POSITIVE = {
 # Fields that must not be below zero.
 NOT_NEGATIVE = {
     ("TreesPredictor", "variance"), ("TreesPredictor", "smoothing"), ("ShapedPredictor", "floor"),
-    ("NoiseShape", "wide_weight"), ("NoiseShape", "mean_square"), ("Calibration", "share"),
-    ("Calibration", "frequency"), ("KroneckerPrecision", "total_weight"),
+    ("NoiseShape", "wide_weight"), ("NoiseShape", "mean_square"),
+    ("Calibration", "frequency_weight"), ("Calibration", "frequency"),
+    ("KroneckerPrecision", "total_weight"),
     ("Heteroscedastic", "least"), ("ModeMixture", "weight"), ("Augerino", "reward"),
 }  # fmt: skip
 

@@ -10,6 +10,8 @@ import torch
 from sklearn.base import is_classifier
 from torch import Tensor
 
+from skbayes_sym.base.calibration import Calibration
+from skbayes_sym.base.noise_shape import ShapedPredictor
 from skbayes_sym.base.predictive import (
     ForeignTargets,
     as_targets,
@@ -19,7 +21,6 @@ from skbayes_sym.base.predictive import (
 from skbayes_sym.base.predictor import BasePredictor, NetworkComponents, Predictor
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import num_samples
-from skbayes_sym.base.stacking_weights import Calibration, ShapedPredictor
 from skbayes_sym.models.predictive_mixtures import (
     CategoricalMixture,
     LinearPool,

@@ -9,13 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skbayes_sym.base.calibration import fit_calibration
 from skbayes_sym.base.device import one_thread
+from skbayes_sym.base.noise_shape import ShapedPredictor, fit_noise_shape
 from skbayes_sym.base.rows import Array
-from skbayes_sym.base.stacking_weights import (
-    ShapedPredictor,
-    fit_calibration,
-    judge_noise_shape,
-)
 from skbayes_sym.base.warnings import collect_warnings
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.stacking.members import Member, UserEstimator
@@ -160,7 +157,7 @@ def _fit_noise(
 
     floor = rounding_std(task)
     n_fitted = fit.optimism * len(task)
-    shape, log_density = judge_noise_shape(
+    shape, log_density = fit_noise_shape(
         base, task.y, task.weight, is_free=True, floor=floor, n_fitted=n_fitted
     )
     assert shape is not None

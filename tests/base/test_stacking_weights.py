@@ -7,19 +7,15 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from skbayes_sym.base.calibration import Calibration, fit_calibration
+from skbayes_sym.base.noise_shape import NoiseShape, ShapedPredictor, fit_noise_shape
 from skbayes_sym.base.predictor import BasePredictor
 from skbayes_sym.base.stacking_weights import (
-    Calibration,
-    NoiseShape,
     PooledPredictor,
-    ShapedPredictor,
     fit_baseline_weight,
-    fit_calibration,
-    fit_noise_shape,
-    gaining,
-    judge_noise_shape,
     leave_one_out,
     mixture,
+    select_components,
     stacking_weights,
 )
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture
@@ -75,7 +71,7 @@ def test_parts_far_behind_share_next_to_nothing():
 def test_a_kind_that_gains_clearly_less_is_not_kept():
     def kept(modes, members):
         kinds = {"modes": modes * ROWS, "members": members * ROWS}
-        return gaining(-3.0 * ROWS, kinds, ROWS, 0.85)
+        return select_components(-3.0 * ROWS, kinds, ROWS, 0.85)
 
     assert kept(-1.0, -1.2) == ["modes", "members"]
     assert kept(-1.0, -1.5) == ["modes"]
@@ -228,14 +224,14 @@ def heavy(f, rng):
 
 
 def test_growing_noise_is_found():
-    found = fit_noise_shape(*drawn(growing, n=3000))
+    found = fit_noise_shape(*drawn(growing, n=3000)).shape
     assert float(found.slope[0]) == pytest.approx(0.4, abs=0.05)
     mean = torch.tensor([[-1.0], [1.0]]).double()
     assert_close(found.factor(mean).log(), 0.4 * mean, rtol=0.0, atol=0.06)
 
 
 def test_tails_are_found():
-    found = fit_noise_shape(*drawn(heavy, n=3000))
+    found = fit_noise_shape(*drawn(heavy, n=3000)).shape
     variance, share = found.states
     assert found.wide_weight == pytest.approx(0.1, abs=0.03)
     assert found.wide_ratio == pytest.approx(24.1, rel=0.3)
@@ -248,7 +244,7 @@ def test_tails_are_found():
 def test_one_noise_stays_one(seed):
     """Of 0.7, not of the 1 that the models took: a level alone is no shape."""
     rows = drawn(lambda f, rng: 0.7 * rng.standard_normal(f.shape), n=200, seed=seed)
-    assert fit_noise_shape(*rows) is None
+    assert fit_noise_shape(*rows).shape is None
 
 
 def test_each_target_has_its_own_slope():
@@ -262,8 +258,8 @@ def test_weights_of_shapes_are_repetitions():
     distribution, y, weight = drawn(growing, n=100)
     loc, variance = (t.repeat(1, 2, 1) for t in (distribution.loc, distribution.variance))
     twice = replace(distribution, loc=loc, variance=variance)
-    one = fit_noise_shape(twice, y.repeat(2, 1), weight.repeat(2))
-    other = fit_noise_shape(distribution, y, 2.0 * weight)
+    one = fit_noise_shape(twice, y.repeat(2, 1), weight.repeat(2)).shape
+    other = fit_noise_shape(distribution, y, 2.0 * weight).shape
     np.testing.assert_allclose(one.slope, other.slope)
     assert one.wide_ratio == pytest.approx(other.wide_ratio)
 
@@ -287,7 +283,8 @@ def test_one_model_without_doubt_becomes_two_normals():
 
 def test_means_that_are_all_the_same_have_no_level():
     distribution = NormalMixture(*(torch.ones(1, 9, 1).double() for _ in range(3)))
-    assert fit_noise_shape(distribution, torch.zeros(9, 1).double(), torch.ones(9).double()) is None
+    fit = fit_noise_shape(distribution, torch.zeros(9, 1).double(), torch.ones(9).double())
+    assert fit.shape is None
 
 
 def test_a_temperature_is_found_and_undone(generator):
@@ -295,7 +292,7 @@ def test_a_temperature_is_found_and_undone(generator):
     y = torch.multinomial(scores.softmax(1), 1, generator=generator)[:, 0]
     calibration = fit_calibration(4.0 * scores, y, torch.ones(4000).double())
     assert np.exp(calibration.log_slope) == pytest.approx(0.25, rel=0.1)
-    assert calibration.share < 0.05
+    assert calibration.frequency_weight < 0.05
     probs = calibration.log_probs(4.0 * scores).exp()
     assert_close(probs.sum(1), torch.ones(4000).double())
 
@@ -332,14 +329,14 @@ def test_weights_of_calibrations_are_repetitions(generator):
     # Half a row of every class is added to the frequencies either way.
     one = fit_calibration(scores, y, 2.0 * torch.ones(50).double())
     assert one.log_slope == pytest.approx(two.log_slope, abs=1e-4)
-    assert one.share == pytest.approx(two.share, abs=1e-4)
+    assert one.frequency_weight == pytest.approx(two.frequency_weight, abs=1e-4)
 
 
 @pytest.mark.parametrize("n", [40, 300])
 def test_a_fitted_shape_promises_as_many_nats_less_as_it_has_parameters(n):
     """Four, as Akaike's criterion has it for rows of the model's own kind."""
     distribution, y, weight = drawn(growing, n=n)
-    shape, log_density = judge_noise_shape(distribution, y, weight, is_free=True)
+    shape, log_density = fit_noise_shape(distribution, y, weight, is_free=True)
     lost = float(weight @ (shape.shaped(distribution).log_prob(y) - log_density))
     assert 1.0 < lost < 8.0  # where little is known of the tails, less than four
 
@@ -349,14 +346,14 @@ def test_influence_is_that_of_refits():
     """Of each row in turn, where noise grows with the level and the level of the noise is free."""
     distribution, y, weight = drawn(growing, n=60)
     weight[::7] = 2.0
-    judged = judge_noise_shape(distribution, y, weight, is_free=True)
+    judged = fit_noise_shape(distribution, y, weight, is_free=True)
     expected = []
     for row in range(60):
         rest = torch.arange(60) != row
         some = replace(
             distribution, loc=distribution.loc[:, rest], variance=distribution.variance[:, rest]
         )
-        shape = judge_noise_shape(some, y[rest], weight[rest], is_free=True).shape
+        shape = fit_noise_shape(some, y[rest], weight[rest], is_free=True).shape
         alone = replace(
             distribution, loc=distribution.loc[:, [row]], variance=distribution.variance[:, [row]]
         )

@@ -15,7 +15,7 @@ from sklearn.model_selection import KFold
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 
 from skbayes_sym import PredictiveStackingClassifier, PredictiveStackingRegressor
-from skbayes_sym.base.stacking_weights import fit_calibration
+from skbayes_sym.base.calibration import fit_calibration
 from skbayes_sym.stacking.defaults import StackDefaults
 from skbayes_sym.stacking.fit import fit_weights
 from skbayes_sym.stacking.members import MEMBERS, Member
