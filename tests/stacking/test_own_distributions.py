@@ -69,7 +69,7 @@ class TestOwnDistributions:
         model.fit(self.rows[:30], self.rows[:30, 0] + 0.1 * self.rows[:30, 1])
         with pytest.raises(ValueError, match="needs a normal posterior of functions"):
             model.predict(self.rows[:3], return_cov=True)
-        with pytest.raises(ValueError, match="can't both be asked for"):
+        with pytest.raises(ValueError, match="can't both be set"):
             model.predict(self.rows[:3], return_std=True, return_cov=True)
 
 
