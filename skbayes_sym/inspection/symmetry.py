@@ -242,7 +242,7 @@ def _labels(model: Any, chains: Array, n_units: int, color_by: str) -> tuple[Arr
         )
     of_chain = np.zeros(len(model.samples_), dtype=int)
     for k, mode in enumerate(modes):
-        of_chain[mode.members] = k
+        of_chain[mode.chains] = k
     labels = np.repeat(of_chain[chains][:, None], n_units, axis=1)
     return labels, [f"mode {k}, mass {mode.weight:.2f}" for k, mode in enumerate(modes)]
 
