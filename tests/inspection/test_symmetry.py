@@ -312,8 +312,8 @@ def test_modes_are_coloured_by_chain(sampled):
     copy = equal_weights(sampled)
     halves = np.split(np.random.default_rng(0).permutation(16), 2)
     copy.modes_ = [
-        copy.modes_[0]._replace(weight=weight, members=members)
-        for weight, members in zip((0.7, 0.3), halves, strict=True)
+        copy.modes_[0]._replace(weight=weight, chains=chains)
+        for weight, chains in zip((0.7, 0.3), halves, strict=True)
     ]
     display = SymmetryDisplay.from_estimator(copy, n_draws=160, color_by="mode")
     chains = np.repeat(np.arange(16), 10)
