@@ -385,8 +385,8 @@ MUTANTS = [
     *planted(
         "symmetry/axis_units.py",
         "symmetry/test_groups.py",
-        ("(self._carried(k, x, g, batch) for", "(x for"),
-        ("part.inverse(self._carried(k, g[k], back, batch))", "part.inverse(g[k])"),
+        ("(self._conjugate(k, x, g, batch) for", "(x for"),
+        ("part.inverse(self._conjugate(k, g[k], inverse, batch))", "part.inverse(g[k])"),
         (
             "for axis in range(1 + e.is_pair):\n                if",
             "for axis in range(1):\n                if",

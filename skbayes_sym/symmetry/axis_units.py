@@ -1,11 +1,12 @@
-"""Units that lie along axes of a network's parameters, whatever its layers are, and inside units.
+"""Units that lie along axes of the parameters of any network, and units inside units.
 
-`Units` lists the positions of every unit's entries, and a unit has one sign. Here a unit is a place
-on an axis: strided views say where its entries are and cost no memory. It may have several signs,
-each of which negates some of its entries (the weights and the gain before a relu, not the bias); it
-may lie on two axes of one parameter (recurrent weights, a residual branch of one layer); and there
-may be one such set of units at every place of outer units (`Wreath`: heads that can be exchanged,
-and the dimensions inside each head).
+`Units` lists the positions of every unit's entries, and a unit has one sign. An `AxisUnits` is more
+general. A unit is a position on an axis, and strided views, which cost no memory, define its
+entries. It may have several signs, each of which negates some of its entries (such as the weights
+and the gain before a relu, but not the bias). It may lie on two axes of one parameter, as in
+recurrent weights or a residual branch of one layer. There may be separate units at every position
+of outer units. `Wreath` combines such levels, such as heads that can be exchanged, and the
+dimensions inside each head.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,18 +29,26 @@ from skbayes_sym.symmetry.group import (
     Trivial,
     format_lines,
 )
-from skbayes_sym.symmetry.units import SignedPermutation, SignedPermutations, Units, take
+from skbayes_sym.symmetry.units import SignedPermutation, SignedPermutations, Units, permute_axis
 
-Tables = dict[tuple[bool, ...], Tensor]  # scores by the set of signs that negate what is compared
+# Scores of units, by the set of signs that negate the compared entries.
+Tables = dict[tuple[bool, ...], Tensor]
 
 
 @dataclass(frozen=True)
 class UnitEntries:
     """Entries of one parameter as a strided view of the flat ``theta``.
 
-    ``sizes`` and ``strides`` have the places of outer units first, then the units, once or (a pair)
-    twice, then all other axes. ``flips[k]`` says for each axis of units whether sign ``k`` of a
-    unit negates its entries.
+    Parameters
+    ----------
+    offset : int
+        Position of the first entry.
+    sizes, strides : tuple of int
+        Of the axes: outer units first, then the units, once or (for a pair) twice, then all others.
+    flips : tuple of tuple of bool, default=()
+        For each sign of a unit, and each axis of units, whether the sign negates the entries.
+    is_pair : bool, default=False
+        Whether the units lie on two axes.
     """
 
     offset: int
@@ -49,7 +58,7 @@ class UnitEntries:
     is_pair: bool = False
 
     def view(self, theta: Tensor) -> Tensor:
-        """View of the entries, (*B, P) -> (*B, *sizes)."""
+        """Return a view of the entries, (*B, P) -> (*B, *sizes)."""
         step = theta.stride(-1)
         strides = (*theta.stride()[:-1], *(step * stride for stride in self.strides))
         offset = theta.storage_offset() + step * self.offset
@@ -58,37 +67,35 @@ class UnitEntries:
     @property
     def end(self) -> int:
         """Position behind the last entry."""
-        return (
-            1
-            + self.offset
-            + sum((n - 1) * s for n, s in zip(self.sizes, self.strides, strict=True))
-        )
+        last = sum((n - 1) * s for n, s in zip(self.sizes, self.strides, strict=True))
+        return self.offset + last + 1
 
     @property
     def location(self) -> tuple[int, frozenset[tuple[int, int]]]:
-        """The entries, whatever the order of the axes."""
+        """Key of the set of entries, which doesn't depend on the order of the axes."""
         return self.offset, frozenset(zip(self.strides, self.sizes, strict=True))
 
     @property
     def flipped(self) -> tuple[bool, ...]:
-        """Which signs negate the entries, those of all units alike."""
+        """Which signs negate the entries if all units have the same signs."""
         return tuple(sum(flips) % 2 == 1 for flips in self.flips)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AxisUnits(SignedPermutations):
-    """Exchange and sign flips of units that are places on axes of parameters.
+    """Exchange and sign flips of units that are positions on axes of parameters.
 
     Parameters
     ----------
     entries : tuple of UnitEntries
-        Where the units' entries are.
+        The units' entries in all parameters.
     n_units : int
         Number d of units.
     n_signs : int, default=0
-        Number K of independent signs of a unit; ``UnitEntries.flips`` says what each negates.
+        Number K of independent signs of a unit. ``UnitEntries.flips`` defines which entries each
+        negates.
     outer_shape : tuple of int, default=()
-        Sizes of outer axes, each place of which has units of its own, which move independently.
+        Sizes of the outer axes. Each position on them has separate units, which move independently.
     permute : bool, default=True
         Whether units can be exchanged.
 
@@ -108,13 +115,15 @@ class AxisUnits(SignedPermutations):
 
     @cached_property
     def n_params(self) -> int:  # type: ignore[override]
+        """Length of the shortest ``theta`` that has all entries that the group moves."""
         return max((entries.end for entries in self.entries), default=0)
 
     def units(self) -> tuple[Units, ...]:
-        """Subgroup that tables of positions can describe: a `Units` a place; () if there is none.
+        """Return the subgroup that `Units` can describe, one for each outer position.
 
-        A sign that negates all of a unit stays; others, and units on two axes of one parameter,
-        don't. Tables take 8 bytes an entry.
+        A sign that negates all entries of a unit is kept, and other signs aren't. Units on two axes
+        of one parameter have no such subgroup, and the result is empty. The tables of positions
+        take 8 bytes per entry.
         """
         signs = range(self.n_signs)
         flip = any(all(e.flips[k] == (True,) for e in self.entries) for k in signs)
@@ -126,36 +135,54 @@ class AxisUnits(SignedPermutations):
         return tuple(Units(table, self.permute, flip) for table in index)
 
     def subgroup(self, *, permute: bool, signs: Sequence[int]) -> "AxisUnits":
+        """Return the subgroup with or without exchanges, and with some of the signs."""
         entries = (replace(e, flips=tuple(e.flips[k] for k in signs)) for e in self.entries)
         return replace(self, entries=tuple(entries), n_signs=len(signs), permute=permute)
 
     def move_(self, g: SignedPermutation, theta: Tensor) -> Tensor:
+        """Act on ``theta`` in place, without checks."""
         batch = theta.shape[:-1]
         g = self.expand(SignedPermutation(*(part.to(theta.device) for part in g)), batch)
         for e in self.entries:
             values = e.view(theta)
             for axis in range(1 + e.is_pair):
                 if self.permute:
-                    values = take(values, g.permutation, len(batch) + len(self.outer_shape) + axis)
-                which = [k for k, flips in enumerate(e.flips) if flips[axis]]
-                if which:
-                    sign = g.sign[..., which].prod(dim=-1).to(theta)
-                    n_rest = values.ndim - sign.ndim - axis
-                    values = values * sign.view(*sign.shape[:-1], *[1] * axis, -1, *[1] * n_rest)
+                    values = permute_axis(
+                        values, g.permutation, len(batch) + len(self.outer_shape) + axis
+                    )
+                signs = [k for k, flips in enumerate(e.flips) if flips[axis]]
+                if signs:
+                    sign = g.sign[..., signs].prod(dim=-1).to(theta)
+                    n_trailing = values.ndim - sign.ndim - axis
+                    shape = (*sign.shape[:-1], *[1] * axis, -1, *[1] * n_trailing)
+                    values = values * sign.view(shape)
             e.view(theta).copy_(values)
         return theta
 
     def expand(self, g: SignedPermutation, batch: Sequence[int]) -> SignedPermutation:
-        """Element with the batch shape ``batch``."""
+        """Return an element with the batch shape ``batch``."""
         shape = (*batch, *self.outer_shape, self.n_units)
         return SignedPermutation(g.permutation.expand(shape), g.sign.expand(*shape, self.n_signs))
 
     def align(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, SignedPermutation]:
-        """Nearest orbit point: exact, but for units on two axes of one parameter.
+        """Return the nearest orbit point, and the element used.
 
-        There the score is quadratic in the permutation: assignments to its linearisation at the
-        present order follow one another as long as the distance falls (a local optimum), once from
-        ``theta`` and once from where its other entries fit best.
+        This is exact unless units lie on two axes of one parameter. Then the score is quadratic in
+        the permutation. It is linearised at the current order, and the assignment problem solved,
+        as long as the distance falls. The result is the nearer of two local optima, one from
+        ``theta`` and one from the order in which its other entries fit best.
+
+        Parameters
+        ----------
+        theta, reference : Tensor of shape (*B, P)
+            Weights to move, and where to move them.
+
+        Returns
+        -------
+        moved : Tensor of shape (*B, P)
+            ``g.theta``.
+        g : SignedPermutation
+            The element of the group.
         """
         self.check_pair(theta, reference)
         plain = [e for e in self.entries if not e.is_pair]
@@ -163,15 +190,16 @@ class AxisUnits(SignedPermutations):
         moved = self.act(g, theta)
         if len(plain) == len(self.entries):
             return moved, g
-        nearest, total = self._descended(theta, self.identity(), reference)
-        other, second = self._descended(moved, g, reference)
+        nearest, nearest_g = self._descend(theta, self.identity(), reference)
+        other, other_g = self._descend(moved, g, reference)
         nearer = is_nearer(other, nearest, reference)
-        return torch.where(nearer.unsqueeze(-1), other, nearest), second.select(nearer, total)
+        nearest = torch.where(nearer.unsqueeze(-1), other, nearest)
+        return nearest, other_g.select(nearer, nearest_g)
 
-    def _descended(
+    def _descend(
         self, theta: Tensor, total: SignedPermutation, reference: Tensor
     ) -> tuple[Tensor, SignedPermutation]:
-        """Assignments to linearised scores from ``theta``, to which ``total`` led."""
+        """Solve linearised assignment problems from ``theta``, which ``total`` has moved."""
         batch = np.broadcast_shapes(theta.shape[:-1], reference.shape[:-1])
         theta = theta.expand(*batch, theta.shape[-1])
         total = self.expand(total, batch)
@@ -189,61 +217,74 @@ class AxisUnits(SignedPermutations):
         self, theta: Tensor, reference: Tensor, entries: Sequence[UnitEntries], *,
         across: bool = False,
     ) -> Tables:  # fmt: skip
-        """Inner products of unit ``i`` of the reference with unit ``j``, [i, j].
+        """Return inner products of unit ``i`` of the reference with unit ``j`` of ``theta``.
 
-        A table (*B, *outer_shape, d, d) for each set of signs that negate what is compared. Of a
-        pair the other unit stays in its place. ``across``: every place of the reference (of one
-        axis) with every place of ``theta``, (*B, n, n, d, d).
+        Parameters
+        ----------
+        theta, reference : Tensor of shape (*B, P)
+            Weights.
+        entries : sequence of UnitEntries
+            The compared entries. In a pair, the units on the other axis stay in place.
+        across : bool, default=False
+            Whether to compare every position of a single outer axis with every other.
+
+        Returns
+        -------
+        dict
+            A table (*B, *outer_shape, d, d) for each set of signs that negate the entries, with
+            ``across`` of shape (*B, n, n, d, d).
         """
         tables: Tables = {}
         for e in entries:
             for axis in range(1 + e.is_pair):
-                ours, theirs = (self._rows(e.view(t), e, axis) for t in (reference, theta))
+                rows = self._rows(e.view(reference), e, axis)
+                columns = self._rows(e.view(theta), e, axis)
                 if across:
-                    ours = ours.unsqueeze(-3)
-                    theirs = theirs.unsqueeze(-4)
+                    rows = rows.unsqueeze(-3)
+                    columns = columns.unsqueeze(-4)
                 key = tuple(flips[axis] for flips in e.flips)
-                tables[key] = ours @ theirs.mT + tables.get(key, 0.0)
+                tables[key] = rows @ columns.mT + tables.get(key, 0.0)
         return tables
 
     def _rows(self, values: Tensor, e: UnitEntries, axis: int) -> Tensor:
-        """Entries of each unit, (*B, *outer_shape, d, p)."""
+        """Return the entries of each unit, (*B, *outer_shape, d, p)."""
         units = values.ndim - len(e.sizes) + len(self.outer_shape)
         values = values.transpose(units, units + axis)
         return values.reshape(*values.shape[: units + 1], -1)
 
     @property
     def choices(self) -> list[tuple[int, ...]]:
-        """All signs of one unit, 2^K tuples of +-1."""
+        """All combinations of signs of one unit, 2^K tuples of +-1."""
         return list(product((1, -1), repeat=self.n_signs))
 
     def totals(self, tables: Tables) -> Tensor:
-        """Sums of the tables of `scores` under each of `choices`, (2^K, ..., d, d)."""
-        none = torch.zeros(self.n_units, self.n_units)
-        zero = torch.zeros_like(next(iter(tables.values()), none))
+        """Return the sum of all tables of `scores` for each of `choices`, (2^K, ..., d, d)."""
+        default = torch.zeros(self.n_units, self.n_units)
+        zero = torch.zeros_like(next(iter(tables.values()), default))
         signed = ([-t if is_odd(key, c) else t for key, t in tables.items()] for c in self.choices)
         return torch.stack([sum(terms, zero) for terms in signed])
 
     def best(self, totals: Tensor) -> SignedPermutation:
-        """Element that maximises the sum of the scores, the signs of each match at their best."""
+        """Return the element that maximises the sum of the scores, over permutations and signs."""
         score, choice = totals.max(dim=0)
         permutation = self._best_permutation(score)
-        chosen = choice.gather(-1, permutation.unsqueeze(-1)).squeeze(-1)
+        selected = choice.gather(-1, permutation.unsqueeze(-1)).squeeze(-1)
         signs = torch.tensor(self.choices, dtype=torch.int8, device=score.device)
-        return SignedPermutation(permutation, signs.view(len(totals), self.n_signs)[chosen])
+        return SignedPermutation(permutation, signs.view(len(totals), self.n_signs)[selected])
 
     def best_score(self, tables: Tables) -> Tensor:
-        """Largest sum of scores that an element reaches, (*B, *outer_shape)."""
+        """Return the largest sum of scores over all elements, (*B, *outer_shape)."""
         score = self.totals(tables).amax(dim=0)
         return score.gather(-1, self._best_permutation(score).unsqueeze(-1)).sum(dim=(-2, -1))
 
     def _best_permutation(self, score: Tensor) -> Tensor:
+        """Return the permutations that maximise the score."""
         if self.permute:
             return best_assignment(score)
         return torch.arange(self.n_units, device=score.device).expand(score.shape[:-1])
 
     def coordinate_orbits(self, n_params: int) -> Tensor:
-        """Orbits, one for each place of the other axes; a pair's diagonal apart."""
+        """Return an orbit for each position on the other axes; a pair's diagonal is separate."""
         orbits = torch.arange(n_params)
         units = len(self.outer_shape)
         for e in self.entries if self.permute else ():
@@ -260,14 +301,27 @@ class AxisUnits(SignedPermutations):
 
 
 def is_odd(key: Sequence[bool], choice: Sequence[int]) -> bool:
-    """Whether a choice of signs negates what has the signs in ``key``."""
+    """Return whether a choice of signs negates entries that have the signs in ``key``."""
     return sum(has and sign < 0 for has, sign in zip(key, choice, strict=True)) % 2 == 1
 
 
 def is_nearer(moved: Tensor, before: Tensor, reference: Tensor) -> Tensor:
-    """Whether a move brought each ``theta`` (*B, P) nearer, by more than rounding, bool (*B,)."""
-    ours, theirs = ((t - reference).square().sum(dim=-1) for t in (moved, before))
-    return ours < theirs * (1.0 - 1e-12)
+    """Return whether a move brought ``theta`` nearer to the reference, by more than rounding.
+
+    Parameters
+    ----------
+    moved, before : Tensor of shape (*B, P)
+        Weights after and before the move.
+    reference : Tensor of shape (*B, P)
+        Where to move them.
+
+    Returns
+    -------
+    bool Tensor of shape (*B,)
+    """
+    distance = (moved - reference).square().sum(dim=-1)
+    old_distance = (before - reference).square().sum(dim=-1)
+    return distance < old_distance * (1.0 - 1e-12)
 
 
 Element = tuple[SignedPermutation, ...]
@@ -275,22 +329,23 @@ Element = tuple[SignedPermutation, ...]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Wreath(InPlaceActionMixin, SimpleGroup):
-    """Semidirect product of units and of the units at each of their places.
+    """Semidirect product of units and of the units inside each of them.
 
-    Part ``k`` moves independently at every place of the parts above it. An element is a tuple with
-    the `SignedPermutation` of every part; the outermost, ``g_0``, acts first. Moving outer units
-    carries the inner ones along: with ``pi`` the permutation of ``g_0``, ``g_0 h_1 g_0^-1`` has at
-    place ``j`` what ``h_1`` has at place ``pi(j)``, and ``(g h)_1 = g_1 (g_0 h_1 g_0^-1)``:
-    composition isn't that of the parts.
+    Part ``k`` moves independently at every position of the parts above it. An element is a tuple
+    with the `SignedPermutation` of every part. The outermost, ``g_0``, acts first.
+
+    Moving outer units carries the inner ones along, so that composition isn't that of the parts:
+    ``(g h)_1 = g_1 (g_0 h_1 g_0^-1)``. With ``pi`` the permutation of ``g_0``, the conjugate
+    ``g_0 h_1 g_0^-1`` has at position ``j`` what ``h_1`` has at position ``pi(j)``.
 
     Parameters
     ----------
     parts : tuple of AxisUnits
-        Outermost first.
+        The levels, outermost first.
     above : tuple of tuple of int
-        For each part and each of its axes of places, the part whose units these are; a negative
-        number is an axis that nothing moves, the same number wherever it is the same axis. With a
-        part, all that it lies inside must be named.
+        For each part and each of its outer axes, the part whose units lie on this axis. A negative
+        number is an axis that nothing moves, with the same number wherever it is the same axis. A
+        part that lies inside another must name all parts that the other lies inside.
     """
 
     parts: tuple[AxisUnits, ...]
@@ -310,9 +365,11 @@ class Wreath(InPlaceActionMixin, SimpleGroup):
 
     @cached_property
     def n_params(self) -> int:  # type: ignore[override]
+        """Length of the shortest ``theta`` that has all entries that the group moves."""
         return max((part.n_params for part in self.parts), default=0)
 
     def check_element(self, g: Any) -> None:
+        """Raise unless ``g`` is an element of this group."""
         if not isinstance(g, tuple) or len(g) != len(self.parts):
             raise ValueError(
                 f"an element of this group is a tuple with one element for each of its "
@@ -323,43 +380,62 @@ class Wreath(InPlaceActionMixin, SimpleGroup):
 
     @property
     def log_order(self) -> float:
+        """Log of the number of elements, in nats."""
         return sum(part.log_order for part in self.parts)
 
     def identity(self) -> Element:
+        """Return the identity element."""
         return tuple(part.identity() for part in self.parts)
 
     def sample(self, shape: Sequence[int], *, generator: torch.Generator) -> Element:
+        """Sample uniform elements with batch shape ``shape``."""
         return tuple(part.sample(shape, generator=generator) for part in self.parts)
 
     def batch(self, g: Element) -> tuple[int, ...]:
+        """Return the batch shape of an element."""
         return self.parts[0].batch(g[0])
 
     def move_(self, g: Element, theta: Tensor) -> Tensor:
+        """Act on ``theta`` in place, without checks."""
         for part, h in zip(self.parts, g, strict=True):
             part.move_(h, theta)
         return theta
 
     def compose(self, g: Element, h: Element) -> Element:
+        """Return the element that acts as ``h`` first, then as ``g``."""
         self.check_element(g)
         self.check_element(h)
         batch = np.broadcast_shapes(self.batch(g), self.batch(h))
-        carried = (self._carried(k, x, g, batch) for k, x in enumerate(h))
-        return tuple(p.compose(a, b) for p, a, b in zip(self.parts, g, carried, strict=True))
+        conjugates = (self._conjugate(k, x, g, batch) for k, x in enumerate(h))
+        return tuple(p.compose(a, b) for p, a, b in zip(self.parts, g, conjugates, strict=True))
 
     def inverse(self, g: Element) -> Element:
+        """Return the inverse of ``g``."""
         self.check_element(g)
         batch = self.batch(g)
-        back = list[SignedPermutation]()
+        inverse = list[SignedPermutation]()
         for k, part in enumerate(self.parts):
-            back.append(part.inverse(self._carried(k, g[k], back, batch)))
-        return tuple(back)
+            inverse.append(part.inverse(self._conjugate(k, g[k], inverse, batch)))
+        return tuple(inverse)
 
     def align(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, Element]:
-        """Orbit point near ``reference``: each part in turn, outer units judged by their insides.
+        """Return an orbit point near ``reference``, and the element used.
 
-        The score of an outer unit in a place is the best that its inner units reach there, which is
-        exact for two levels whose inner units share no entries; the other parts stay as they are.
-        Sweeps go on while the distance falls.
+        The parts are aligned in turn while the distance falls. The score of an outer unit at a
+        position is the best score that its inner units can have there. This is exact for two levels
+        whose inner units share no entries. The other parts stay as they are.
+
+        Parameters
+        ----------
+        theta, reference : Tensor of shape (*B, P)
+            Weights to move, and where to move them.
+
+        Returns
+        -------
+        moved : Tensor of shape (*B, P)
+            ``g.theta``.
+        g : tuple of SignedPermutation
+            The element of the group.
         """
         self.check_pair(theta, reference)
         batch = np.broadcast_shapes(theta.shape[:-1], reference.shape[:-1])
@@ -368,45 +444,62 @@ class Wreath(InPlaceActionMixin, SimpleGroup):
         for _ in range(50):  # ends when no part moves
             start = theta
             for k in range(len(self.parts)):
-                moved, g = self._improved(k, theta, reference)
+                moved, g = self._align_part(k, theta, reference)
                 nearer = is_nearer(moved, theta, reference)
                 theta = torch.where(nearer.unsqueeze(-1), moved, theta)
-                both = zip(self.compose(g, total), total, strict=True)
-                total = tuple(a.select(nearer, b) for a, b in both)
+                pairs = zip(self.compose(g, total), total, strict=True)
+                total = tuple(new.select(nearer, old) for new, old in pairs)
             if torch.equal(start, theta):
                 break
         return theta, total
 
     def generators(self) -> list[tuple[str, Element]]:
+        """Return named elements that generate the group."""
         return [(name.replace("layer", "level"), g) for name, g in Product(self.parts).generators()]
 
-    def restrict(self, keeps: Callable[[SymmetryGroup], bool]) -> SymmetryGroup:
-        parts: Any = tuple(part.kept(keeps) for part in self.parts)
+    def restrict(self, is_invariant: Callable[[SymmetryGroup], bool]) -> SymmetryGroup:
+        """Return the largest subgroup made of parts that ``is_invariant`` accepts."""
+        parts: Any = tuple(part.invariant_subgroup(is_invariant) for part in self.parts)
         group = replace(self, parts=parts)
         return group if any(part.permute or part.n_signs for part in parts) else Trivial()
 
     def coordinate_orbits(self, n_params: int) -> Tensor:
+        """Return the orbits of the entries of ``theta``; see `SymmetryGroup`."""
         return Product(self.parts).coordinate_orbits(n_params)
 
-    def _carried(
+    def _conjugate(
         self, k: int, h: SignedPermutation, outer: Sequence[SignedPermutation], batch: Sequence[int]
     ) -> SignedPermutation:
-        """Conjugate g h g^-1 of an element ``h`` of part ``k`` by the parts above."""
+        """Conjugate an element of one part by the parts above, g h g^-1.
+
+        Parameters
+        ----------
+        k : int
+            The part.
+        h : SignedPermutation
+            Its element.
+        outer : sequence of SignedPermutation
+            Elements of the parts above.
+        batch : sequence of int
+            Batch shape of the result.
+        """
         names = self.above[k]
-        moves = self.parts[k].expand(h, batch)
+        conjugate = self.parts[k].expand(h, batch)
         n = len(batch)
         for j in sorted(name for name in names if name >= 0):
-            # Axes of part j's permutation in the order of part k's places, others of size 1.
+            # The permutation of part j, with its axes in the order of the outer axes of part k.
+            # Other outer axes have size 1.
             order = (*self.above[j], j)
             axes = [n + order.index(name) for name in names if name in order]
             index = self.parts[j].expand(outer[j], batch).permutation.permute(*range(n), *axes)
-            places = zip(self.parts[k].outer_shape, names, strict=True)
-            index = index.reshape(*batch, *(size if name in order else 1 for size, name in places))
-            moves = SignedPermutation(*(_along(part, index, n + names.index(j)) for part in moves))
-        return moves
+            sizes = zip(self.parts[k].outer_shape, names, strict=True)
+            index = index.reshape(*batch, *(size if name in order else 1 for size, name in sizes))
+            axis = n + names.index(j)
+            conjugate = SignedPermutation(*(_gather_axis(part, index, axis) for part in conjugate))
+        return conjugate
 
-    def _improved(self, k: int, theta: Tensor, reference: Tensor) -> tuple[Tensor, Element]:
-        """Part ``k`` at its best, and the parts directly inside it at theirs."""
+    def _align_part(self, k: int, theta: Tensor, reference: Tensor) -> tuple[Tensor, Element]:
+        """Align part ``k``, and the parts directly inside it."""
         part = self.parts[k]
         g = list(self.identity())
         inner = [i for i, names in enumerate(self.above) if names == (k,)]
@@ -420,30 +513,51 @@ class Wreath(InPlaceActionMixin, SimpleGroup):
         return theta, tuple(g)
 
     def _nested_totals(self, k: int, inner: list[int], theta: Tensor, reference: Tensor) -> Tensor:
-        """`AxisUnits.totals` of part ``k``, inner units at their best for every match and sign."""
+        """Return `AxisUnits.totals` of a part, with inner units optimal for each match and sign.
+
+        Parameters
+        ----------
+        k : int
+            The part.
+        inner : list of int
+            The parts directly inside it.
+        theta, reference : Tensor of shape (*B, P)
+            Weights.
+
+        Returns
+        -------
+        Tensor of shape (2^K, *B, d, d)
+        """
         part = self.parts[k]
-        inside = [{e.location: e for e in self.parts[i].entries} for i in inner]
-        alone = {e.location: e for e in part.entries if sum(e.location in i for i in inside) == 1}
-        shared = [e for e in part.entries if e.location not in alone]
+        inner_entries = [{e.location: e for e in self.parts[i].entries} for i in inner]
+        # Entries that exactly one inner part moves. All others are scored with the outer units.
+        exclusive = {
+            e.location: e
+            for e in part.entries
+            if sum(e.location in entries for entries in inner_entries) == 1
+        }
+        shared = [e for e in part.entries if e.location not in exclusive]
         totals = list(part.totals(part.scores(theta, reference, shared)))
-        for i, entries in zip(inner, inside, strict=True):
-            by_key = {
-                key: self.parts[i].scores(
-                    theta, reference, [entries[w] for w, e in alone.items()
-                                       if w in entries and e.flipped == key], across=True)
-                for key in {e.flipped for e in alone.values()}
-            }  # fmt: skip
+        for i, entries in zip(inner, inner_entries, strict=True):
+            scores_by_key = {}
+            for key in {e.flipped for e in exclusive.values()}:
+                compared = [
+                    entries[location]
+                    for location, e in exclusive.items()
+                    if location in entries and e.flipped == key
+                ]
+                scores_by_key[key] = self.parts[i].scores(theta, reference, compared, across=True)
             for c, choice in enumerate(part.choices):
                 tables: Tables = {}
-                for key, some in by_key.items():
-                    for name, table in some.items():
+                for key, scores in scores_by_key.items():
+                    for name, table in scores.items():
                         signed = -table if is_odd(key, choice) else table
                         tables[name] = signed + tables.get(name, 0.0)
                 totals[c] = totals[c] + self.parts[i].best_score(tables)
         return torch.stack(totals)
 
 
-def _along(values: Tensor, index: Tensor, axis: int) -> Tensor:
-    """Take entries of one axis by an index that has the axes in front of ``values``."""
+def _gather_axis(values: Tensor, index: Tensor, axis: int) -> Tensor:
+    """Gather along one axis by an index with the leading axes of ``values``."""
     index = index.reshape(*index.shape, *[1] * (values.ndim - index.ndim))
     return values.gather(axis, index.expand(values.shape))

@@ -1,4 +1,4 @@
-"""Symmetry groups: the interface, the two simplest ones, and the check that a prior respects it."""
+"""Symmetry groups: the interface, products, and checks that a density is invariant."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from skbayes_sym.numerics.layout import ParamLayout
 
 
 class SymmetryGroup(Protocol):
-    """A group acting on weights: ``theta -> g.theta`` leaves the model unchanged.
+    """A group acting on weights, such that ``theta -> g.theta`` leaves the model unchanged.
 
-    Elements are whatever the group likes (tensors, tuples), with leading batch axes ``*B``; the
-    action keeps volume, so densities need no Jacobian.
+    The representation of an element is up to the group (tensors, tuples), with leading batch axes
+    ``*B``. The action preserves volume, so that densities need no Jacobian.
     """
 
     @property
     def log_order(self) -> float:
-        """log |G| in nats; inf if the group is continuous."""
+        """Log of the number of elements |G| in nats; inf if the group is continuous."""
 
     @property
     def is_compact(self) -> bool:
@@ -28,45 +28,51 @@ class SymmetryGroup(Protocol):
 
     @property
     def factors(self) -> "tuple[SymmetryGroup, ...]":
-        """The direct factors: none of the trivial group, a simple group itself."""
+        """The direct factors. The trivial group has none, and a simple group only itself."""
 
     def sample(self, shape: Sequence[int], *, generator: torch.Generator) -> Any:
-        """Uniform elements with batch shape ``shape``; ValueError if not compact."""
+        """Sample uniform elements with batch shape ``shape``; ValueError if not compact."""
 
     def act(self, g: Any, theta: Tensor) -> Tensor:
-        """``g.theta``, shape (*B, P)."""
+        """Return ``g.theta``, of shape (*B, P)."""
 
     def inverse(self, g: Any) -> Any:
-        """The element that undoes ``g``."""
+        """Return the inverse of ``g``."""
 
     def compose(self, g: Any, h: Any) -> Any:
-        """The element that acts as ``h`` first, then ``g``."""
+        """Return the element that acts as ``h`` first, then as ``g``."""
 
     def align(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, Any]:
-        """The orbit point of ``theta`` nearest ``reference``, and the ``g`` that leads there."""
+        """Return the orbit point of ``theta`` nearest to ``reference``, and the ``g`` used."""
 
     def identity(self) -> Any:
-        """The element that moves nothing."""
+        """Return the identity element."""
 
     def generators(self) -> list[tuple[str, Any]]:
-        """Elements that generate the group, each with a name for error messages."""
+        """Return elements that generate the group, each with a name for error messages."""
 
     def coordinate_orbits(self, n_params: int) -> Tensor:
-        """Which entries of ``theta`` the group exchanges or mixes, int64 (n_params,), on the CPU.
+        """Return which entries of ``theta`` the group exchanges or mixes.
 
-        Each entry carries the smallest position in its orbit; entries that the group doesn't know,
-        or only negates or shifts, are orbits of their own. Scaling by numbers that are the same
-        within orbits commutes with the linear part of the action, so such scales single out no
-        copy of a mode.
+        Returns
+        -------
+        Tensor of shape (n_params,), int64, on the CPU
+            For each entry the smallest position in its orbit. An entry that the group doesn't act
+            on, or only negates or shifts, is an orbit by itself.
+
+        Notes
+        -----
+        Scaling by factors that are equal within orbits commutes with the linear part of the action.
+        Such scales therefore treat all copies of a mode equally.
         """
 
 
 class WeightValidationMixin:
-    """Base of groups that know how many weights they act on, and check what they are given."""
+    """Base of groups that know how many weights they act on, and check their arguments."""
 
     @property
     def n_params(self) -> int:
-        """Length of the shortest ``theta`` that has all entries which the group moves."""
+        """Length of the shortest ``theta`` that has all entries that the group moves."""
         raise NotImplementedError
 
     @property
@@ -75,7 +81,15 @@ class WeightValidationMixin:
         return False
 
     def check_weights(self, theta: Any, name: str = "theta") -> None:
-        """Raise unless ``theta`` (*B, P) is a tensor with all entries that the group acts on."""
+        """Raise unless ``theta`` (*B, P) is a tensor with all entries that the group acts on.
+
+        Raises
+        ------
+        TypeError
+            If it isn't a tensor.
+        ValueError
+            If its last axis is too short or, where the length is known exactly, too long.
+        """
         if not isinstance(theta, Tensor):
             raise TypeError(
                 f"{name} must be a tensor of shape (..., P), got {type(theta).__name__}: use "
@@ -84,14 +98,14 @@ class WeightValidationMixin:
         length = theta.shape[-1] if theta.ndim else 0
         is_exact = self._has_exact_length
         if length < self.n_params or (is_exact and length > self.n_params):
+            at_least = "" if is_exact else "at least "
             raise ValueError(
                 f"{name} has shape {tuple(theta.shape)}, but the group acts on "
-                f"{'' if is_exact else 'at least '}{self.n_params:,} weights, which must lie along "
-                "the last axis."
+                f"{at_least}{self.n_params:,} weights, which must lie along the last axis."
             )
 
     def check_pair(self, theta: Any, reference: Any) -> None:
-        """Raise unless both are weights that can be compared."""
+        """Raise unless both are weights of the same length, dtype and device."""
         self.check_weights(theta)
         self.check_weights(reference, "reference")
         if theta.shape[-1] != reference.shape[-1]:
@@ -112,22 +126,35 @@ class WeightValidationMixin:
 
 
 class InPlaceActionMixin(WeightValidationMixin):
-    """Base of groups that can move the entries of a ``theta`` without a copy."""
+    """Base of groups that can move the entries of ``theta`` without a copy."""
 
     def batch(self, g: Any) -> tuple[int, ...]:
-        """Batch shape of an element."""
+        """Return the batch shape of an element."""
         raise NotImplementedError
 
     def check_element(self, g: Any) -> None:
-        """Raise unless ``g`` is an element of a group like this one."""
+        """Raise unless ``g`` is an element of a group of this kind and size."""
         raise NotImplementedError
 
     def move_(self, g: Any, theta: Tensor) -> Tensor:
-        """Move the entries of ``theta`` by an element; neither is checked."""
+        """Act on ``theta`` in place, without checks, and return it."""
         raise NotImplementedError
 
     def act_(self, g: Any, theta: Tensor) -> Tensor:
-        """Act on ``theta`` itself, which has all batch axes of the element."""
+        """Act on ``theta`` in place and return it.
+
+        Parameters
+        ----------
+        g : object
+            Element of the group.
+        theta : Tensor of shape (*B, P)
+            Weights, which must have all batch axes of the element.
+
+        Raises
+        ------
+        ValueError
+            If the element has more batch axes, or entries of ``theta`` share memory.
+        """
         self.check_weights(theta)
         self.check_element(g)
         batch = self.batch(g)
@@ -136,9 +163,8 @@ class InPlaceActionMixin(WeightValidationMixin):
                 f"theta has batch shape {tuple(theta.shape[:-1])} and the element {batch}: act_ "
                 "can't add axes. Use act, which makes a copy."
             )
-        if any(
-            n > 1 and stride == 0 for n, stride in zip(theta.shape, theta.stride(), strict=True)
-        ):
+        axes = zip(theta.shape, theta.stride(), strict=True)
+        if any(n > 1 and stride == 0 for n, stride in axes):
             raise ValueError(
                 "theta is an expanded view whose entries share memory, so act_ can't write on it. "
                 "Use act, or theta.clone()."
@@ -150,7 +176,7 @@ class InPlaceActionMixin(WeightValidationMixin):
         return self.move_(g, theta)
 
     def act(self, g: Any, theta: Tensor) -> Tensor:
-        """Act on one copy."""
+        """Return ``g.theta``, a copy."""
         self.check_weights(theta)
         self.check_element(g)
         batch = np.broadcast_shapes(self.batch(g), theta.shape[:-1])
@@ -159,20 +185,22 @@ class InPlaceActionMixin(WeightValidationMixin):
 
 
 class SimpleGroup:
-    """Base of compact groups that are no products."""
+    """Base of compact groups with a single direct factor."""
 
     @property
     def is_compact(self) -> bool:
+        """Whether a uniform (Haar) distribution exists."""
         return True
 
     @property
     def factors(self) -> tuple[Any, ...]:
+        """The group itself."""
         return (self,)
 
-    def restrict(self, keeps: Callable[[SymmetryGroup], bool]) -> SymmetryGroup:
-        """Subgroup of what ``keeps`` accepts."""
+    def restrict(self, is_invariant: Callable[[SymmetryGroup], bool]) -> SymmetryGroup:
+        """Return the largest subgroup made of parts that ``is_invariant`` accepts."""
         group: Any = self
-        return group if keeps(group) else Trivial()
+        return group if is_invariant(group) else Trivial()
 
 
 _MAX_LINES = 10  # of a group's repr
@@ -203,13 +231,18 @@ def format_lines(heading: str, lines: Sequence[str], *, remedy: str = "") -> str
 class Product(WeightValidationMixin):
     """Direct product of groups whose actions on one ``theta`` commute.
 
-    An element is a tuple with one element of every factor. The hidden layers of a network are the
-    example: each layer's units move along their own axes of the weight matrices.
+    An element is a tuple with one element of every factor. The hidden layers of a network are an
+    example: the units of each layer move along separate axes of the weight matrices.
+
+    Parameters
+    ----------
+    factors : tuple of SymmetryGroup
+        The direct factors.
     """
 
     factors: tuple[SymmetryGroup, ...]
 
-    # Coordinate ascent over the factors ends when no factor moves; this only bounds it.
+    # Bound on the sweeps of `align`, which ends when no factor moves.
     _max_sweeps: int = 50
 
     def __repr__(self) -> str:
@@ -219,16 +252,17 @@ class Product(WeightValidationMixin):
 
     @property
     def n_params(self) -> int:
-        known = (f.n_params for f in self.factors if isinstance(f, WeightValidationMixin))
-        return max(known, default=0)
+        """Length of the shortest ``theta`` that has all entries that the group moves."""
+        lengths = (f.n_params for f in self.factors if isinstance(f, WeightValidationMixin))
+        return max(lengths, default=0)
 
     def check_element(self, g: Any) -> None:
         """Raise unless ``g`` has an element of every factor."""
         if not isinstance(g, tuple) or len(g) != len(self.factors):
-            given = f"{len(g)} parts" if isinstance(g, tuple) else type(g).__name__
+            received = f"{len(g)} parts" if isinstance(g, tuple) else type(g).__name__
             raise ValueError(
                 f"an element of this group is a tuple with one element for each of its "
-                f"{len(self.factors)} factors, got {given}: take one of group.sample or "
+                f"{len(self.factors)} factors, got {received}: take one of group.sample or "
                 "group.generators."
             )
         for factor, part in zip(self.factors, g, strict=True):
@@ -237,16 +271,20 @@ class Product(WeightValidationMixin):
 
     @property
     def log_order(self) -> float:
+        """Log of the number of elements, in nats."""
         return float(sum(f.log_order for f in self.factors))
 
     @property
     def is_compact(self) -> bool:
+        """Whether a uniform (Haar) distribution exists."""
         return all(f.is_compact for f in self.factors)
 
     def sample(self, shape: Sequence[int], *, generator: torch.Generator) -> tuple[Any, ...]:
+        """Sample uniform elements with batch shape ``shape``."""
         return tuple(f.sample(shape, generator=generator) for f in self.factors)
 
     def act(self, g: tuple[Any, ...], theta: Tensor) -> Tensor:
+        """Return ``g.theta``."""
         self.check_weights(theta)
         self.check_element(g)
         for factor, g_i in zip(self.factors, g, strict=True):
@@ -254,19 +292,34 @@ class Product(WeightValidationMixin):
         return theta
 
     def inverse(self, g: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the inverse of ``g``."""
         self.check_element(g)
         return tuple(f.inverse(g_i) for f, g_i in zip(self.factors, g, strict=True))
 
     def compose(self, g: tuple[Any, ...], h: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the element that acts as ``h`` first, then as ``g``."""
         self.check_element(g)
         self.check_element(h)
         return tuple(f.compose(a, b) for f, a, b in zip(self.factors, g, h, strict=True))
 
     def align(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
-        """Coordinate ascent over the factors: each sweep aligns every factor exactly.
+        """Align by coordinate ascent over the factors.
 
-        The distance to ``reference`` never increases; with two or more factors the end is a local
-        optimum (the joint problem is a quadratic assignment).
+        Each sweep aligns every factor with the others held fixed. The distance to ``reference``
+        never increases. With two or more factors the result is a local optimum, because the joint
+        problem is a quadratic assignment problem.
+
+        Parameters
+        ----------
+        theta, reference : Tensor of shape (*B, P)
+            Weights to move, and where to move them.
+
+        Returns
+        -------
+        moved : Tensor of shape (*B, P)
+            ``g.theta``.
+        g : tuple
+            The element of the group.
         """
         self.check_pair(theta, reference)
         total: list[Any] = [None] * len(self.factors)
@@ -280,35 +333,38 @@ class Product(WeightValidationMixin):
         return theta, tuple(total)
 
     def identity(self) -> tuple[Any, ...]:
+        """Return the identity element."""
         return tuple(f.identity() for f in self.factors)
 
     def generators(self) -> list[tuple[str, Any]]:
+        """Return named elements that generate the group."""
         identity = self.identity()
-        named = []
+        generators = []
         for i, factor in enumerate(self.factors):
             for name, g in factor.generators():
                 element = (*identity[:i], g, *identity[i + 1 :])
-                named.append((f"layer {i + 1}: {name}", element))
-        return named
+                generators.append((f"layer {i + 1}: {name}", element))
+        return generators
 
-    def restrict(self, keeps: Callable[[SymmetryGroup], bool]) -> SymmetryGroup:
-        kept: list[SymmetryGroup] = []
+    def restrict(self, is_invariant: Callable[[SymmetryGroup], bool]) -> SymmetryGroup:
+        """Return the largest subgroup made of parts that ``is_invariant`` accepts."""
+        factors: list[SymmetryGroup] = []
         for factor in self.factors:
             if isinstance(factor, SimpleGroup):
-                kept += factor.restrict(keeps).factors
-            elif keeps(factor):  # a group of one's own, as a whole
-                kept.append(factor)
-        return Product(tuple(kept)) if kept else Trivial()
+                factors += factor.restrict(is_invariant).factors
+            elif is_invariant(factor):  # a user's group is accepted or rejected as a whole
+                factors.append(factor)
+        return Product(tuple(factors)) if factors else Trivial()
 
     def coordinate_orbits(self, n_params: int) -> Tensor:
-        """The union of the factors' orbits: entries are one where a chain of factors joins them."""
+        """Return orbits that join all entries connected by a chain of the factors' orbits."""
         partitions = [factor.coordinate_orbits(n_params) for factor in self.factors]
         orbits = torch.arange(n_params)
         before = None
         while before is None or not torch.equal(orbits, before):
             before = orbits
-            for joined in partitions:
-                orbits = orbits.scatter_reduce(0, joined, orbits, "amin")[joined]
+            for partition in partitions:
+                orbits = orbits.scatter_reduce(0, partition, orbits, "amin")[partition]
         return orbits
 
 
@@ -323,7 +379,7 @@ class Trivial(Product):
 
 
 class NotInvariantError(ValueError):
-    """A density changes under a group that was declared its symmetry."""
+    """A density changes under a group that should be its symmetry."""
 
 
 def check_invariant(
@@ -332,14 +388,14 @@ def check_invariant(
 ) -> None:  # fmt: skip
     """Raise unless ``log_prob`` is the same at ``theta`` and at ``g.theta``.
 
-    Every generator of the group is tried on a fixed probe vector, and where that changes on one per
-    named parameter (all others at 0), so that the error can name what breaks the symmetry.
-
     Parameters
     ----------
     group : SymmetryGroup
+        The group, every generator of which is tried.
     log_prob : callable (*B, P) -> (*B,)
+        A log density.
     layout : ParamLayout
+        Names and shapes of the parameters.
     name : str, default="prior"
         What ``log_prob`` is, for the error message.
     remedy : str, default=""
@@ -349,19 +405,30 @@ def check_invariant(
     ------
     NotInvariantError
         A `ValueError` with the parameter, the generator and the remedy.
+
+    Notes
+    -----
+    Generators are tried at a fixed probe vector. Where the density changes, one probe for each
+    parameter, with zeros for all others, shows which parameter breaks the symmetry.
     """
     probe = _probe(layout.n_params)
-    changing = next(
-        (named for named in group.generators() if _changes(group, named[1], log_prob, probe)), None
+    breaking = (
+        (generator_name, g)
+        for generator_name, g in group.generators()
+        if _has_changed(group, g, log_prob, probe)
     )
-    if changing is None:
+    generator = next(breaking, None)
+    if generator is None:
         return
-    generator_name, g = changing
+    generator_name, g = generator
     blocks = torch.zeros(len(layout.shapes), layout.n_params, dtype=torch.float64)
-    for row, where in zip(blocks, layout.slices.values(), strict=True):
-        row[where] = probe[where]
-    broken = (_changes(group, g, log_prob, row) for row in blocks)
-    parameters = [n for n, bad in zip(layout.shapes, broken, strict=True) if bad]
+    for row, entries in zip(blocks, layout.slices.values(), strict=True):
+        row[entries] = probe[entries]
+    parameters = [
+        parameter
+        for parameter, row in zip(layout.shapes, blocks, strict=True)
+        if _has_changed(group, g, log_prob, row)
+    ]
     raise NotInvariantError(
         f"the {name} is not invariant under the symmetry ({generator_name}): it tells the units "
         f"apart in {', '.join(parameters) or 'several parameters at once'}. {remedy}".rstrip()
@@ -371,28 +438,53 @@ def check_invariant(
 def invariant_subgroup(
     group: SymmetryGroup, log_prob: Callable[[Tensor], Tensor], layout: ParamLayout
 ) -> SymmetryGroup:
-    """The part of a group that leaves ``log_prob`` unchanged too.
+    """Return the part of a group that leaves ``log_prob`` unchanged.
 
-    Factors, and within them exchanges and each sign, are tried apart: a prior with means other than
-    zero keeps the exchanges and loses the flips.
+    Factors, and within them exchanges and each sign, are tried separately. A prior with nonzero
+    means, for example, keeps the exchanges and loses the sign flips.
 
-    ``log_prob`` (*B, P) -> (*B,), of parameters as ``layout`` has them.
+    Parameters
+    ----------
+    group : SymmetryGroup
+        The group.
+    log_prob : callable (*B, P) -> (*B,)
+        A log density.
+    layout : ParamLayout
+        Names and shapes of the parameters.
+
+    Returns
+    -------
+    SymmetryGroup
+        A subgroup of ``group``.
     """
     probe = _probe(layout.n_params)
 
-    def keeps(part: SymmetryGroup) -> bool:
-        return not any(_changes(part, g, log_prob, probe) for _, g in part.generators())
+    def is_invariant(part: SymmetryGroup) -> bool:
+        return not any(_has_changed(part, g, log_prob, probe) for _, g in part.generators())
 
-    return Product(group.factors).restrict(keeps)
+    return Product(group.factors).restrict(is_invariant)
 
 
 def _probe(n: int) -> Tensor:
+    """Return a vector (n,) of different positive numbers."""
     return torch.linspace(0.3, 1.7, max(n, 1), dtype=torch.float64)[:n]
 
 
-def _changes(
+def _has_changed(
     group: SymmetryGroup, g: Any, log_prob: Callable[[Tensor], Tensor], theta: Tensor
 ) -> bool:
-    """Whether the density is another at ``g.theta`` (P,)."""
+    """Return whether the density at ``g.theta`` differs from that at ``theta``.
+
+    Parameters
+    ----------
+    group : SymmetryGroup
+        The group.
+    g : object
+        An element of it.
+    log_prob : callable (*B, P) -> (*B,)
+        A log density.
+    theta : Tensor of shape (P,)
+        Weights.
+    """
     before, after = log_prob(torch.stack([theta, group.act(g, theta)])).tolist()
     return not abs(after - before) <= 1e-9 * (1.0 + abs(before))

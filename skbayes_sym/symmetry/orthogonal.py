@@ -38,6 +38,7 @@ class Orthogonal(WeightValidationMixin, SimpleGroup):
 
     @cached_property
     def n_params(self) -> int:  # type: ignore[override]
+        """Length of the shortest ``theta`` that has all entries that the group moves."""
         return 1 + int(self.index.max()) if self.index.numel() else 0
 
     @property
@@ -47,12 +48,15 @@ class Orthogonal(WeightValidationMixin, SimpleGroup):
 
     @property
     def log_order(self) -> float:
+        """Log of the number of elements, in nats."""
         return inf
 
     def sample(self, shape: Sequence[int], *, generator: torch.Generator) -> Tensor:
+        """Sample uniform elements with batch shape ``shape``."""
         return random_orthogonal(shape, self.n_components, generator=generator)
 
     def act(self, g: Tensor, theta: Tensor) -> Tensor:
+        """Return ``g.theta``."""
         self.check_weights(theta)
         rows = gather_units(theta, self.index) @ g.to(theta).mT
         moved = theta.expand(*rows.shape[:-2], theta.shape[-1]).clone()
@@ -60,9 +64,11 @@ class Orthogonal(WeightValidationMixin, SimpleGroup):
         return moved
 
     def inverse(self, g: Tensor) -> Tensor:
+        """Return the inverse of ``g``."""
         return g.mT
 
     def compose(self, g: Tensor, h: Tensor) -> Tensor:
+        """Return the element that acts as ``h`` first, then as ``g``."""
         return g @ h
 
     def align(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
@@ -79,6 +85,7 @@ class Orthogonal(WeightValidationMixin, SimpleGroup):
         return self.act(g, theta), g
 
     def identity(self) -> Tensor:
+        """Return the identity element."""
         return torch.eye(self.n_components, dtype=torch.float64)
 
     def generators(self) -> list[tuple[str, Tensor]]:

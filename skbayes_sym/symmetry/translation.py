@@ -50,10 +50,12 @@ class Translation(WeightValidationMixin, SimpleGroup):
 
     @property
     def log_order(self) -> float:
+        """Log of the number of elements, in nats."""
         return inf if self._null_space.shape[1] else 0.0
 
     @property
     def is_compact(self) -> bool:
+        """Whether a uniform (Haar) distribution exists."""
         return self._null_space.shape[1] == 0
 
     @cached_property
@@ -69,19 +71,23 @@ class Translation(WeightValidationMixin, SimpleGroup):
         return (v @ self._null_space) @ self._null_space.T
 
     def sample(self, shape: Sequence[int], *, generator: torch.Generator) -> Tensor:
+        """Sample uniform elements with batch shape ``shape``."""
         raise ValueError(
             "translations have no uniform distribution: the group isn't compact. "
             "Compare the optima with and without it instead (`invariance_gap`)."
         )
 
     def act(self, g: Tensor, theta: Tensor) -> Tensor:
+        """Return ``g.theta``."""
         self.check_weights(theta)
         return theta + g
 
     def inverse(self, g: Tensor) -> Tensor:
+        """Return the inverse of ``g``."""
         return -g
 
     def compose(self, g: Tensor, h: Tensor) -> Tensor:
+        """Return the element that acts as ``h`` first, then as ``g``."""
         return g + h
 
     def align(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,9 +98,11 @@ class Translation(WeightValidationMixin, SimpleGroup):
         return self.act(g, theta), g
 
     def identity(self) -> Tensor:
+        """Return the identity element."""
         return self.inputs.new_zeros(self.inputs.shape[1])
 
     def generators(self) -> list[tuple[str, Tensor]]:
+        """Return named elements that generate the group."""
         return [(f"unseen direction {i}", v) for i, v in enumerate(self._null_space.T)]
 
     def coordinate_orbits(self, n_params: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Exchange and sign flips of whole units: hidden units, components of a factorisation."""
+"""Exchange and sign flips of whole units: hidden units, or components of a factorisation."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,21 +23,33 @@ from skbayes_sym.symmetry.group import (
 
 
 class SignedPermutation(NamedTuple):
-    """Unit ``i`` of ``g.theta`` is ``sign[i]`` times unit ``permutation[i]`` of ``theta``."""
+    """Element of a group of units.
 
-    permutation: Tensor  # int64 (*B, d)
-    sign: Tensor  # +-1, int8 (*B, d)
+    Unit ``i`` of ``g.theta`` is ``sign[i]`` times unit ``permutation[i]`` of ``theta``.
+
+    Attributes
+    ----------
+    permutation : int64 Tensor of shape (*B, d)
+        Which unit moves to each position.
+    sign : int8 Tensor of shape (*B, d)
+        +1 or -1.
+    """
+
+    permutation: Tensor
+    sign: Tensor
 
     def select(self, mask: Tensor, other: "SignedPermutation") -> "SignedPermutation":
-        """This element where ``mask`` (*B,) holds, elsewhere the other."""
-        masks = (mask.view(*mask.shape, *[1] * (part.ndim - mask.ndim)) for part in self)
-        parts = zip(masks, self, other, strict=True)
-        return SignedPermutation(*(torch.where(rows, ours, theirs) for rows, ours, theirs in parts))
+        """Return this element where ``mask`` (*B,) holds, and ``other`` elsewhere."""
+        parts = []
+        for own_part, other_part in zip(self, other, strict=True):
+            rows = mask.view(*mask.shape, *[1] * (own_part.ndim - mask.ndim))
+            parts.append(torch.where(rows, own_part, other_part))
+        return SignedPermutation(*parts)
 
 
 @runtime_checkable
 class UnitGroup(SymmetryGroup, Protocol):
-    """A group that moves whole units of one layer; its elements are `SignedPermutation`."""
+    """A group that moves whole units of one layer. Its elements are `SignedPermutation`."""
 
     @property
     def index(self) -> Tensor:
@@ -45,7 +57,7 @@ class UnitGroup(SymmetryGroup, Protocol):
 
     @property
     def permutes(self) -> bool:
-        """Whether units may change places."""
+        """Whether units can be exchanged."""
 
     @property
     def flips(self) -> bool:
@@ -56,19 +68,41 @@ class UnitGroup(SymmetryGroup, Protocol):
         """Number d of units."""
 
     def with_index(self, index: Tensor) -> "UnitGroup":
-        """Group acting on other entries, int64 (d, p'): of some of its columns, say."""
+        """Return the same group acting on other entries.
+
+        Parameters
+        ----------
+        index : int64 Tensor of shape (d, p')
+            Positions of the entries of each unit, for example some columns of `index`.
+        """
 
 
 class SignedPermutations(InPlaceActionMixin, SimpleGroup):
-    """Base of groups that exchange units and flip their signs, apart at each of some places."""
+    """Base of groups that exchange units and flip their signs.
+
+    There may be outer axes, such as the heads of an attention layer. At each position of the outer
+    axes there are separate units, which move independently.
+
+    Attributes
+    ----------
+    n_units : int
+        Number d of units.
+    n_signs : int
+        Number of independent signs of a unit.
+    outer_shape : tuple of int
+        Sizes of the outer axes.
+    permute : bool
+        Whether units can be exchanged.
+    """
 
     n_units: int
-    n_signs: int  # of a unit
+    n_signs: int
     outer_shape: tuple[int, ...]
     permute: bool
 
     @property
     def log_order(self) -> float:
+        """Log of the number of elements, in nats."""
         permutations = lgamma(self.n_units + 1) if self.permute else 0.0
         return prod(self.outer_shape) * (permutations + self.n_signs * self.n_units * log(2.0))
 
@@ -77,16 +111,16 @@ class SignedPermutations(InPlaceActionMixin, SimpleGroup):
 
     @property
     def moves(self) -> str:
-        """The units and what moves them, in words."""
-        several = f"{prod(self.outer_shape)} times " if self.outer_shape else ""
+        """Description of the units and of how they move."""
+        copies = f"{prod(self.outer_shape)} times " if self.outer_shape else ""
         moves = ["exchanged" if self.permute else "in their places"]
         if self.n_signs:
-            moves.append(
-                "each with " + ("a sign" if self.n_signs == 1 else f"{self.n_signs} signs")
-            )
-        return f"{several}{self.n_units} units, {', '.join(moves)}"
+            signs = "a sign" if self.n_signs == 1 else f"{self.n_signs} signs"
+            moves.append(f"each with {signs}")
+        return f"{copies}{self.n_units} units, {', '.join(moves)}"
 
     def check_element(self, g: Any) -> None:
+        """Raise unless ``g`` is an element of this group."""
         if not isinstance(g, SignedPermutation):
             raise TypeError(
                 f"an element of this group is a SignedPermutation, got {type(g).__name__}: take "
@@ -100,11 +134,13 @@ class SignedPermutations(InPlaceActionMixin, SimpleGroup):
             )
 
     def identity(self) -> SignedPermutation:
+        """Return the identity element."""
         shape = (*self.outer_shape, self.n_units)
         signs = torch.ones(*shape, self.n_signs, dtype=torch.int8)
         return SignedPermutation(torch.arange(self.n_units).expand(shape), signs)
 
     def sample(self, shape: Sequence[int], *, generator: torch.Generator) -> SignedPermutation:
+        """Sample uniform elements with batch shape ``shape``."""
         shape = (*shape, *self.outer_shape)
         device = generator.device
         permutation = torch.arange(self.n_units, device=device).expand(*shape, self.n_units)
@@ -114,60 +150,92 @@ class SignedPermutations(InPlaceActionMixin, SimpleGroup):
         return SignedPermutation(permutation, torch.where(coin < 0.5, -1, 1).to(torch.int8))
 
     def batch(self, g: SignedPermutation) -> tuple[int, ...]:
+        """Return the batch shape of an element."""
         return tuple(g.permutation.shape[: -1 - len(self.outer_shape)])
 
     def generators(self) -> list[tuple[str, SignedPermutation]]:
-        """An exchange, a rotation and flips of the first unit (or of each), at every place."""
+        """Return generators at every outer position.
+
+        They are an exchange of two units, a cyclic shift, and flips of the first unit. Without
+        exchanges, there are flips of every unit.
+        """
         d = self.n_units
-        named = []
+        generators = []
         orders = {"0 and 1 exchanged": [1, 0, *range(2, d)], "rotated": [d - 1, *range(d - 1)]}
-        for place in product(*map(range, self.outer_shape)):
-            where = f" at place {', '.join(map(str, place))}" if place else ""
+        for position in product(*map(range, self.outer_shape)):
+            suffix = f" at place {', '.join(map(str, position))}" if position else ""
             for name, order in orders.items() if self.permute and d > 1 else ():
                 permutation, signs = (part.clone() for part in self.identity())
-                permutation[place] = torch.tensor(order)
-                named.append((f"units {name}{where}", SignedPermutation(permutation, signs)))
+                permutation[position] = torch.tensor(order)
+                generators.append((f"units {name}{suffix}", SignedPermutation(permutation, signs)))
             for k, i in product(range(self.n_signs), range(1 if self.permute else d)):
                 permutation, signs = (part.clone() for part in self.identity())
-                signs.view(*permutation.shape, -1)[(*place, i, k)] = -1
-                which = "" if self.n_signs == 1 else f" {k}"
+                signs.view(*permutation.shape, -1)[(*position, i, k)] = -1
+                sign_name = "sign" if self.n_signs == 1 else f"sign {k}"
                 g = SignedPermutation(permutation, signs)
-                named.append((f"sign{which} of unit {i} flipped{where}", g))
-        return named
+                generators.append((f"{sign_name} of unit {i} flipped{suffix}", g))
+        return generators
 
     def subgroup(self, *, permute: bool, signs: Sequence[int]) -> "SignedPermutations":
-        """Subgroup with or without exchanges, and with some of the signs."""
+        """Return the subgroup with or without exchanges, and with some of the signs.
+
+        Parameters
+        ----------
+        permute : bool
+            Whether units can be exchanged.
+        signs : sequence of int
+            Which signs are free.
+        """
         raise NotImplementedError
 
-    def kept(self, keeps: Callable[[SymmetryGroup], bool]) -> "SignedPermutations":
-        """`subgroup` of what ``keeps`` accepts; without exchanges and signs it is trivial."""
+    def invariant_subgroup(
+        self, is_invariant: Callable[[SymmetryGroup], bool]
+    ) -> "SignedPermutations":
+        """Return the `subgroup` of what ``is_invariant`` accepts.
 
-        def has(*, permute: bool, signs: Sequence[int]) -> bool:
+        Exchanges and each sign are tried separately. The result is a group of units, even if it is
+        trivial because it has neither.
+        """
+
+        def accepts(*, permute: bool, signs: Sequence[int]) -> bool:
             part: Any = self.subgroup(permute=permute, signs=signs)
-            return keeps(part)
+            return is_invariant(part)
 
-        signs = [k for k in range(self.n_signs) if has(permute=False, signs=(k,))]
-        permute = self.permute and has(permute=True, signs=())
+        signs = [k for k in range(self.n_signs) if accepts(permute=False, signs=(k,))]
+        permute = self.permute and accepts(permute=True, signs=())
         return self.subgroup(permute=permute, signs=signs)
 
-    def restrict(self, keeps: Callable[[SymmetryGroup], bool]) -> SymmetryGroup:
-        group: Any = self.kept(keeps)
+    def restrict(self, is_invariant: Callable[[SymmetryGroup], bool]) -> SymmetryGroup:
+        """Return the largest subgroup made of parts that ``is_invariant`` accepts."""
+        group: Any = self.invariant_subgroup(is_invariant)
         return group if group.permute or group.n_signs else Trivial()
 
     def inverse(self, g: SignedPermutation) -> SignedPermutation:
+        """Return the inverse of ``g``."""
         self.check_element(g)
         permutation = g.permutation.argsort(dim=-1)
-        return SignedPermutation(permutation, take(g.sign, permutation, permutation.ndim - 1))
+        return SignedPermutation(
+            permutation, permute_axis(g.sign, permutation, permutation.ndim - 1)
+        )
 
     def compose(self, g: SignedPermutation, h: SignedPermutation) -> SignedPermutation:
+        """Return the element that acts as ``h`` first, then as ``g``."""
         self.check_element(g)
         self.check_element(h)
         shape = np.broadcast_shapes(g.permutation.shape, h.permutation.shape)
-        (outer, ours), (inner, theirs) = (
-            (p.expand(shape), sign.expand(*shape, *sign.shape[p.ndim :])) for p, sign in (g, h)
-        )
+        expanded = [
+            SignedPermutation(
+                x.permutation.expand(shape),
+                x.sign.expand(*shape, *x.sign.shape[x.permutation.ndim :]),
+            )
+            for x in (g, h)
+        ]
+        outer, inner = expanded
         axis = len(shape) - 1
-        return SignedPermutation(take(inner, outer, axis), ours * take(theirs, outer, axis))
+        return SignedPermutation(
+            permute_axis(inner.permutation, outer.permutation, axis),
+            outer.sign * permute_axis(inner.sign, outer.permutation, axis),
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -203,11 +271,12 @@ class Units(SignedPermutations):
 
     @cached_property
     def n_params(self) -> int:  # type: ignore[override]
+        """Length of the shortest ``theta`` that has all entries that the group moves."""
         return 1 + int(self.index.max()) if self.index.numel() else 0
 
     @property
     def permutes(self) -> bool:
-        """Whether units may change places."""
+        """Whether units can be exchanged."""
         return self.permute
 
     @property
@@ -226,45 +295,72 @@ class Units(SignedPermutations):
         return int(self.flip)
 
     def subgroup(self, *, permute: bool, signs: Sequence[int]) -> "Units":
+        """Return the subgroup with or without exchanges, and with some of the signs."""
         return replace(self, permute=permute, flip=len(signs) > 0)
 
     def with_index(self, index: Tensor) -> "Units":
-        """Group acting on other entries, int64 (d, p'): of some of its columns, say."""
+        """Return the same group acting on other entries.
+
+        Parameters
+        ----------
+        index : int64 Tensor of shape (d, p')
+            Positions of the entries of each unit, for example some columns of `index`.
+        """
         return replace(self, index=index)
 
     def sample(self, shape: Sequence[int], *, generator: torch.Generator) -> SignedPermutation:
+        """Sample uniform elements with batch shape ``shape``."""
         permutation, signs = super().sample(shape, generator=generator)
         none = torch.ones_like(permutation, dtype=torch.int8)
         return SignedPermutation(permutation, signs.squeeze(-1) if self.flip else none)
 
     def move_(self, g: SignedPermutation, theta: Tensor) -> Tensor:
+        """Act on ``theta`` in place, without checks."""
         units = gather_units(theta, self.index)
         batch = theta.shape[:-1]
         if self.permute:
-            units = take(units, g.permutation.to(theta.device).expand(*batch, -1), len(batch))
+            units = permute_axis(
+                units, g.permutation.to(theta.device).expand(*batch, -1), len(batch)
+            )
         if self.flip:
             units = units * g.sign.to(theta).unsqueeze(-1)
         theta[..., self.index.flatten()] = units.flatten(-2)
         return theta
 
     def align(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, SignedPermutation]:
-        """Nearest orbit point in Euclidean distance, by one assignment problem a draw."""
+        """Return the nearest orbit point in Euclidean distance, and the element used.
+
+        One assignment problem is solved for each draw.
+
+        Parameters
+        ----------
+        theta, reference : Tensor of shape (*B, P)
+            Weights to move, and where to move them.
+
+        Returns
+        -------
+        moved : Tensor of shape (*B, P)
+            ``g.theta``.
+        g : SignedPermutation
+            The element of the group.
+        """
         self.check_pair(theta, reference)
         inner = gather_units(reference, self.index) @ gather_units(theta, self.index).mT
         if self.permute:
             permutation = best_assignment(inner.abs() if self.flip else inner)
         else:
             permutation = torch.arange(self.n_units, device=inner.device).expand(inner.shape[:-1])
-        chosen = inner.gather(-1, permutation.unsqueeze(-1)).squeeze(-1)
-        g = SignedPermutation(permutation, nonzero_sign(chosen, free=self.flip))
+        matched = inner.gather(-1, permutation.unsqueeze(-1)).squeeze(-1)
+        g = SignedPermutation(permutation, nonzero_sign(matched, free=self.flip))
         return self.act(g, theta), g
 
     def identity(self) -> SignedPermutation:
+        """Return the identity element."""
         plus = torch.ones(self.n_units, dtype=torch.int8)
         return SignedPermutation(torch.arange(self.n_units), plus)
 
     def coordinate_orbits(self, n_params: int) -> Tensor:
-        """Orbits, one a column of ``index`` where units are exchanged; see `SymmetryGroup`."""
+        """Return the columns of ``index`` as orbits if units can be exchanged."""
         orbits = torch.arange(n_params)
         if self.permute and self.n_units:
             index = self.index.cpu()
@@ -273,7 +369,9 @@ class Units(SignedPermutations):
 
 
 def unit_layers(group: SymmetryGroup) -> tuple[UnitGroup, ...]:
-    """The factors of a group as groups of units, one a layer; none for the trivial group.
+    """Return the factors of a group as groups of units, one for each layer.
+
+    The trivial group has none.
 
     Raises
     ------
@@ -292,7 +390,7 @@ def unit_layers(group: SymmetryGroup) -> tuple[UnitGroup, ...]:
 
 
 def split_units(group: SymmetryGroup) -> tuple[SymmetryGroup, tuple[SymmetryGroup, ...]]:
-    """The subgroup that is made of units, and the other factors."""
+    """Return the subgroup that consists of units, and the other factors."""
     others = tuple(f for f in group.factors if not isinstance(f, UnitGroup))
     if not others:
         return group, ()
@@ -301,10 +399,20 @@ def split_units(group: SymmetryGroup) -> tuple[SymmetryGroup, tuple[SymmetryGrou
 
 
 def anchored_entries(layers: Sequence[UnitGroup]) -> list[Tensor]:
-    """Which entries of each layer's units no later layer moves, bool (p_l,).
+    """Return which entries of each layer's units no later layer moves.
 
-    Weights from the inputs and from earlier layers, the bias, and in the last layer the weights to
-    the outputs.
+    These are the weights from the inputs and from earlier layers, the bias, and in the last layer
+    the weights to the outputs.
+
+    Parameters
+    ----------
+    layers : sequence of UnitGroup
+        Groups of units, the first layer first.
+
+    Returns
+    -------
+    list of bool Tensor of shape (p_l,)
+        For each layer a mask of the columns of its ``index``.
     """
     masks = []
     for i, layer in enumerate(layers):
@@ -314,19 +422,26 @@ def anchored_entries(layers: Sequence[UnitGroup]) -> list[Tensor]:
 
 
 def nonzero_sign(values: Tensor, *, free: bool = True) -> Tensor:
-    """Sign of each value, int8; 1 for zero, and for all where signs aren't free."""
+    """Return the sign of each value as int8; +1 for zero, and for all if signs aren't free."""
     return torch.where((values < 0) & free, -1, 1).to(torch.int8)
 
 
 def gather_units(theta: Tensor, index: Tensor) -> Tensor:
-    """The entries of every unit: (*B, P) -> (*B, d, p)."""
+    """Return the entries of every unit, (*B, P) -> (*B, d, p)."""
     return theta[..., index]
 
 
-def take(values: Tensor, permutation: Tensor, axis: int) -> Tensor:
-    """Put entry ``permutation[..., i]`` of an axis in place ``i``.
+def permute_axis(values: Tensor, permutation: Tensor, axis: int) -> Tensor:
+    """Permute the positions of an axis: entry ``permutation[..., i]`` moves to position ``i``.
 
-    ``values`` (*A, d, *rest), ``permutation`` (*A', d), where ``A'`` is ``A`` or its beginning.
+    Parameters
+    ----------
+    values : Tensor of shape (*A, d, *rest)
+        Values.
+    permutation : int64 Tensor of shape (*A', d)
+        A permutation for each leading position. ``A'`` is ``A`` or its beginning.
+    axis : int
+        The axis of size d.
     """
     if permutation.ndim == 1:
         return values.index_select(axis, permutation)
