@@ -1,4 +1,4 @@
-"""Small groups listed element by element, and the one copy of weight space that a group leaves."""
+"""Enumeration of small groups, and a fundamental domain of the action on weights."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,18 +14,27 @@ from skbayes_sym.symmetry.group import Product, SymmetryGroup
 from skbayes_sym.symmetry.relabelling import DiagonalReference, improve_labelling
 from skbayes_sym.symmetry.units import SignedPermutation, UnitGroup, unit_layers
 
-MAX_ORDER = 10_000  # elements up to which tables over the whole group are cheap
+MAX_ORDER = 10_000  # number of elements up to which tables over the whole group are cheap
 
 
 class Enumeration(NamedTuple):
     """The elements ``g_0 = identity, g_1, ...`` of a group, acting on positions of length D.
 
     Entry ``e`` of ``g_k.x`` is ``sign[k, e] * x[gather[k, e]]``.
+
+    Attributes
+    ----------
+    gather : int64 Tensor of shape (|G|, D)
+        Position that each entry comes from.
+    sign : int8 Tensor of shape (|G|, D)
+        Sign of each entry, +1 or -1.
+    elements : tuple of SignedPermutation
+        The elements of each layer's group, with batch shape (|G|,).
     """
 
-    gather: Tensor  # int64 (|G|, D)
-    sign: Tensor  # +-1, int8 (|G|, D)
-    elements: tuple[SignedPermutation, ...]  # one a layer, batch shape (|G|,)
+    gather: Tensor
+    sign: Tensor
+    elements: tuple[SignedPermutation, ...]
 
     @property
     def order(self) -> int:
@@ -33,14 +42,20 @@ class Enumeration(NamedTuple):
         return len(self.gather)
 
     def orbit(self, position: Tensor) -> Tensor:
-        """All images of each position, (*B, D) -> (*B, |G|, D)."""
+        """Return all images of each position, (*B, D) -> (*B, |G|, D)."""
         return position[..., self.gather] * self.sign.to(position)
 
     def pull_back(self, weights: Tensor, *, signed: bool = True) -> Tensor:
-        """Row ``k`` is ``g_k^-1.weights``, (D,) -> (|G|, D).
+        """Return ``g_k^-1.weights`` in row ``k``, (D,) -> (|G|, D).
 
-        Scores of all images are then one product: ``(g_k.x) . weights = x . (g_k^-1.weights)``;
-        without signs the same for squares of the entries.
+        The scores of all images are then one product, ``(g_k.x) . weights = x . (g_k^-1.weights)``.
+
+        Parameters
+        ----------
+        weights : Tensor of shape (D,)
+            Weights of the entries.
+        signed : bool, default=True
+            Whether signs act on the weights. False is for weights of squared entries.
         """
         moved = self.sign.to(weights) * weights if signed else weights.expand(self.gather.shape)
         return torch.zeros_like(moved).scatter_(1, self.gather, moved)
@@ -49,12 +64,26 @@ class Enumeration(NamedTuple):
 def enumerate_group(
     group: SymmetryGroup, n_dims: int, *, max_order: int = MAX_ORDER
 ) -> Enumeration:
-    """Table of all elements of a finite group.
+    """List all elements of a finite group.
 
-    ``group``: its factors say which entries belong to which unit. ``n_dims``: length D of a
-    position; entries that belong to no unit stay where they are. ``max_order``: refuse larger
-    groups: the tables hold ``9 |G| D`` bytes. Returns: the identity is first. Raises ValueError if
-    |G| exceeds ``max_order``.
+    Parameters
+    ----------
+    group : SymmetryGroup
+        Product of groups of units.
+    n_dims : int
+        Length D of a position. Entries that belong to no unit don't move.
+    max_order : int, default=10,000
+        Largest number of elements. The tables take ``9 |G| D`` bytes.
+
+    Returns
+    -------
+    Enumeration
+        The elements, the identity first.
+
+    Raises
+    ------
+    ValueError
+        If |G| exceeds ``max_order``.
     """
     if not can_enumerate(group, max_order=max_order):
         raise ValueError(
@@ -67,22 +96,22 @@ def enumerate_group(
     elements = []
     rank = torch.arange(prod(sizes))
     for table, size in zip(tables, sizes, strict=True):
-        chosen = rank % size
+        position = rank % size
         rank = rank // size
-        elements.append(SignedPermutation(table.permutation[chosen], table.sign[chosen]))
-    # What an element does to 1, 2, ..., D shows where every entry comes from, and its sign.
+        elements.append(SignedPermutation(table.permutation[position], table.sign[position]))
+    # The image of 1, 2, ..., D shows where every entry comes from, and its sign.
     probe = torch.arange(1, n_dims + 1).repeat(prod(sizes), 1)
     moved = Product(layers).act(tuple(elements), probe)
     return Enumeration(moved.abs() - 1, moved.sign().to(torch.int8), tuple(elements))
 
 
 def can_enumerate(group: SymmetryGroup, *, max_order: int = MAX_ORDER) -> bool:
-    """Whether the group has at most ``max_order`` elements."""
+    """Return whether the group has at most ``max_order`` elements."""
     return group.log_order <= log(max_order) + 1e-9
 
 
 def _enumerate_elements(layer: UnitGroup) -> SignedPermutation:
-    """All elements of one layer's group, batch shape (|G|,)."""
+    """Return all elements of one layer's group, with batch shape (|G|,)."""
     d = layer.n_units
     orders = torch.tensor(list(permutations(range(d))) if layer.permutes else [range(d)])
     signs = torch.tensor(list(product((1, -1) if layer.flips else (1,), repeat=d)))
@@ -93,22 +122,35 @@ def _enumerate_elements(layer: UnitGroup) -> SignedPermutation:
 
 @dataclass(frozen=True, eq=False)
 class FundamentalDomain:
-    """Region where the labels of hidden units fit a given reference best.
+    """Region of weights where the order and signs of hidden units fit a reference best.
 
         F = {theta : argmax over g of log N(g.theta; mean, diag variance) = identity}
 
-    The copies ``g^-1 F`` tile the space: almost every orbit has |G| members and exactly one in F.
-    So a density that the group leaves unchanged is the average of its copies on F, moved about,
-    and sampling it within F loses nothing.
+    The copies ``g^-1 F`` tile the space. Almost every orbit has |G| members, exactly one of which
+    is in F. An invariant density is therefore determined by its restriction to F, and it is enough
+    to sample within F.
 
-    ``reference``: mean and variance of every entry of ``theta``. A mean that some g leaves
-    unchanged, or equal variances and means of two units, make F the whole space along that g.
-    Raises ValueError with two or more hidden layers and more than 10,000 group elements: the best
-    joint labels are a quadratic assignment problem, and layer by layer is not exact.
+    Parameters
+    ----------
+    group : SymmetryGroup
+        Product of groups of units.
+    reference : DiagonalReference
+        Mean and variance of every entry of ``theta``. If some g leaves the mean unchanged, or two
+        units have equal means and variances, F is the whole space along that g.
 
-    With one hidden layer of d units of p entries membership is an assignment problem,
-    O(d^2 p + d^3) a position; with several, O(|G| P) over all elements. Computed in float64 on the
-    CPU. Columns of a position beyond P don't matter and don't move.
+    Raises
+    ------
+    ValueError
+        If there are two or more hidden layers and more than 10,000 group elements. The best joint
+        labels are then the solution of a quadratic assignment problem, for which labelling layer by
+        layer isn't exact.
+
+    Notes
+    -----
+    With one hidden layer of d units with p entries, membership is an assignment problem of cost
+    O(d^2 p + d^3) for each position. With several layers all elements are tried, which costs
+    O(|G| P). Computations are in float64 on the CPU. Columns of a position beyond P are ignored and
+    don't move.
     """
 
     group: SymmetryGroup
@@ -123,17 +165,27 @@ class FundamentalDomain:
             )
 
     def contains(self, position: Tensor) -> Tensor:
-        """Whether each position lies in F, (C, D) -> bool (C,); False where not finite."""
-        if not self._layers:  # the whole space; nothing goes to the host
+        """Return whether each position lies in F, (C, D) -> bool (C,); False if it isn't finite."""
+        if not self._layers:  # F is the whole space, and nothing is copied to the host
             return position.double().square().sum(dim=1).isfinite()
         theta, finite = self._theta(position)
         return (finite & ~self._best(theta)[1]).to(position.device)
 
     def enter(self, position: Tensor) -> tuple[Tensor, tuple[SignedPermutation, ...]]:
-        """The member of each orbit that lies in F, and the element that leads there.
+        """Return the member of each orbit that lies in F, and the element used.
 
-        ``position`` (C, D). Returns ``position`` (C, D), ``g``: the identity where the position is
-        in F already, or isn't finite.
+        Parameters
+        ----------
+        position : Tensor of shape (C, D)
+            Positions.
+
+        Returns
+        -------
+        position : Tensor of shape (C, D)
+            Positions in F.
+        g : tuple of SignedPermutation
+            An element of each layer's group. It is the identity if the position is in F already, or
+            isn't finite.
         """
         if not self._layers:
             return position, ()
@@ -142,28 +194,29 @@ class FundamentalDomain:
         return Product(self._layers).act(g, position), g
 
     def _best(self, theta: Tensor) -> tuple[tuple[SignedPermutation, ...], Tensor]:
-        """The best element for each row, and whether it beats the identity."""
+        """Return the best element for each row, and whether it is better than the identity."""
         if len(self._layers) > 1:
             return self._best_element(theta)
         g, moved = improve_labelling(theta, self._layers[0], self.reference, thorough=True)
         return (g,), moved
 
     def _best_element(self, theta: Tensor) -> tuple[tuple[SignedPermutation, ...], Tensor]:
+        """Find the best of all elements, for groups of several layers."""
         linear, quadratic = self._tables
         best = []
         for rows in theta.split(n_rows_per_block(1 << 20, len(linear))):
             score = rows @ linear.mT + rows.square() @ quadratic.mT
-            top, which = score.max(dim=-1)
+            highest, position = score.max(dim=-1)
             current = score[:, 0]
-            gains = top - current > 1e-9 * (1.0 + current.abs())  # by more than rounding
-            best.append(torch.where(gains, which, 0))
-        chosen = torch.cat(best)
+            is_better = highest - current > 1e-9 * (1.0 + current.abs())  # more than rounding
+            best.append(torch.where(is_better, position, 0))
+        index = torch.cat(best)
         elements = self._enumeration.elements
-        g = tuple(SignedPermutation(h.permutation[chosen], h.sign[chosen]) for h in elements)
-        return g, chosen > 0
+        g = tuple(SignedPermutation(h.permutation[index], h.sign[index]) for h in elements)
+        return g, index > 0
 
     def _theta(self, position: Tensor) -> tuple[Tensor, Tensor]:
-        """The weights in float64, rows that have no score at the mean instead, and which do."""
+        """Return the weights in float64, and which have finite scores; others become the mean."""
         theta = position[:, : len(self.reference.mean)].detach().cpu().double()
         finite = (theta.square() / self.reference.variance).sum(dim=-1).isfinite()
         return torch.where(finite.unsqueeze(-1), theta, self.reference.mean), finite
@@ -178,12 +231,12 @@ class FundamentalDomain:
 
     @cached_property
     def _tables(self) -> tuple[Tensor, Tensor]:
-        """``log N(g_k.theta)``, less a constant, is linear in theta and theta^2: (|G|, P) each."""
+        """Coefficients of theta and theta^2 in ``log N(g_k.theta)``, (|G|, P) each."""
         mean, variance = self.reference
         pull_back = self._enumeration.pull_back
         return pull_back(mean / variance), pull_back(-0.5 / variance, signed=False)
 
 
 def has_exact_domain(group: SymmetryGroup) -> bool:
-    """Whether `FundamentalDomain` can tell who is inside: one hidden layer, or a small group."""
+    """Return whether `FundamentalDomain` can be exact: for one hidden layer, or a small group."""
     return len(group.factors) <= 1 or can_enumerate(group)

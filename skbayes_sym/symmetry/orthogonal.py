@@ -15,7 +15,7 @@ from skbayes_sym.symmetry.units import gather_units
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Orthogonal(WeightValidationMixin, SimpleGroup):
-    """Orthogonal matrices, each applied to many rows at once: O(k), Moore 2016, section 3.2.
+    """Group O(k) of orthogonal matrices, each applied to many rows (Moore 2016, section 3.2).
 
     In ``R = U V'`` the rows of U and V can be rotated and reflected together without changing R.
     An element is a tensor ``g`` of shape (*B, k, k) with ``g g' = I``; row ``x`` becomes ``g x``.
@@ -27,7 +27,7 @@ class Orthogonal(WeightValidationMixin, SimpleGroup):
 
     Notes
     -----
-    The group is continuous: ``log_order`` is inf, and elements are exact up to rounding only.
+    The group is continuous, so that ``log_order`` is inf. Elements are orthogonal up to rounding.
     """
 
     index: Tensor
@@ -72,16 +72,31 @@ class Orthogonal(WeightValidationMixin, SimpleGroup):
         return g @ h
 
     def align(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
-        """Nearest orbit point in Euclidean distance: the orthogonal Procrustes problem.
+        """Return the orbit point nearest in Euclidean distance, and the element used.
 
-        With ``Y' X = P diag(s) Q'`` for rows X of ``theta`` and Y of ``reference``, ``g = P Q'``
-        (Schonemann 1966). One SVD of size k a draw.
+        Parameters
+        ----------
+        theta, reference : Tensor of shape (*B, P)
+            Weights to move, and where to move them.
+
+        Returns
+        -------
+        moved : Tensor of shape (*B, P)
+            ``g.theta``.
+        g : Tensor of shape (*B, k, k)
+            The element of the group.
+
+        Notes
+        -----
+        This is the orthogonal Procrustes problem. With ``Y' X = P diag(s) Q'`` for rows X of
+        ``theta`` and Y of ``reference``, ``g = P Q'`` (Schonemann 1966). It takes one SVD of size k
+        for each draw.
         """
         self.check_pair(theta, reference)
-        ours = gather_units(theta, self.index)
-        theirs = gather_units(reference, self.index)
-        left_vectors, _, right_vectors = torch.linalg.svd(theirs.mT @ ours)
-        g = left_vectors @ right_vectors
+        rows = gather_units(theta, self.index)
+        reference_rows = gather_units(reference, self.index)
+        p, _, q_transposed = torch.linalg.svd(reference_rows.mT @ rows)
+        g = p @ q_transposed
         return self.act(g, theta), g
 
     def identity(self) -> Tensor:
@@ -89,21 +104,25 @@ class Orthogonal(WeightValidationMixin, SimpleGroup):
         return torch.eye(self.n_components, dtype=torch.float64)
 
     def generators(self) -> list[tuple[str, Tensor]]:
-        """A reflection, and a rotation in each plane of neighbours; they reach a dense subset."""
+        """Return a reflection, and a rotation in each plane of neighbouring components.
+
+        They generate a dense subgroup.
+        """
         k = self.n_components
         reflection = self.identity()
         reflection[0, 0] = -1.0
-        named = [("component 0 reflected", reflection)]
+        generators = [("component 0 reflected", reflection)]
         for i in range(k - 1):
             rotation = self.identity()
-            # One radian is no rational part of a turn: its multiples fill the circle.
+            # One radian is an irrational part of a turn, so that its multiples fill the circle.
             rotation[i, i] = rotation[i + 1, i + 1] = cos(1.0)
-            rotation[i, i + 1], rotation[i + 1, i] = -sin(1.0), sin(1.0)
-            named.append((f"components {i} and {i + 1} rotated", rotation))
-        return named
+            rotation[i, i + 1] = -sin(1.0)
+            rotation[i + 1, i] = sin(1.0)
+            generators.append((f"components {i} and {i + 1} rotated", rotation))
+        return generators
 
     def coordinate_orbits(self, n_params: int) -> Tensor:
-        """Orbits, one a row: rotations mix its entries; see `SymmetryGroup`."""
+        """Return an orbit for each row, because rotations mix its entries."""
         orbits = torch.arange(n_params)
         index = self.index.cpu()
         orbits[index] = index.amin(dim=1, keepdim=True).expand(index.shape)

@@ -1,10 +1,11 @@
-"""Draws moved onto one representative of their orbits: Stephens' relabelling of hidden units.
+"""Stephens' relabelling of hidden units: move draws onto one representative of their orbits.
 
-Units of a hidden layer are exchangeable, behind an odd activation also up to sign. The reference of
-a layer has a diagonal Gaussian over the entries (incoming weights, bias, outgoing weights) of each
-unit; draws are moved to where their units fit it best, then the Gaussians are estimated again.
-`Labelling` is coordinate descent over the labels of the units: one layer at a time, the others
-fixed."""
+The units of a hidden layer are exchangeable, and with an odd activation have a free sign. The
+reference of a layer has a diagonal Gaussian over the entries (incoming weights, bias, outgoing
+weights) of each unit. Draws are moved to where their units fit the reference best, and the
+Gaussians are estimated again. `Labelling` is coordinate descent over the labels of the units, one
+layer at a time with the others fixed.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -28,36 +29,51 @@ from skbayes_sym.symmetry.units import (
     unit_layers,
 )
 
-_TOLERANCE = 1e-9  # relative gain that counts as one: rounding must not move draws for ever
+# Smallest relative improvement that moves a draw. Rounding must not move draws endlessly.
+_TOLERANCE = 1e-9
 
 
 class DiagonalReference(NamedTuple):
-    """Mean and variance of every entry of aligned draws, (P,), or of a layer's units, (d, p)."""
+    """Means and variances of aligned draws.
+
+    Attributes
+    ----------
+    mean, variance : Tensor of shape (P,)
+        Of every entry. For the units of a layer, the shape is (d, p).
+    """
 
     mean: Tensor
     variance: Tensor
 
-    def at(self, index: Tensor) -> "DiagonalReference":
-        """Reference of the entries at ``index``."""
+    def select(self, index: Tensor) -> "DiagonalReference":
+        """Return the reference of the entries at ``index``."""
         return DiagonalReference(self.mean[index], self.variance[index])
 
 
 def estimate_reference(theta: Tensor, mean_square: Tensor) -> DiagonalReference:
-    """Mean and variance over draws (n, P); `orbit_mean_square` sets the least variance."""
+    """Estimate means and variances from draws.
+
+    Parameters
+    ----------
+    theta : Tensor of shape (n, P)
+        Draws.
+    mean_square : Tensor of shape (P,)
+        `orbit_mean_square` of the draws. Variances are at least 1e-4 times as large.
+    """
     variance, mean = torch.var_mean(theta, dim=0, correction=0)
     return DiagonalReference(mean, torch.maximum(variance, 1e-4 * mean_square))
 
 
 def orbit_mean(values: Tensor, group: SymmetryGroup) -> Tensor:
-    """Mean of the values of all entries in the orbit of each entry, (P,) -> (P,)."""
+    """Average values over the orbit of each entry, (P,) -> (P,)."""
     orbits = group.coordinate_orbits(len(values)).to(values.device)
     return values.scatter_reduce(0, orbits, values, "mean", include_self=False)[orbits]
 
 
 def orbit_mean_square(theta: Tensor, group: SymmetryGroup) -> Tensor:
-    """Mean square over draws (n, P) and coordinate orbits, (P,), never 0.
+    """Average squares over draws (n, P) and coordinate orbits; the result (P,) is never 0.
 
-    No labelling of the draws changes it.
+    It doesn't depend on the labelling of the draws.
     """
     mean = orbit_mean(theta.square().mean(dim=0), group)
     return torch.where(mean > 0, mean, 1.0)
@@ -66,43 +82,73 @@ def orbit_mean_square(theta: Tensor, group: SymmetryGroup) -> Tensor:
 def improve_labelling(
     theta: Tensor, layer: UnitGroup, reference: DiagonalReference, *, thorough: bool
 ) -> tuple[SignedPermutation, Tensor]:
-    """Best labels of the units of one layer, draw by draw, all else fixed.
+    """Find the best labels of the units of one layer for each draw, with all else fixed.
 
-    ``theta`` (n, P); ``layer``: only the entries it names are compared; ``thorough``: solve the
-    assignment problem of every draw, not only of those in which exchanging some two units gains (a
-    longer cycle may gain where no exchange does). Returns ``g``: the identity where nothing is
-    gained, ``moved`` bool (n,).
+    Parameters
+    ----------
+    theta : Tensor of shape (n, P)
+        Draws.
+    layer : UnitGroup
+        Group of the layer. Only the entries in its index are compared.
+    reference : DiagonalReference
+        Reference of all entries.
+    thorough : bool
+        Whether to solve the assignment problem of every draw. Otherwise it is solved only for draws
+        in which exchanging two units is an improvement. A longer cycle may be an improvement where
+        no exchange is.
+
+    Returns
+    -------
+    g : SignedPermutation
+        Elements with batch shape (n,), the identity where nothing improves.
+    moved : bool Tensor of shape (n,)
+        Draws that improve.
     """
-    match = _Match.to(layer, reference)
+    scores = _UnitScores.build(layer, reference)
     parts = []
-    for rows in theta.split(match.n_rows):
-        similarity, odd = match(rows)
+    for rows in theta.split(scores.n_rows):
+        similarity, odd = scores(rows)
         tol = _tolerance(similarity)
         identity = torch.arange(layer.n_units).repeat(len(rows), 1)
         permutation = identity.clone()
         if layer.permutes:
-            worth = has_improving_exchange(similarity, tol) | thorough
-            permutation[worth] = best_assignment(similarity[worth])
-        sign, gain = _signs_and_gain(similarity, odd, permutation, layer.flips)
+            candidates = has_improving_exchange(similarity, tol) | thorough
+            permutation[candidates] = best_assignment(similarity[candidates])
+        sign, improvement = _best_signs(similarity, odd, permutation, layer.flips)
         stay = SignedPermutation(identity, torch.ones_like(sign))
-        moved = gain > tol
+        moved = improvement > tol
         parts.append((*SignedPermutation(permutation, sign).select(moved, stay), moved))
     permutation, sign, moved = (torch.cat(p) for p in zip(*parts, strict=True))
     return SignedPermutation(permutation, sign), moved
 
 
 def labelling_margin(theta: Tensor, layer: UnitGroup, reference: DiagonalReference) -> Tensor:
-    """Log density of each draw's units as labelled less that of the best other labels, nats.
+    """Compute by how much the current labels are better than the best other labels.
 
-    The other labels are the second-best permutation with its best signs, or one sign flip: exactly
-    the runner-up. Negative where other labels are better than the given ones.
+    Parameters
+    ----------
+    theta : Tensor of shape (n, P)
+        Draws.
+    layer : UnitGroup
+        Group of the layer.
+    reference : DiagonalReference
+        Reference of all entries.
 
-    ``theta`` (n, P). Returns (n,), inf if there are no other labels. O(n d^3).
+    Returns
+    -------
+    Tensor of shape (n,)
+        Difference of the log densities of each draw's units, nats. It is negative where other
+        labels are better, and inf if there are no other labels.
+
+    Notes
+    -----
+    The best other labels are the second-best permutation with its best signs, or one sign flip.
+    This is exactly the second-best element of the group. The cost is O(n d^3).
     """
-    match = _Match.to(layer, reference)
+    scores = _UnitScores.build(layer, reference)
     parts = []
-    for rows in theta.split(match.n_rows):
-        similarity, odd = match(rows)
+    for rows in theta.split(scores.n_rows):
+        similarity, odd = scores(rows)
         margin = torch.full_like(similarity[:, 0, 0], torch.inf)
         best = torch.arange(layer.n_units).repeat(len(rows), 1)
         if layer.permutes:
@@ -111,35 +157,46 @@ def labelling_margin(theta: Tensor, layer: UnitGroup, reference: DiagonalReferen
         if layer.flips:
             flip = 2.0 * odd.diagonal(dim1=-2, dim2=-1).abs().amin(dim=-1)
             margin = torch.minimum(margin, flip)
-        _, gain = _signs_and_gain(similarity, odd, best, layer.flips)
-        given_is_best = gain <= _tolerance(similarity)
-        parts.append(torch.where(given_is_best, margin.clamp_min(0.0), -gain))
+        _, improvement = _best_signs(similarity, odd, best, layer.flips)
+        is_best = improvement <= _tolerance(similarity)
+        parts.append(torch.where(is_best, margin.clamp_min(0.0), -improvement))
     return torch.cat(parts)
 
 
-class _Match(NamedTuple):
-    """How well units fit the reference of each unit, a chunk of draws at a time."""
+class _UnitScores(NamedTuple):
+    """Log densities of units under the references of all units of the layer.
+
+    Attributes
+    ----------
+    layer : UnitGroup
+        Group of the layer.
+    linear : Tensor of shape (d, p)
+        Mean over variance of each entry.
+    precision : Tensor of shape (d, p)
+        Inverse variance.
+    """
 
     layer: UnitGroup
-    linear: Tensor  # mean / variance, (d, p)
-    precision: Tensor  # (d, p)
+    linear: Tensor
+    precision: Tensor
 
     @classmethod
-    def to(cls, layer: UnitGroup, reference: DiagonalReference) -> "_Match":
-        mean, variance = reference.at(layer.index)
+    def build(cls, layer: UnitGroup, reference: DiagonalReference) -> "_UnitScores":
+        """Prepare the references of a layer's units."""
+        mean, variance = reference.select(layer.index)
         precision = variance.reciprocal()
         return cls(layer, mean * precision, precision)
 
     @property
     def n_rows(self) -> int:
-        """Draws of a chunk, whose matches are half a megabyte and stay in the cache."""
+        """Number of draws in a chunk, whose scores take half a megabyte and stay in the cache."""
         return n_rows_per_block(1 << 16, self.layer.n_units**2)
 
     def __call__(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """Log density of unit ``i`` under reference ``j`` at its best sign, [j, i]; its odd part.
+        """Return the log density of unit ``i`` under reference ``j``, [j, i], and its odd part.
 
-        ``odd = sum_e phi_e mu_e / v_e``. A constant of each reference is left out: it counts once
-        in every labelling.
+        The log density is that of the best sign. The odd part is ``sum_e phi_e mu_e / v_e``. A
+        constant of each reference is omitted, because it occurs once in every labelling.
         """
         units = gather_units(theta, self.layer.index)
         odd = (units @ self.linear.mT).mT
@@ -148,62 +205,94 @@ class _Match(NamedTuple):
         return similarity, odd
 
 
-def _signs_and_gain(
+def _best_signs(
     similarity: Tensor, odd: Tensor, permutation: Tensor, flips: bool
 ) -> tuple[Tensor, Tensor]:
-    """Best signs of this permutation, and what both gain over the labels as they are, nats."""
-    chosen = permutation.unsqueeze(-1)
-    sign = nonzero_sign(odd.gather(-1, chosen).squeeze(-1), free=flips)
+    """Find the best signs for a permutation, and the improvement over the current labels.
+
+    Parameters
+    ----------
+    similarity, odd : Tensor of shape (n, d, d)
+        Log densities and their odd parts, from `_UnitScores`.
+    permutation : int64 Tensor of shape (n, d)
+        Permutation of each draw.
+    flips : bool
+        Whether signs are free.
+
+    Returns
+    -------
+    sign : int8 Tensor of shape (n, d)
+        Signs.
+    improvement : Tensor of shape (n,)
+        Increase of the log density, nats.
+    """
+    matches = permutation.unsqueeze(-1)
+    sign = nonzero_sign(odd.gather(-1, matches).squeeze(-1), free=flips)
     current = similarity.diagonal(dim1=-2, dim2=-1)
-    if flips:  # as they are, units keep their signs, good or bad
+    if flips:  # the current labels include the current signs, even if these aren't the best
         current = current + 2.0 * odd.diagonal(dim1=-2, dim2=-1).clamp_max(0.0)
-    return sign, (similarity.gather(-1, chosen).squeeze(-1) - current).sum(dim=-1)
+    return sign, (similarity.gather(-1, matches).squeeze(-1) - current).sum(dim=-1)
 
 
 def _tolerance(similarity: Tensor) -> Tensor:
+    """Return the smallest improvement that moves each draw, (n,) nats."""
     return _TOLERANCE * (1.0 + similarity.diagonal(dim1=-2, dim2=-1).abs().sum(dim=-1))
 
 
 @dataclass(frozen=True, eq=False)
 class Labelling:
-    """Draws as labelled so far, and the elements that led there."""
+    """Draws with their current labels.
 
-    layers: tuple[UnitGroup, ...]  # first layer first
-    theta: Tensor  # (n, P); each draw acted on by its elements
+    Attributes
+    ----------
+    layers : tuple of UnitGroup
+        Groups of the layers, the first layer first.
+    theta : Tensor of shape (n, P)
+        Draws, each acted on by its elements.
+    elements : tuple of SignedPermutation
+        Elements of each layer's group, with batch shape (n,).
+    mean_square : Tensor of shape (P,)
+        `orbit_mean_square` of the draws.
+    """
+
+    layers: tuple[UnitGroup, ...]
+    theta: Tensor
     elements: tuple[SignedPermutation, ...]
-    mean_square: Tensor  # (P,); `orbit_mean_square` of the draws
+    mean_square: Tensor
 
     @classmethod
     def from_draws(cls, theta: Tensor, group: SymmetryGroup) -> "Labelling":
-        """Draws labelled as they are given."""
+        """Start from the labels that the draws have."""
         layers = unit_layers(group)
         shape = (len(theta), -1)
         elements = (SignedPermutation(*(p.expand(shape) for p in f.identity())) for f in layers)
         return cls(layers, theta, tuple(elements), orbit_mean_square(theta, group))
 
     def reference(self) -> DiagonalReference:
-        """Estimated from the draws as labelled."""
+        """Estimate a reference from the draws with their current labels."""
         return estimate_reference(self.theta, self.mean_square)
 
     def apply(self, i: int, g: SignedPermutation) -> "Labelling":
-        """Move each draw's units of layer ``i`` by its ``g``."""
+        """Act on each draw's units of layer ``i`` by its element of ``g``."""
         layer = self.layers[i]
         elements = list(self.elements)
         elements[i] = layer.compose(g, elements[i])
         return replace(self, theta=layer.act(g, self.theta), elements=tuple(elements))
 
     def anchored_groups(self) -> tuple[UnitGroup, ...]:
-        """Each layer's group on what is anchored once the layers before are aligned.
+        """Return each layer's group on the entries that later layers don't move.
 
-        Weights from the inputs or from earlier layers, biases, and weights to the outputs.
+        Once the layers before are aligned, these entries are comparable: weights from the inputs or
+        from earlier layers, biases, and weights to the outputs.
         """
         masks = anchored_entries(self.layers)
         return tuple(
-            f.with_index(f.index[:, mask]) for f, mask in zip(self.layers, masks, strict=True)
+            layer.with_index(layer.index[:, mask])
+            for layer, mask in zip(self.layers, masks, strict=True)
         )
 
     def label_forward(self, reference: DiagonalReference) -> "Labelling":
-        """Labels from scratch, first layer first, each judged by its anchored entries."""
+        """Label all draws anew, first layer first, each layer by its anchored entries."""
         labelling = self
         for i, layer in enumerate(self.anchored_groups()):
             g, _ = improve_labelling(labelling.theta, layer, reference, thorough=True)
@@ -213,9 +302,21 @@ class Labelling:
     def improve(
         self, reference: DiagonalReference, *, thorough: bool
     ) -> tuple["Labelling", Tensor]:
-        """Every layer given the others, last first; and which draws moved, bool (n,).
+        """Improve every layer with the others fixed, last layer first.
 
-        ``thorough`` as in `improve_labelling`.
+        Parameters
+        ----------
+        reference : DiagonalReference
+            Reference of all entries.
+        thorough : bool
+            As in `improve_labelling`.
+
+        Returns
+        -------
+        labelling : Labelling
+            The improved labels.
+        moved : bool Tensor of shape (n,)
+            Draws whose labels changed.
         """
         labelling = self
         any_moved = torch.zeros(len(self.theta), dtype=torch.bool)
@@ -229,7 +330,7 @@ class Labelling:
         return labelling, any_moved
 
     def descend(self, reference: DiagonalReference, max_sweeps: int) -> "Labelling":
-        """Labels and reference in turn, from a given reference, until no draw moves."""
+        """Improve labels and reference in turn until no draw moves."""
         labelling = self
         for sweep in range(max_sweeps):
             labelling, moved = labelling.improve(reference, thorough=sweep == 0)
@@ -239,66 +340,101 @@ class Labelling:
         return labelling
 
     def log_prob(self, reference: DiagonalReference) -> Tensor:
-        """Log density of each draw under the reference less a constant, (n,) nats."""
+        """Return the log density of each draw under the reference less a constant, (n,) nats."""
         mean, variance = reference
         return -0.5 * ((self.theta - mean).square() / variance).sum(dim=-1)
 
     def select(self, mask: Tensor, other: "Labelling") -> "Labelling":
-        """These labels of the draws where ``mask`` (n,) holds, elsewhere the other's."""
+        """Return these labels for draws where ``mask`` (n,) holds, and the other's elsewhere."""
         elements = (a.select(mask, b) for a, b in zip(self.elements, other.elements, strict=True))
         theta = torch.where(mask.unsqueeze(-1), self.theta, other.theta)
         return replace(self, theta=theta, elements=tuple(elements))
 
 
-_UNWEIGHTED = 3  # first steps from a start: variances under bad labels would mislead
-_EXPLORE = 20  # sweeps of every start; only the best is swept to the end
+# Number of first steps from a start with pooled variances. Variances under bad labels mislead.
+_N_POOLED_STEPS = 3
+
+# Number of sweeps of every start. Only the best start is swept until convergence.
+_N_START_SWEEPS = 20
 
 
 class Relabelled(NamedTuple):
-    """Draws on one representative of their orbits."""
+    """Draws on one representative of their orbits.
 
-    theta: Tensor  # (n, P): each draw acted on by its element
-    elements: tuple[Any, ...]  # one a factor, batch shape (n,); of `relabel`: signed permutations
-    n_changing: int  # draws that the last sweep still moved; 0 is converged
+    Attributes
+    ----------
+    theta : Tensor of shape (n, P)
+        Draws, each acted on by its elements.
+    elements : tuple
+        Elements of each factor, with batch shape (n,). They are signed permutations for `relabel`.
+    n_changing : int
+        Number of draws that the last sweep still moved. 0 means convergence.
+    """
+
+    theta: Tensor
+    elements: tuple[Any, ...]
+    n_changing: int
 
 
 def relabel(
     theta: Tensor, group: SymmetryGroup, *, n_starts: int, max_sweeps: int,
     generator: torch.Generator,
 ) -> Relabelled:  # fmt: skip
-    """Move every draw to the orbit point that makes all draws alike.
+    """Move every draw to the orbit point that makes the draws as similar as possible.
 
-    Minimises ``sum_e 0.5 log v_e`` over the labels of all draws by coordinate descent, ``v_e`` the
-    variance of entry ``e`` across draws. Layer by layer and draw by draw, the labels become
+    Parameters
+    ----------
+    theta : Tensor of shape (n, P), float64
+        Draws.
+    group : SymmetryGroup
+        Product of groups of units, one factor for each hidden layer, the first layer first.
+    n_starts : int
+        Number of starts, each from a different draw.
+    max_sweeps : int
+        Largest number of sweeps.
+    generator : torch.Generator
+        Selects the starts.
+
+    Returns
+    -------
+    Relabelled
+        Draws in canonical order (`canonical_element`), which depends on their orbits alone.
+
+    Notes
+    -----
+    Minimises ``sum_e 0.5 log v_e`` over the labels of all draws by coordinate descent, where
+    ``v_e`` is the variance of entry ``e`` across draws. For each layer and draw, the labels become
 
         argmax over permutations pi and signs s of
             sum_j log N(s_j phi_pi(j); mu_j, diag v_j),
 
-    an assignment problem solved exactly: a match has the sign of ``sum_e phi_e mu_e / v_e``.
+    an assignment problem that is solved exactly. A match has the sign of
+    ``sum_e phi_e mu_e / v_e``.
 
     From each start (one draw as ``mu``, variances pooled over units) the first pass goes FORWARD
-    through the layers and compares only what is anchored: weights from the inputs or from layers
-    already aligned, and to the outputs. (Reverse-first, as in Algorithm 4 of Wiese et al. 2023,
-    compares weights whose other ends are still scrambled.) Sweeps over all entries follow, last
-    layer first, until none moves a draw; draws stuck between layers are labelled anew by a forward
-    pass, which is kept where it fits better. The best start after a few sweeps is swept to the end.
+    through the layers. It compares only what is anchored: weights from the inputs or from layers
+    already aligned, and to the outputs. (Going in reverse first, as in Algorithm 4 of Wiese et al.
+    2023, compares weights whose other ends are still scrambled.) Sweeps over all entries follow,
+    last layer first, until none moves a draw. Draws that are stuck between layers are labelled anew
+    by a forward pass, which is kept where it fits better. After a few sweeps of every start, only
+    the best is swept until convergence.
 
-    ``theta`` (n, P), float64; ``group``: one factor a hidden layer, first layer first. Returns: in
-    canonical order (`canonical_element`), which depends on the orbits alone.
+    A step costs O(n d^2 p), and assignments for draws that an exchange of two units improves. The
+    last sweep solves the assignments of all draws. The result is a local optimum. For overlapping
+    units, such as those of wide layers, starts end in different labels that are about equally good,
+    and `label_margin` is small.
 
-    O(n d^2 p) a step, and assignments for draws that an exchange of two units improves; the last
-    sweep solves all. The end is a local optimum: for overlapping units, as of wide layers, starts
-    end in different labels that are about as good, and `label_margin` is small.
-
+    References
+    ----------
     Stephens (2000), "Dealing with label switching in mixture models", J. R. Stat. Soc. B 62.
     """
     original = Labelling.from_draws(_scaled(theta), group)
     runs = []
     for start in torch.randperm(len(theta), generator=generator)[:n_starts].tolist():
-        run = _first_pass(original, start), len(theta)
-        runs.append(_sweep(*run, min(_EXPLORE, max_sweeps)))
+        labelling = _first_pass(original, start)
+        runs.append(_sweep(labelling, len(theta), min(_N_START_SWEEPS, max_sweeps)))
     best = min(runs, key=lambda run: label_objective(run[0].theta, group))
-    labelling, n_changing = _sweep(*best, max_sweeps - _EXPLORE)
+    labelling, n_changing = _sweep(*best, max_sweeps - _N_START_SWEEPS)
     return in_canonical_order(theta, labelling.theta, labelling.elements, group, n_changing)
 
 
@@ -306,13 +442,34 @@ def align_to_mean(
     theta: Tensor, group: SymmetryGroup, *, n_starts: int, max_sweeps: int,
     generator: torch.Generator,
 ) -> Relabelled:  # fmt: skip
-    """Move every draw to the orbit point nearest the mean of all, for any finite group.
+    """Move every draw to the orbit point nearest to the mean of all, for any finite group.
 
-    For groups that `relabel` can't take: units inside units, on two axes of one parameter, with
-    several signs. From each start (one draw as the mean), `SymmetryGroup.align` and the mean follow
-    one another until no draw moves; the sum of squared distances never rises (generalised
-    Procrustes analysis, Gower 1975). Entries are compared in units of the root mean square of
-    their coordinate orbit. The start with the smallest sum is kept. ``theta`` (n, P), float64.
+    This is for groups that `relabel` doesn't support: units inside units, units on two axes of one
+    parameter, or units with several signs.
+
+    Parameters
+    ----------
+    theta : Tensor of shape (n, P), float64
+        Draws.
+    group : SymmetryGroup
+        A finite group.
+    n_starts : int
+        Number of starts, each with a different draw as the mean.
+    max_sweeps : int
+        Largest number of sweeps for each start.
+    generator : torch.Generator
+        Selects the starts.
+
+    Returns
+    -------
+    Relabelled
+        Draws from the start with the smallest sum of squared distances.
+
+    Notes
+    -----
+    `SymmetryGroup.align` and the mean follow one another until no draw moves. The sum of squared
+    distances never rises (generalised Procrustes analysis, Gower 1975). Entries are compared in
+    units of the root mean square of their coordinate orbit.
     """
     scaled = theta / orbit_mean_square(theta, group).sqrt()
     runs = []
@@ -335,29 +492,56 @@ def in_canonical_order(
     draws: Tensor, aligned: Tensor, elements: tuple[SignedPermutation, ...], group: SymmetryGroup,
     n_changing: int,
 ) -> Relabelled:  # fmt: skip
-    """The draws acted on by the elements that led to ``aligned`` and by `canonical_element`."""
+    """Bring aligned draws into canonical order, and apply both steps to the original draws.
+
+    Parameters
+    ----------
+    draws : Tensor of shape (n, P)
+        Original draws.
+    aligned : Tensor of shape (n, P)
+        Draws after alignment, possibly in other units.
+    elements : tuple of SignedPermutation
+        The elements that align the draws.
+    group : SymmetryGroup
+        Product of groups of units.
+    n_changing : int
+        Number of draws that the last sweep of the alignment moved.
+
+    Returns
+    -------
+    Relabelled
+        The draws acted on by the elements and by `canonical_element`.
+    """
     product = Product(unit_layers(group))
-    both = product.compose(canonical_element(aligned, group), elements)
-    theta = product.act(both, draws)
-    return Relabelled(theta, both, n_changing)
+    total = product.compose(canonical_element(aligned, group), elements)
+    return Relabelled(product.act(total, draws), total, n_changing)
 
 
 def label_objective(theta: Tensor, group: SymmetryGroup) -> float:
-    """``sum_e 0.5 log v_e`` over the entries of units, each once, in nats: smaller is better."""
+    """Compute ``sum_e 0.5 log v_e`` over the entries of units, in nats; smaller is better."""
     variance = estimate_reference(theta, orbit_mean_square(theta, group)).variance
     entries = [layer.index.flatten() for layer in unit_layers(group)]
     return 0.5 * float(variance[torch.cat(entries).unique()].log().sum()) if entries else 0.0
 
 
 def label_margin(theta: Tensor, group: SymmetryGroup) -> Tensor:
-    """How decided the labels of each aligned draw are, in nats.
+    """Compute how well the labels of each aligned draw are determined, in nats.
 
-    `labelling_margin` under a reference estimated from all draws, every other layer held fixed;
-    the minimum over layers. ``exp(-margin)`` is the odds of the runner-up.
+    Parameters
+    ----------
+    theta : Tensor of shape (n, P), float64
+        Aligned draws.
+    group : SymmetryGroup
+        Product of groups of units.
 
-    ``theta`` (n, P), float64. Returns ``margin`` (n,): 0 is undecided; negative where other labels
-    fit better (labels not from `relabel`, or a sweep limit reached); inf if there are no other
-    labels.
+    Returns
+    -------
+    Tensor of shape (n,)
+        The smallest `labelling_margin` over layers, with the other layers fixed and a reference
+        estimated from all draws. ``exp(-margin)`` is the odds of the second-best labels. 0 means
+        that two labellings are equally good. The margin is negative where other labels fit better
+        (labels that aren't from `relabel`, or a sweep limit that was reached), and inf if there are
+        no other labels.
     """
     scaled = _scaled(theta)
     reference = estimate_reference(scaled, orbit_mean_square(scaled, group))
@@ -368,13 +552,22 @@ def label_margin(theta: Tensor, group: SymmetryGroup) -> Tensor:
 
 
 def canonical_element(theta: Tensor, group: SymmetryGroup) -> tuple[SignedPermutation, ...]:
-    """The one element that brings aligned draws into a fixed order, the same for all draws.
+    """Find the element, the same for all draws, that brings aligned draws into canonical order.
 
-    Units that can be exchanged stand in decreasing order of the norm of their mean anchored
-    entries (`anchored_entries`), the largest of which is made positive where
-    signs are free.
+    Units that can be exchanged are sorted by decreasing norm of their mean anchored entries
+    (`anchored_entries`). If signs are free, the largest of these entries is made positive.
 
-    ``theta`` (n, P).
+    Parameters
+    ----------
+    theta : Tensor of shape (n, P)
+        Aligned draws.
+    group : SymmetryGroup
+        Product of groups of units.
+
+    Returns
+    -------
+    tuple of SignedPermutation
+        One for each layer, without batch axes.
     """
     mean = theta.mean(dim=0)
     elements = []
@@ -392,39 +585,59 @@ def canonical_element(theta: Tensor, group: SymmetryGroup) -> tuple[SignedPermut
 
 
 def _scaled(theta: Tensor) -> Tensor:
-    """Squares must not overflow; nothing else depends on the unit."""
+    """Scale draws so that squares don't overflow; nothing else depends on the scale."""
     return theta / theta.abs().max().clamp_min(torch.finfo(theta.dtype).tiny)
 
 
 def _first_pass(labelling: Labelling, start: int) -> Labelling:
-    """Forward through the layers, from draw ``start`` as the mean of what is anchored."""
+    """Label all layers forward, with the anchored entries of draw ``start`` as the mean."""
     for i, layer in enumerate(labelling.anchored_groups()):
         flat = layer.index.flatten()
-        first = DiagonalReference(labelling.theta[start], labelling.mean_square).at(flat)
-        alone = layer.with_index(torch.arange(len(flat)).reshape(layer.index.shape))
-        labelling = labelling.apply(i, _settle(labelling.theta[:, flat], alone, first))
+        first = DiagonalReference(labelling.theta[start], labelling.mean_square).select(flat)
+        layer_only = layer.with_index(torch.arange(len(flat)).reshape(layer.index.shape))
+        labelling = labelling.apply(i, _label_layer(labelling.theta[:, flat], layer_only, first))
     return labelling
 
 
-def _settle(theta: Tensor, layer: UnitGroup, reference: DiagonalReference) -> SignedPermutation:
-    """Labels of the units of one layer when ``reference`` is only the first guess."""
+def _label_layer(
+    theta: Tensor, layer: UnitGroup, reference: DiagonalReference
+) -> SignedPermutation:
+    """Label the units of one layer, starting from a reference that is only a first guess."""
     mean_square = reference.variance
     total = layer.identity()
     for step in range(50):
-        # All draws at first: what follows then depends on their orbits, not on the copies given.
+        # The first step is thorough, so that the result depends on the orbits of the draws and not
+        # on their original labels.
         g, moved = improve_labelling(theta, layer, reference, thorough=step == 0)
         theta = layer.act(g, theta)
         total = layer.compose(g, total)
-        if step >= _UNWEIGHTED and not bool(moved.any()):
+        if step >= _N_POOLED_STEPS and not bool(moved.any()):
             break
         reference = estimate_reference(theta, mean_square)
-        if step + 1 < _UNWEIGHTED:
+        if step + 1 < _N_POOLED_STEPS:
             reference = reference._replace(variance=mean_square)
     return total
 
 
 def _sweep(labelling: Labelling, n_changing: int, n_sweeps: int) -> tuple[Labelling, int]:
-    """Until a thorough sweep moves no draw, at most ``n_sweeps`` more; how many the last moved."""
+    """Sweep until a thorough sweep moves no draw, at most ``n_sweeps`` times.
+
+    Parameters
+    ----------
+    labelling : Labelling
+        Current labels.
+    n_changing : int
+        Number of draws that the previous sweep moved.
+    n_sweeps : int
+        Largest number of sweeps.
+
+    Returns
+    -------
+    labelling : Labelling
+        New labels.
+    n_changing : int
+        Number of draws that the last sweep moved.
+    """
     for _ in range(n_sweeps):
         if n_changing == 0:
             break
@@ -433,14 +646,13 @@ def _sweep(labelling: Labelling, n_changing: int, n_sweeps: int) -> tuple[Labell
         if not bool(moved.any()):
             labelling, moved = labelling.improve(reference, thorough=True)
             if len(labelling.layers) > 1:
-                # Labels by a forward pass under a fixed reference, where they fit better.
-                anew = labelling.label_forward(reference)
+                # Draws that are stuck between layers: a forward pass, where it fits better.
+                forward = labelling.label_forward(reference)
                 for _ in range(3):
-                    anew, _ = anew.improve(reference, thorough=True)
-                ours = labelling.log_prob(reference)
-                theirs = anew.log_prob(reference)
-                better = theirs > ours + 1e-9 * (1.0 + ours.abs())
-                labelling = anew.select(better, labelling)
+                    forward, _ = forward.improve(reference, thorough=True)
+                current = labelling.log_prob(reference)
+                better = forward.log_prob(reference) > current + 1e-9 * (1.0 + current.abs())
+                labelling = forward.select(better, labelling)
                 moved = moved | better
         n_changing = int(moved.sum())
     return labelling, n_changing

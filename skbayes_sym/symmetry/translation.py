@@ -1,9 +1,9 @@
-"""Translations of a linear model's weights that no training input can see.
+"""Translations of a linear model's weights in the null space of the inputs.
 
-The likelihood of a row depends on ``x' w`` only, so ``w`` may move orthogonally to ``x`` (Kurle
-et al. 2022, eq. 12 and appendix D). Data with inputs x_1, ..., x_N leave the K - rank(X)
-directions with ``X v = 0`` free. The group isn't compact: the average of a posterior over it is
-improper, and its gap is a difference of two optima instead of a KL at one posterior.
+The likelihood of a row depends on ``x' w`` only, so that ``w`` may move orthogonally to ``x``
+(Kurle et al. 2022, eq. 12 and appendix D). Data with inputs x_1, ..., x_N leave the K - rank(X)
+directions with ``X v = 0`` free. The group isn't compact. The average of a posterior over it is
+improper, and its gap is a difference of two optima instead of a KL divergence at one posterior.
 """
 
 from collections.abc import Sequence
@@ -24,13 +24,14 @@ class Translation(WeightValidationMixin, SimpleGroup):
     Parameters
     ----------
     inputs : Tensor of shape (N, K)
-        Training inputs, one a row.
+        Training inputs.
 
     Notes
     -----
-    An element is a tensor ``v`` of shape (*B, K) in the null space of ``inputs``; `element` makes
-    one of any vector. Unlike the compact groups' actions a translation changes the norm of the
-    weights; it keeps volumes, so densities need no Jacobian. A Gaussian prior isn't invariant.
+    An element is a tensor ``v`` of shape (*B, K) in the null space of ``inputs``. `element`
+    projects any vector onto it. Unlike the action of compact groups, a translation changes the norm
+    of the weights. It preserves volume, so that densities need no Jacobian. A Gaussian prior isn't
+    invariant.
     """
 
     inputs: Tensor
@@ -60,18 +61,19 @@ class Translation(WeightValidationMixin, SimpleGroup):
 
     @cached_property
     def _null_space(self) -> Tensor:
-        """Orthonormal basis (K, K - rank), columns."""
+        """Orthonormal basis, the columns of a matrix (K, K - rank)."""
         _, values, rows = torch.linalg.svd(self.inputs, full_matrices=True)
         eps = torch.finfo(self.inputs.dtype).eps * max(self.inputs.shape)
         rank = int((values > eps * values.max()).sum()) if len(values) else 0
         return rows[rank:].T
 
     def element(self, v: Tensor) -> Tensor:
-        """The element nearest to ``v``: its projection onto the null space, (*B, K)."""
+        """Return the element nearest to ``v``, its projection onto the null space, (*B, K)."""
         return (v @ self._null_space) @ self._null_space.T
 
     def sample(self, shape: Sequence[int], *, generator: torch.Generator) -> Tensor:
-        """Sample uniform elements with batch shape ``shape``."""
+        """Raise ValueError, because there is no uniform distribution."""
+        del shape, generator
         raise ValueError(
             "translations have no uniform distribution: the group isn't compact. "
             "Compare the optima with and without it instead (`invariance_gap`)."
@@ -91,7 +93,10 @@ class Translation(WeightValidationMixin, SimpleGroup):
         return g + h
 
     def align(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
-        """Nearest orbit point in Euclidean distance: take over the reference's unseen part."""
+        """Return the orbit point nearest in Euclidean distance, and the element used.
+
+        The component of ``theta`` in the null space becomes that of the reference.
+        """
         self.check_weights(theta)
         self.check_weights(reference, "reference")
         g = self.element(reference - theta)
@@ -106,5 +111,5 @@ class Translation(WeightValidationMixin, SimpleGroup):
         return [(f"unseen direction {i}", v) for i, v in enumerate(self._null_space.T)]
 
     def coordinate_orbits(self, n_params: int) -> Tensor:
-        """Every entry alone: shifts exchange and mix none; see `SymmetryGroup`."""
+        """Return an orbit for each entry, because translations exchange and mix no entries."""
         return torch.arange(n_params)

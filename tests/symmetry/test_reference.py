@@ -29,7 +29,7 @@ def test_labels_and_margin_by_enumeration_of_the_group(permute, flip, generator)
         torch.randn(d * p, generator=generator, dtype=torch.float64),
         torch.rand(d * p, generator=generator, dtype=torch.float64) + 0.2,
     )
-    mean, variance = reference.at(torch.arange(d * p).reshape(d, p))
+    mean, variance = reference.select(torch.arange(d * p).reshape(d, p))
     density = torch.distributions.Normal(mean, variance.sqrt())
     orders = list(permutations(range(d))) if permute else [tuple(range(d))]
     signs = list(product([1.0, -1.0], repeat=d)) if flip else [(1.0,) * d]
