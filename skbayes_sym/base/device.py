@@ -1,4 +1,4 @@
-"""Device and precision of a fit."""
+"""Choose the device and the floating-point precision of a fit."""
 
 from collections.abc import Callable
 from math import prod
@@ -11,21 +11,39 @@ from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.numerics.runtime import one_thread as one_thread
 
-# Floating-point operations of a step from which "auto" takes a GPU. Below, a step is launches: 50
-# to 700 kernels, of some six microseconds each whatever they compute, which are the 0.3 to 4 ms
-# that one core of a CPU takes for 1e7 to 1e8 operations (`asv_bench/studies/device_waits.py` counts
-# launches). Not measured on a GPU.
-WORTH_A_GPU = 1e8
+# Number of floating-point operations per step from which "auto" selects a GPU. Smaller steps are
+# dominated by the launches of 50 to 700 kernels. Each takes about six microseconds whatever it
+# computes, so together they take 0.3 to 4 ms, the time in which one core of a CPU makes 1e7 to 1e8
+# operations (`asv_bench/studies/device_waits.py` counts launches). Not measured on a GPU.
+MIN_GPU_FLOPS = 1e8
 
-_PER_MULTIPLICATION = 6.0  # and addition: forwards once, backwards twice
+# Operations per weight and row: a multiplication and an addition in the forward pass, and twice as
+# many in the backward pass.
+_FLOPS_PER_WEIGHT = 6.0
 
-# Others that torch knows lack what fits need, float64 for one.
+# torch knows other kinds of devices, which lack what fits need, such as float64.
 _KINDS = {"cpu", "cuda"}
 _REMEDY = ", or install a CUDA build of torch"
 
 
 def resolve_device(device: str) -> torch.device:
-    """The device a parameter ``device`` stands for; never another one silently."""
+    """Return the device that a parameter selects.
+
+    Parameters
+    ----------
+    device : str
+        "auto", or a name such as "cpu", "cuda" or "cuda:1".
+
+    Returns
+    -------
+    torch.device
+        For "auto" CUDA if it is available, else the CPU.
+
+    Raises
+    ------
+    ValueError
+        If there is no such device; another one is never selected silently.
+    """
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -46,34 +64,64 @@ def resolve_device(device: str) -> torch.device:
     return resolved
 
 
-def choose_device(asked: str, device: torch.device, flops: Callable[[], float]) -> torch.device:
-    """The CPU instead of a GPU that nobody asked for, where the model is too small for one.
+def choose_device(
+    parameter: str, device: torch.device, count_flops: Callable[[], float]
+) -> torch.device:
+    """Replace a GPU by the CPU if "auto" selected it and the model is too small to benefit.
 
-    ``asked``: the parameter ``device``: only "auto" leaves a choice; ``device``: what it stands
-    for; ``flops``: floating-point operations of a step, about.
+    Parameters
+    ----------
+    parameter : str
+        The user's parameter ``device``.
+    device : torch.device
+        Device that it selects.
+    count_flops : callable () -> float
+        Estimates the floating-point operations of a step.
+
+    Returns
+    -------
+    torch.device
     """
-    if asked != "auto" or device.type == "cpu":
+    if parameter != "auto" or device.type == "cpu":
         return device
-    count = flops()
-    chosen = device if count >= WORTH_A_GPU else torch.device("cpu")
+    flops = count_flops()
+    chosen = device if flops >= MIN_GPU_FLOPS else torch.device("cpu")
     log_info(
         "device='auto' takes the %s: a step is about %.1e floating-point operations, and a GPU is "
-        "taken from %.0e on", "GPU" if chosen.type == "cuda" else "CPU", count, WORTH_A_GPU,
-    )  # fmt: skip
+        "taken from %.0e on",
+        "GPU" if chosen.type == "cuda" else "CPU",
+        flops,
+        MIN_GPU_FLOPS,
+    )
     return chosen
 
 
 def gradient_flops(network: Network, n_rows: int, n_networks: float = 1.0) -> float:
-    """Floating-point operations of a gradient of ``n_networks`` networks at ``n_rows`` rows, about.
+    """Estimate the floating-point operations of a gradient.
 
-    A weight is used once a row, one of a convolution at every pixel of it.
+    Every weight is used once per row, and a weight of a convolution once per pixel of the row.
+
+    Parameters
+    ----------
+    network : Network
+        Architecture.
+    n_rows : int
+        Number of rows.
+    n_networks : float
+        Number of networks whose gradients are computed.
+
+    Returns
+    -------
+    float
     """
-    image = prod(network.input_shape[1:]) if isinstance(network, ModuleNetwork) else 1
-    shapes = network.layout.shapes.values()
-    uses = sum(prod(shape) * (image if len(shape) > 2 else 1) for shape in shapes)
-    return _PER_MULTIPLICATION * n_networks * n_rows * uses
+    n_pixels = prod(network.input_shape[1:]) if isinstance(network, ModuleNetwork) else 1
+    n_uses = 0
+    for shape in network.layout.shapes.values():
+        is_convolution = len(shape) > 2
+        n_uses += prod(shape) * (n_pixels if is_convolution else 1)
+    return _FLOPS_PER_WEIGHT * n_networks * n_rows * n_uses
 
 
 def choose_dtype(X: np.ndarray) -> torch.dtype:
-    """Precision of a fit: that of ``X``, float64 but where it is float32."""
+    """Return the precision of a fit: float32 if ``X`` is float32, else float64."""
     return torch.float32 if X.dtype == np.float32 else torch.float64

@@ -1,9 +1,11 @@
 """Base classes of all estimators: how a fit runs, how its state is kept, and the fit on rows."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from inspect import Signature, formatannotation, signature
 from numbers import Integral
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -47,6 +49,31 @@ from skbayes_sym.numerics.tables import check_column_names, fill_masked
 
 CachedValue = TypeVar("CachedValue")
 
+# A module name before the name of a class, in the text of an annotation.
+_MODULE_NAME = re.compile(r"\b(?:[a-z_]\w*\.)+")
+
+
+class _ShortAnnotation:
+    """Annotation that prints without module names."""
+
+    def __init__(self, annotation: Any) -> None:
+        self._text = _MODULE_NAME.sub("", formatannotation(annotation))
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+class _ReadableSignature:
+    """Signature of a class with short annotations, with which `help` begins."""
+
+    def __get__(self, instance: object, owner: type) -> Signature:
+        _, *parameters = signature(owner.__init__).parameters.values()  # type: ignore[misc]
+        for i, parameter in enumerate(parameters):
+            if parameter.annotation is not parameter.empty:
+                short = _ShortAnnotation(parameter.annotation)
+                parameters[i] = parameter.replace(annotation=short)
+        return Signature(parameters)
+
 
 class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
     """Run fits, and keep state that survives pickling and moving between devices.
@@ -54,6 +81,8 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
     A fit is atomic: its attributes are set together at its end, and an error leaves those of the
     previous fit unchanged.
     """
+
+    __signature__ = _ReadableSignature()
 
     # Attributes that are computed after training has ended, such as bounds.
     _final_attributes: ClassVar[tuple[str, ...]] = ()

@@ -13,24 +13,33 @@ from contextvars import ContextVar
 
 logger = logging.getLogger("skbayes_sym")
 
-# Of the outermost fit, so that its parts, which have verbose=0, log at its level.
+# Verbosity of the outermost fit, so that the models inside it, which have verbose=0, log at its
+# level.
 _verbose: ContextVar[int] = ContextVar("_verbose", default=0)
 
 _lock = threading.Lock()
-_verbosities: list[int] = []  # of the fits that show their log at present
+# Verbosities of the running fits that show their log, and the logger's level without them.
+_verbosities: list[int] = []
 _level_before = logging.NOTSET
 
 
 def log_info(message: str, *args: object) -> None:
-    """Log a summary at level INFO where ``verbose`` is at least 1, else at DEBUG.
+    """Log a summary at level INFO if ``verbose`` is at least 1, else at DEBUG.
 
-    A program whose root logger shows INFO sees nothing of fits with ``verbose=0``.
+    A program whose root logger shows INFO therefore doesn't see fits with ``verbose=0``.
+
+    Parameters
+    ----------
+    message : str
+        Format string.
+    *args : object
+        Values for the format string.
     """
     logger.log(logging.INFO if _verbose.get() else logging.DEBUG, message, *args)
 
 
 def _set_level() -> None:
-    """Let the logger pass what the running fits show, and what it passed before."""
+    """Set the logger's level to the lowest of those that the running fits and the user need."""
     level = _level_before
     if _verbosities:
         level = logging.DEBUG if max(_verbosities) > 1 else logging.INFO
@@ -39,8 +48,8 @@ def _set_level() -> None:
     logger.setLevel(level)
 
 
-class _OwnRecords(logging.Filter):
-    """Pass records of one fit only: handlers of a logger see those of all threads."""
+class _ThreadRecords(logging.Filter):
+    """Pass the records of one fit only: handlers of a logger receive those of all threads."""
 
     def __init__(self, verbose: int) -> None:
         super().__init__()
@@ -48,19 +57,19 @@ class _OwnRecords(logging.Filter):
         self._thread = threading.get_ident()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is of this fit's thread, and of a level that it shows."""
+        """Whether a record comes from this fit's thread and has a level that the fit shows."""
         return record.thread == self._thread and record.levelno >= self._level
 
 
 @contextmanager
 def logging_to_stderr(verbose: int) -> Iterator[None]:
-    """Show the package's log for the time of one fit.
+    """Show the package's log during one fit.
 
     Parameters
     ----------
     verbose : int
-        0 shows nothing, 1 records of level INFO, 2 also those of level DEBUG. Inside a fit that
-        shows its log already, it has no effect.
+        0 shows nothing, 1 shows records of level INFO, and 2 also those of level DEBUG. It has no
+        effect inside a fit that already shows its log.
     """
     global _level_before
     if not verbose or _verbose.get():
@@ -68,7 +77,7 @@ def logging_to_stderr(verbose: int) -> Iterator[None]:
         return
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("[skbayes_sym] %(message)s"))
-    handler.addFilter(_OwnRecords(verbose))
+    handler.addFilter(_ThreadRecords(verbose))
     token = _verbose.set(int(verbose))
     with _lock:
         if not _verbosities:

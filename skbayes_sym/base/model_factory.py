@@ -1,8 +1,8 @@
-"""Constructor parameters that describe the model, turned into the package's nouns."""
+"""Build network, likelihood, prior and symmetry group from constructor parameters."""
 
 from collections.abc import Callable
 from numbers import Integral, Real
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -39,11 +39,22 @@ from skbayes_sym.symmetry.group import (
 )
 from skbayes_sym.symmetry.units import Units, unit_layers
 
-PriorParameter = str | npt.ArrayLike | UnboundPrior  # "learn", scales of normals, or an object
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+else:
+
+    class ArrayLike:
+        """What `numpy.asarray` accepts; NumPy's own type prints as a union of private types."""
+
+
+# The parameter ``prior``: "learn", standard deviations of normals, or an object.
+PriorParameter = str | ArrayLike | UnboundPrior
 
 _SCALES: list[Any] = [
-    StrOptions({"learn"}), Interval(Real, 0, None, closed="neither"), "array-like"
-]  # fmt: skip
+    StrOptions({"learn"}),
+    Interval(Real, 0, None, closed="neither"),
+    "array-like",
+]
 NETWORK_CONSTRAINTS: dict[str, list[Any]] = {
     "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
     "activation": [StrOptions(set(ACTIVATIONS))],
@@ -53,7 +64,23 @@ NOISE_CONSTRAINTS: dict[str, list[Any]] = {"noise_std": _SCALES}
 
 
 def layer_sizes(units: Any) -> tuple[int, ...]:
-    """``hidden_layer_sizes`` as a tuple; an int is one layer, an empty sequence none."""
+    """Return ``hidden_layer_sizes`` as a tuple.
+
+    Parameters
+    ----------
+    units : int or sequence of int
+        An int is one layer, and an empty sequence is no hidden layer.
+
+    Returns
+    -------
+    tuple of int
+        Number of units in every hidden layer.
+
+    Raises
+    ------
+    ValueError
+        If ``units`` isn't made of positive ints.
+    """
     sizes = np.atleast_1d(np.asarray(units))
     if sizes.ndim != 1 or (sizes.size and not np.issubdtype(sizes.dtype, np.integer)):
         raise ValueError(f"hidden_layer_sizes must be an int or a sequence of ints, got {units!r}.")
@@ -61,54 +88,116 @@ def layer_sizes(units: Any) -> tuple[int, ...]:
         raise ValueError(
             f"hidden_layer_sizes must be positive, got {units!r}; () has no hidden layer."
         )
-    return tuple(int(s) for s in sizes)
+    return tuple(int(size) for size in sizes)
 
 
 def scale_array(prior: PriorParameter, **sizes: int) -> Array:
-    """``prior`` as an array of one number, or of as many as one of the sizes named."""
+    """Return prior scales as an array.
+
+    Parameters
+    ----------
+    prior : array-like
+        One standard deviation, or several.
+    **sizes : int
+        Allowed numbers of standard deviations, by what they count, such as ``features``.
+
+    Returns
+    -------
+    ndarray of shape () or (size,)
+    """
     with numeric_conversion("prior"):
         return check_scales(cast(npt.ArrayLike, prior), **sizes)
 
 
 def check_noise_std(noise_std: Any, n_targets: int) -> Array:
-    """A given ``noise_std`` as one positive number per target, (n_targets,)."""
+    """Return a fixed noise level as one positive number per target.
+
+    Parameters
+    ----------
+    noise_std : float or array-like of shape (n_targets,)
+        Standard deviation of the noise in the units of ``y``.
+    n_targets : int
+        Number of targets.
+
+    Returns
+    -------
+    ndarray of shape (n_targets,)
+
+    Raises
+    ------
+    ValueError
+        If the noise level isn't positive and finite, or has another shape.
+    """
     with numeric_conversion("noise_std"):
         noise = np.asarray(noise_std, dtype=float)
     if noise.shape not in {(), (1,), (n_targets,)} or not np.all(np.isfinite(noise) & (noise > 0)):
-        several = f" or a sequence of {n_targets} of them" if n_targets > 1 else ""
+        sequence = f" or a sequence of {n_targets} of them" if n_targets > 1 else ""
         raise ValueError(
-            f"noise_std must be 'learn' or a positive number{several}, got {noise_std!r}."
+            f"noise_std must be 'learn' or a positive number{sequence}, got {noise_std!r}."
         )
     return np.broadcast_to(noise, (n_targets,))
 
 
 def gaussian_noise(noise_std: Any, data: Training, previous: Array | None = None) -> Gaussian:
-    """Normal noise in scaled units.
+    """Return normal noise in scaled units.
 
-    ``noise_std``: in the units of ``y``. ``previous`` (n_targets,): what a learned noise starts
-    from, in the units of ``y``; half the target's spread by default.
+    Parameters
+    ----------
+    noise_std : "learn", HalfNormal, float or array-like of shape (n_targets,)
+        The user's parameter; numbers are in the units of ``y``.
+    data : Training
+        Training data, which have the scale of the targets.
+    previous : ndarray of shape (n_targets,), optional
+        Initial value of a learned noise level, in the units of ``y``. By default it is half the
+        standard deviation of the targets.
+
+    Returns
+    -------
+    Gaussian
+
+    Raises
+    ------
+    ValueError
+        If a fixed noise level leaves the range of the precision in scaled units.
     """
     assert data.y_scaling is not None
     unit = data.y_scaling.scale
-    if not isinstance(noise_std, str | HalfNormal):
-        with np.errstate(over="ignore"):
-            fixed = check_noise_std(noise_std, len(unit)) / unit
-        largest = LARGEST[data.dtype]
-        if not ((fixed >= 1.0 / largest) & (fixed <= largest)).all():
-            raise ValueError(
-                f"noise_std={noise_std!r} is {short_repr(fixed.tolist())} in units of the targets' "
-                f"scale, and must lie between {1.0 / largest:g} and {largest:g} there."
-            )
-        return Gaussian(torch.as_tensor(np.log(fixed)), learn=False)
-    start = INITIAL_NOISE * data.target_std if previous is None else previous / unit
-    return Gaussian(torch.as_tensor(np.log(start)), learn=True)
+    if isinstance(noise_std, str | HalfNormal):
+        initial = INITIAL_NOISE * data.target_std if previous is None else previous / unit
+        return Gaussian(torch.as_tensor(np.log(initial)), learn=True)
+    with np.errstate(over="ignore"):
+        fixed = check_noise_std(noise_std, len(unit)) / unit
+    largest = LARGEST[data.dtype]
+    if not ((fixed >= 1.0 / largest) & (fixed <= largest)).all():
+        raise ValueError(
+            f"noise_std={noise_std!r} is {short_repr(fixed.tolist())} in units of the targets' "
+            f"scale, and must lie between {1.0 / largest:g} and {largest:g} there."
+        )
+    return Gaussian(torch.as_tensor(np.log(fixed)), learn=False)
 
 
 def resolve_prior(prior: PriorParameter) -> UnboundPrior | None:
-    """``prior`` as an object: normals of given scales, or what was given; None of a word."""
+    """Return a prior that isn't bound to a network yet.
+
+    Parameters
+    ----------
+    prior : str, array-like or UnboundPrior
+        The user's parameter.
+
+    Returns
+    -------
+    UnboundPrior or None
+        Normals with the given standard deviations, or the user's object. None for a string such as
+        "learn".
+
+    Raises
+    ------
+    ValueError
+        If the parameter is an augmentation, which has a ``bind`` of its own.
+    """
     if isinstance(prior, str):
         return None
-    if hasattr(prior, "half_width"):  # an augmentation, which has a `bind` of its own
+    if hasattr(prior, "half_width"):
         raise ValueError(
             f"prior must be 'learn', scales of normals, or an object such as ARD(), got "
             f"{short_repr(prior)}, a transformation of the input: LILARegressor takes it."
@@ -117,19 +206,34 @@ def resolve_prior(prior: PriorParameter) -> UnboundPrior | None:
 
 
 def bind_prior(prior: PriorParameter, learned: UnboundPrior, network: Network) -> Prior:
-    """The prior of a network's parameters; ``learned`` where a word asks for it."""
+    """Return the prior of a network's parameters.
+
+    Parameters
+    ----------
+    prior : str, array-like or UnboundPrior
+        The user's parameter.
+    learned : UnboundPrior
+        Prior that "learn" stands for.
+    network : Network
+        Network whose parameters have the prior.
+
+    Returns
+    -------
+    Prior
+    """
     with numeric_conversion("prior"):
         return (resolve_prior(prior) or learned).bind(network.layout)
 
 
-def require_scales(distribution: Likelihood | str, n_targets: int) -> None:
-    """Check that a likelihood of targets has one scale, or one per target.
+def require_scales(likelihood: Likelihood | str, n_targets: int) -> None:
+    """Check that a regression likelihood has one scale, or one per target.
 
     Parameters
     ----------
-    distribution : Likelihood or str
-        As the user gave it.
+    likelihood : Likelihood or str
+        The user's parameter.
     n_targets : int
+        Number of targets.
 
     Raises
     ------
@@ -137,33 +241,33 @@ def require_scales(distribution: Likelihood | str, n_targets: int) -> None:
         If its noise or dispersion has another length.
     """
     for name in ("log_noise", "log_dispersion"):
-        scales = getattr(distribution, name, None)
+        scales = getattr(likelihood, name, None)
         if scales is not None and scales.shape[-1] not in (1, n_targets):
             raise ValueError(
-                f"likelihood={type(distribution).__name__}({name}=...) has {scales.shape[-1]} "
+                f"likelihood={type(likelihood).__name__}({name}=...) has {scales.shape[-1]} "
                 f"scales, but y has {n_targets} target(s): give one, or one per target."
             )
 
 
 def require_mlp(network: Network) -> MLP:
-    """The network, for methods that propagate moments or weights from layer to layer."""
+    """Return the network as an MLP, for methods that work layer by layer; else raise."""
     FULLY_CONNECTED.require(network, "network")
     return cast(MLP, network)
 
 
 def require_normal_prior(prior: Prior) -> GaussianPrior:
-    """The prior, for methods whose formulas need zero-mean normals."""
+    """Return the prior as zero-mean normals, for methods whose formulas need these; else raise."""
     NORMAL_PRIOR.require(prior, "prior")
     return cast(GaussianPrior, prior.gaussian())
 
 
 def require_normal_or_learned_prior(prior: Prior) -> GaussianPrior | GroupScalePrior:
-    """The prior, for methods whose formulas need zero-mean normals, of scales given or learned."""
+    """Return the prior as zero-mean normals with fixed or learned scales; else raise."""
     return learned_scales(prior) or require_normal_prior(prior)
 
 
 def learned_scales(prior: Prior) -> GroupScalePrior | None:
-    """The prior, if its scales are learned."""
+    """Return the prior if its scales are learned, else None."""
     return prior.learned_scales if prior.gaussian() is not None else None
 
 
@@ -173,10 +277,25 @@ def scale_attributes(
     name: str = "",
     weights: Array | None = None,
 ) -> dict[str, Array]:
-    """Learned standard deviations of the weights: of groups, and of input columns.
+    """Return learned prior standard deviations as fitted attributes.
 
-    Of several weight vectors, ``log_precision`` (M, G), they are under ``name``: ``prior_scale_``
-    is then their geometric mean by ``weights`` (M,), and ``relevance_`` keeps every one's.
+    Parameters
+    ----------
+    prior : GroupScalePrior
+        Prior with G groups of weights.
+    log_precision : Tensor of shape (M, G), optional
+        Log precisions for each of M weight vectors; those of the prior by default.
+    name : str
+        Attribute that receives the standard deviations of all weight vectors.
+    weights : ndarray of shape (M,), optional
+        Weights of the weight vectors in the mean; equal by default.
+
+    Returns
+    -------
+    dict
+        ``prior_scale_`` (G,) is the standard deviation of every group, for several weight vectors
+        its geometric mean. ``prior_groups_`` has the names of the groups. ``relevance_`` has the
+        standard deviations of the weights of input columns, if every column has its own.
     """
     hyper = prior.hyper if log_precision is None else log_precision
     scale = (-0.5 * hyper).exp().double().cpu().numpy()
@@ -192,16 +311,40 @@ def scale_attributes(
 
 
 def group_scales(prior: Prior) -> GroupScalePrior:
-    """The prior as scales by group; one that learns nothing keeps its own."""
+    """Return the prior as scales by group; fixed scales stay fixed."""
     return prior.learned_scales or GroupScalePrior.fixed(require_normal_prior(prior).scale)
+
+
+# Which factors of a module's group a name of the parameter ``symmetry`` selects.
+_NAMED_FACTORS: dict[str, Callable[[Any], bool]] = {
+    "permutation": lambda factor: factor.permute,
+    "sign_flip": lambda factor: not factor.permute,
+}
 
 
 def resolve_symmetry(
     symmetry: str | SymmetryGroup | None, network: Network, prior: Prior
 ) -> SymmetryGroup:
-    """The network's group by name or one's own, after checking that the prior has it too.
+    """Return the symmetry group of a network, after checking that the prior has it, too.
 
-    Of a module, whose units have no layers to name, a name means the part that the prior keeps.
+    Parameters
+    ----------
+    symmetry : str, SymmetryGroup or None
+        The user's parameter. A name selects a subgroup of the network's group. For a module, whose
+        units have no named layers, it selects from the subgroup that leaves the prior invariant.
+    network : Network
+        Network of the model.
+    prior : Prior
+        Prior of the network's parameters.
+
+    Returns
+    -------
+    SymmetryGroup
+
+    Raises
+    ------
+    NotInvariantError
+        If the group changes the network's outputs or the prior.
     """
     if symmetry is None:
         return Trivial()
@@ -211,8 +354,8 @@ def resolve_symmetry(
         _check_user_group(group, network)
     elif not isinstance(network, MLP):
         group = invariant_subgroup(network.symmetry(), prior.log_prob, network.layout)
-        keeps = _KINDS.get(symmetry)
-        return Product(group.factors).restrict(keeps) if keeps else group
+        is_selected = _NAMED_FACTORS.get(symmetry)
+        return Product(group.factors).restrict(is_selected) if is_selected else group
     elif symmetry == "sign_flip":
         layers = unit_layers(network.symmetry(signed=True))
         flips = tuple(Units(layer.index, permute=False, flip=True) for layer in layers)
@@ -221,21 +364,17 @@ def resolve_symmetry(
         signed = {"auto": None, "permutation": False, "signed_permutation": True}
         group = network.symmetry(signed=signed[symmetry])
     check_invariant(
-        group, prior.log_prob, network.layout, name="prior",
+        group,
+        prior.log_prob,
+        network.layout,
+        name="prior",
         remedy="Give all units of a layer the same scale, or use symmetry=None.",
-    )  # fmt: skip
+    )
     return group
 
 
-# The part of a unit's moves that a name means.
-_KINDS: dict[str, Callable[[Any], bool]] = {
-    "permutation": lambda part: part.permute,
-    "sign_flip": lambda part: not part.permute,
-}
-
-
 def _check_user_group(group: SymmetryGroup, network: Network) -> None:
-    """Raise unless the network computes the same at ``theta`` and at ``g.theta``."""
+    """Raise an error unless the network has the same outputs at ``theta`` and at ``g.theta``."""
     generator = generator_from(0)
     theta = torch.randn(network.layout.n_params, generator=generator, dtype=torch.float64)
     shape = network.input_shape if isinstance(network, MLP | ModuleNetwork) else (1,)

@@ -1,4 +1,4 @@
-"""Base of estimators of networks: how their constructor becomes a model."""
+"""Base class of estimators of neural networks, which builds the model from the constructor."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -33,7 +33,7 @@ from skbayes_sym.symmetry.group import SymmetryGroup, Trivial, invariant_subgrou
 _NAMED_LIKELIHOODS = SupportedLikelihoods(
     lambda likelihood: True, {"auto": REGRESSION_LIKELIHOODS["gaussian"]}
 )
-# Of the parameters that take objects, for estimators that have them.
+# Constraints on parameters that take objects, for estimators that have them.
 OBJECT_CONSTRAINTS: dict[str, list[Any]] = {
     "network": [StrOptions({"mlp"}), nn.Module, HasMethods("forward")],
     "likelihood": [StrOptions(_NAMED_LIKELIHOODS.keys()), HasMethods("log_prob")],
@@ -41,9 +41,9 @@ OBJECT_CONSTRAINTS: dict[str, list[Any]] = {
 
 
 class NetworkEstimator(RowEstimator):
-    """An estimator with ``hidden_layer_sizes``, ``activation`` and ``prior``.
+    """Estimator with the parameters ``hidden_layer_sizes``, ``activation`` and ``prior``.
 
-    Some take objects: ``network`` and ``likelihood``.
+    Some subclasses also have ``network`` and ``likelihood``, which take objects.
     """
 
     hidden_layer_sizes: Any
@@ -56,51 +56,51 @@ class NetworkEstimator(RowEstimator):
     _unsupported_likelihoods: ClassVar[tuple[type, ...]]
 
     def _make_model(self, data: Training) -> Model:
+        """Return network, likelihood, prior and the symmetry group that the method uses."""
         likelihood = self._make_likelihood(data)
         network = self._make_network(data, likelihood.n_outputs(self._count_outputs(data)))
-        require_memory(
-            [data.rows_allocation, prior_allocation(network.layout.n_params)], data.device
-        )
+        weights = prior_allocation(network.layout.n_params)
+        require_memory([data.rows_allocation, weights], data.device)
         prior = self._make_prior(network)
         return Model(network, likelihood, prior, self._symmetry_group(network, prior))
 
     def _make_network(self, data: Training, n_outputs: int) -> Network:
+        """Return the network, an MLP by default, after checking its number of outputs."""
         network = self.network
         if isinstance(network, str):
             sizes = layer_sizes(self.hidden_layer_sizes)
             return MLP(data.n_features, sizes, n_outputs, ACTIVATIONS[self.activation])
-        refuse_parameters(
-            self, ("hidden_layer_sizes", "activation"), "network= is given", "network='mlp'"
-        )
+        unused = ("hidden_layer_sizes", "activation")
+        refuse_parameters(self, unused, "network= is given", "network='mlp'")
         if isinstance(network, nn.Module):
             network = ModuleNetwork(network, (data.n_features,))
         ANY_NETWORK.require(network, "network")
         if network.n_outputs != n_outputs:
             raise ValueError(
-                f"network has {network.n_outputs} outputs, but the targets and the likelihood ask "
-                f"for {n_outputs}: change its last layer."
+                f"network has {network.n_outputs} outputs, but the targets and the likelihood "
+                f"need {n_outputs}: change its last layer."
             )
         return network
 
     def _make_likelihood(self, data: Training) -> Likelihood:
-        """At its starting parameters, in scaled units."""
-        chosen = self.resolved_likelihood
-        if chosen is self._likelihoods_by_name["auto"]:
+        """Return the likelihood with its initial parameters, in scaled units."""
+        likelihood = self.resolved_likelihood
+        if likelihood is self._likelihoods_by_name["auto"]:
             return self._default_likelihood(data)
         if not isinstance(self.noise_std, HalfNormal):
-            instead = "parameters of a likelihood object, such as log_noise of StudentT"
-            refuse_parameters(self, ("noise_std",), "likelihood= is given", instead)
-        require_kind(self, chosen, self._unsupported_likelihoods)
-        ANY_LIKELIHOOD.require(chosen, "likelihood")
-        return chosen
+            alternative = "parameters of a likelihood object, such as log_noise of StudentT"
+            refuse_parameters(self, ("noise_std",), "likelihood= is given", alternative)
+        require_kind(self, likelihood, self._unsupported_likelihoods)
+        ANY_LIKELIHOOD.require(likelihood, "likelihood")
+        return likelihood
 
-    def _default_likelihood(self, data: Training) -> Likelihood:
-        """Likelihood that "auto" stands for."""
+    def _default_likelihood(self, _data: Training) -> Likelihood:
+        """Return the likelihood that "auto" stands for."""
         return self._likelihoods_by_name["auto"]
 
     @property
     def resolved_likelihood(self) -> Likelihood:
-        """Likelihood by name or as an object."""
+        """The likelihood that the parameter names, or the object that it is."""
         likelihood = self._likelihood_parameter
         if not isinstance(likelihood, str):
             return likelihood  # type: ignore[no-any-return]
@@ -112,18 +112,22 @@ class NetworkEstimator(RowEstimator):
             )
         return self._likelihoods_by_name[likelihood]
 
-    def _learned_prior(self, network: Network) -> UnboundPrior:
-        """Prior that "learn" stands for."""
+    def _learned_prior(self, _network: Network) -> UnboundPrior:
+        """Return the prior that "learn" stands for."""
         return LayerScales()
 
     def _make_prior(self, network: Network) -> Prior:
-        bound = bind_prior(self.prior, self._learned_prior(network), network)
-        ANY_PRIOR.require(bound, "prior")
-        return bound
+        """Return the prior of the network's parameters."""
+        prior = bind_prior(self.prior, self._learned_prior(network), network)
+        ANY_PRIOR.require(prior, "prior")
+        return prior
 
     @property
     def feature_importances_(self) -> Array:
-        """Share of every column in the scales of the weights from it, where they are learned."""
+        """Relative prior scale of the weights of every column, if each column has its own.
+
+        The scales are averaged over fits and divided by their sum over columns, (n_features,).
+        """
         scale = fitted_attribute(self, "relevance_")
         if scale is None:
             raise AttributeError("feature_importances_ needs prior=ARD(), a scale for every column")
@@ -132,13 +136,12 @@ class NetworkEstimator(RowEstimator):
 
     @property
     def symmetry_(self) -> SymmetryGroup:
-        """The part of the network's group that the prior keeps."""
+        """Subgroup of the network's symmetry group that leaves the prior invariant."""
         check_is_fitted(self)
         network = self.network_
-        return invariant_subgroup(
-            network.symmetry(), self._make_prior(network).log_prob, network.layout
-        )
+        prior = self._make_prior(network)
+        return invariant_subgroup(network.symmetry(), prior.log_prob, network.layout)
 
-    def _symmetry_group(self, network: Network, prior: Prior) -> SymmetryGroup:
-        """The symmetry that the method uses."""
+    def _symmetry_group(self, _network: Network, _prior: Prior) -> SymmetryGroup:
+        """Return the symmetry group that the method uses, trivial by default."""
         return Trivial()

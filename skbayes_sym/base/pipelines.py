@@ -1,4 +1,4 @@
-"""The model at the heart of searches and pipelines, and how rows get there."""
+"""Find the model inside pipelines and searches, and transform rows for it."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,25 +8,56 @@ from sklearn.pipeline import Pipeline
 
 
 def fitted_attribute(model: Any, name: str, default: Any = None) -> Any:
-    """Value that `fit` has set on an estimator; the default where it has none."""
+    """Return an attribute that `fit` has set on any estimator.
+
+    Parameters
+    ----------
+    model : object
+        Estimator of any package, fitted or not, or another object.
+    name : str
+        Name of the attribute. Properties of the class don't count.
+    default : object
+        What to return if there is no such attribute.
+
+    Returns
+    -------
+    object
+    """
     return vars(model).get(name, default) if isinstance(model, BaseEstimator) else default
 
 
 class UnwrappedModel(NamedTuple):
-    """A model that others are wrapped around."""
+    """A model that was inside pipelines and searches.
+
+    Parameters
+    ----------
+    model : BaseEstimator
+        The innermost model.
+    prepare : callable (X) -> inputs
+        Transforms rows of the outermost estimator into inputs of the model.
+    """
 
     model: Any
-    prepare: Callable[[Any], Any]  # rows as the user has them -> inputs of the model
+    prepare: Callable[[Any], Any]
 
 
 def unwrap(estimator: BaseEstimator) -> UnwrappedModel:
-    """Unwrap fitted searches and pipelines.
+    """Return the model inside fitted searches and pipelines.
 
-    A `TransformedTargetRegressor` stays closed: what is inside has other units.
+    Parameters
+    ----------
+    estimator : BaseEstimator
+        A `TransformedTargetRegressor` isn't unwrapped, because the targets of the model inside have
+        other units.
+
+    Returns
+    -------
+    UnwrappedModel
     """
     transforms: list[Callable[[Any], Any]] = []
     while True:
-        if (best := fitted_attribute(estimator, "best_estimator_")) is not None:
+        best = fitted_attribute(estimator, "best_estimator_")
+        if best is not None:
             estimator = best
         elif isinstance(estimator, Pipeline):
             if len(estimator) > 1:

@@ -1,4 +1,4 @@
-"""Posterior approximations as plain objects: arrays, draws, densities."""
+"""Gaussian posterior approximations with samples and densities."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -20,55 +20,90 @@ from skbayes_sym.numerics.random import float64_normal
 class MeanFieldGaussian:
     """Independent normals over the flat parameter vector.
 
-    ``loc``, ``scale`` (P,): means and standard deviations, in the network's flat order.
+    Parameters
+    ----------
+    loc, scale : ndarray of shape (P,)
+        Means and standard deviations, in the flat order of the network's layout.
     """
 
     loc: npt.NDArray[Any]
     scale: npt.NDArray[Any]
 
+    def __repr__(self) -> str:
+        return f"<independent normals of {len(self.loc):,} parameters>"
+
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """``n`` draws, (n, P), on the generator's device."""
-        loc, scale = (torch.as_tensor(a, device=generator.device) for a in (self.loc, self.scale))
+        """Sample ``n`` parameter vectors, (n, P), on the generator's device."""
+        loc = torch.as_tensor(self.loc, device=generator.device)
+        scale = torch.as_tensor(self.scale, device=generator.device)
         noise = float64_normal((n, len(loc)), generator=generator)
         return loc + scale * noise.to(loc.dtype)
 
     def log_prob(self, theta: Tensor | npt.ArrayLike) -> Tensor:
-        """Log density in nats, (*B, P) -> (*B,)."""
+        """Return the log density in nats, (*B, P) -> (*B,)."""
         theta = torch.as_tensor(theta)
-        loc, scale = (torch.as_tensor(a).to(theta) for a in (self.loc, self.scale))
+        loc = torch.as_tensor(self.loc).to(theta)
+        scale = torch.as_tensor(self.scale).to(theta)
         return normal_log_prob((theta - loc).square(), scale.log()).sum(-1)
 
     def kl_from(self, prior_scale: npt.ArrayLike) -> float:
-        """KL[q || N(0, prior_scale^2)] in nats, closed form."""
-        loc, scale, prior = (torch.as_tensor(a) for a in (self.loc, self.scale, prior_scale))
-        return float(kl_elementwise(loc, 2.0 * scale.log(), 2.0 * prior.log()).sum())
+        """Return KL[q || N(0, prior_scale^2)] in nats, in closed form."""
+        loc = torch.as_tensor(self.loc)
+        log_variance = 2.0 * torch.as_tensor(self.scale).log()
+        log_prior_variance = 2.0 * torch.as_tensor(prior_scale).log()
+        return float(kl_elementwise(loc, log_variance, log_prior_variance).sum())
 
 
 class GaussianRows(NamedTuple):
-    """Moments of the rows of one factor."""
+    """Independent Gaussian rows of one factor.
 
-    mean: npt.NDArray[Any]  # (n, k)
-    cov: npt.NDArray[Any]  # (n, k, k)
+    Parameters
+    ----------
+    mean : ndarray of shape (n, k)
+        Means of n rows of k components.
+    cov : ndarray of shape (n, k, k)
+        Covariances of the rows.
+    """
+
+    mean: npt.NDArray[Any]
+    cov: npt.NDArray[Any]
+
+    def __repr__(self) -> str:
+        n_rows, n_components = self.mean.shape
+        return f"<{n_rows:,} Gaussian rows of {n_components} components>"
 
 
 class MatrixPosterior(NamedTuple):
-    """Independent Gaussian rows of U and of V, in scaled units.
+    """Independent Gaussian rows of the factors U and V of a matrix, in scaled units.
 
-    As a `Posterior` its flat ``theta`` has the rows of U first, then those of V.
+    As a `Posterior` its flat parameter vector ``theta`` has the rows of U first, then those of V.
+
+    Parameters
+    ----------
+    rows, columns : GaussianRows
+        Rows of U, which belong to rows of the matrix, and of V, which belong to its columns.
     """
 
     rows: GaussianRows
     columns: GaussianRows
 
+    def __repr__(self) -> str:
+        n_rows, n_components = self.rows.mean.shape
+        n_columns = len(self.columns.mean)
+        return (
+            f"<posterior of a {n_rows:,} x {n_columns:,} matrix of {n_components} components: "
+            "independent Gaussian rows of both factors>"
+        )
+
     @property
     def mean(self) -> Tensor:
         """Means of all rows, (n + m, k), float64."""
-        return torch.cat([torch.as_tensor(side.mean).double() for side in self])
+        return torch.cat([torch.as_tensor(factor.mean).double() for factor in self])
 
     @property
     def cov(self) -> Tensor:
         """Covariances of all rows, (n + m, k, k), float64."""
-        return torch.cat([torch.as_tensor(side.cov).double() for side in self])
+        return torch.cat([torch.as_tensor(factor.cov).double() for factor in self])
 
     @property
     def is_isotropic(self) -> bool:
@@ -85,38 +120,40 @@ class MatrixPosterior(NamedTuple):
         return self._rounds_to_zero((self.cov - torch.diag_embed(variance)) / scale)
 
     def _rounds_to_zero(self, correlation: Tensor) -> bool:
+        """Whether relative deviations are no larger than the square root of the precision."""
         eps = torch.finfo(torch.as_tensor(self.rows.cov).dtype).eps
         return bool((correlation.abs() <= eps**0.5).all())
 
     def factors(self, n_components: int) -> "MatrixPosterior":
-        """The first coordinates of every row alone; views."""
+        """Return views of the first ``n_components`` components of every row."""
         k = n_components
-        return MatrixPosterior(
-            *(GaussianRows(side.mean[:, :k], side.cov[:, :k, :k]) for side in self)
-        )
+        return MatrixPosterior(*(GaussianRows(f.mean[:, :k], f.cov[:, :k, :k]) for f in self))
 
-    def turned(self, axes: npt.NDArray[Any]) -> "MatrixPosterior":
-        """The same in other axes, rows of an orthogonal (k, k)."""
+    def rotated(self, axes: npt.NDArray[Any]) -> "MatrixPosterior":
+        """Return the posterior in other axes, the rows of an orthogonal matrix (k, k)."""
         return MatrixPosterior(
-            *(GaussianRows(side.mean @ axes.T, axes @ side.cov @ axes.T) for side in self)
+            *(GaussianRows(f.mean @ axes.T, axes @ f.cov @ axes.T) for f in self)
         )
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """``n`` draws, (n, P), float64 on the generator's device; O(n P k)."""
-        mean, cov = (t.to(generator.device) for t in (self.mean, self.cov))
+        """Sample ``n`` parameter vectors, (n, P), float64 on the generator's device; O(n P k)."""
+        mean = self.mean.to(generator.device)
+        cov = self.cov.to(generator.device)
         noise = float64_normal((n, *mean.shape, 1), generator=generator)
         return (mean + (self._root(cov) @ noise).squeeze(-1)).flatten(1)
 
     def log_prob(self, theta: Tensor | npt.ArrayLike) -> Tensor:
-        """Log density in nats, (*B, P) -> (*B,)."""
+        """Return the log density in nats, (*B, P) -> (*B,)."""
         theta = torch.as_tensor(theta, dtype=torch.float64)
-        mean, root = (t.to(theta.device) for t in (self.mean, self._root(self.cov)))
-        off = (theta.unflatten(-1, mean.shape) - mean).unsqueeze(-1)
-        z = torch.linalg.solve_triangular(root, off, upper=False).squeeze(-1)
+        mean = self.mean.to(theta.device)
+        root = self._root(self.cov).to(theta.device)
+        deviation = (theta.unflatten(-1, mean.shape) - mean).unsqueeze(-1)
+        z = torch.linalg.solve_triangular(root, deviation, upper=False).squeeze(-1)
         return multivariate_normal_log_prob((z * z).sum(-1), log_det(root), mean.shape[1]).sum(-1)
 
     @staticmethod
     def _root(cov: Tensor) -> Tensor:
+        """Return Cholesky factors of covariances."""
         return cholesky(
             cov,
             name="The covariance of a row",

@@ -1,4 +1,4 @@
-"""A fit seen from outside: its method's blocks for callbacks, its log, why it stopped."""
+"""Progress of a fit: callbacks, the log, the deadline, and what an interrupt keeps."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +21,7 @@ from skbayes_sym.numerics.optimise import (
     minimise,
 )
 
+# Constraints on the parameters of estimators that are trained by stochastic gradients.
 STEP_CONSTRAINTS: dict[str, list[Any]] = {
     "max_iter": [Interval(Integral, 1, None, closed="left")],
     "standardize": ["boolean"],
@@ -30,52 +31,26 @@ STEP_CONSTRAINTS: dict[str, list[Any]] = {
     "random_state": ["random_state"],
 }
 
-
-class StepConfig(NamedTuple):
-    """StepConfig of stochastic gradient ascent, in the words of the constructors."""
-
-    max_iter: int
-    tol: float | None  # nats per unit of sample weight; None: never stops
-    batch_size: int | str
-    learning_rate: float | str
-    log_variance_rate: float  # of the log variances' step size, relative to the others'
-    n_weight_samples: int | str
-
-    @classmethod
-    def from_optimizer(
-        cls, adam: VariationalAdam, max_iter: int, tol: float | None
-    ) -> "StepConfig":
-        """Steps as an optimiser says."""
-        rates = adam.learning_rate, adam.log_variance_rate
-        return cls(max_iter, tol, adam.batch_size, *rates, adam.n_weight_samples)
-
-    def n_draws(self, auto: int) -> int:
-        """``n_weight_samples``, with ``auto`` by default."""
-        return auto if isinstance(self.n_weight_samples, str) else self.n_weight_samples
-
-    def rate(self, auto: float) -> float:
-        """``learning_rate``, with ``auto`` by default."""
-        return auto if isinstance(self.learning_rate, str) else float(self.learning_rate)
-
-    def absolute_tol(self, total_weight: float) -> float | None:
-        """``tol`` of the whole bound, nats."""
-        return None if self.tol is None else self.tol * total_weight
-
-
-FLOATS = (np.float64, np.float32)  # inputs of these dtypes are taken as they are
-
-# Rows a prediction handles at once, of which passes take blocks that stay in cache: memory is
-# bounded however many rows are asked for. With 128 a pool's standard deviations take twice as long.
-PREDICT_ROWS = 512
-
-# How a fit runs, whatever it fits.
+# Constraints on the parameters that all estimators share.
 RUN_CONSTRAINTS: dict[str, list[Any]] = {"device": [str], "verbose": ["verbose"]}
 N_JOBS: list[Any] = [
-    Interval(Integral, None, -1, closed="right"), Interval(Integral, 1, None, closed="left"), None
-]  # fmt: skip
+    Interval(Integral, None, -1, closed="right"),
+    Interval(Integral, 1, None, closed="left"),
+    None,
+]
 
-_BLOCKS = 100  # of a fit, that callbacks see
+# Inputs of these dtypes are not converted.
+FLOATS = (np.float64, np.float32)
 
+# Number of rows in a block of a prediction, which bounds its memory. Forward passes divide it
+# further into blocks that fit into the cache. With 128 rows the standard deviations of a mixture of
+# networks take twice as long.
+PREDICT_ROWS = 512
+
+# Number of blocks into which callbacks see a fit divided.
+_N_BLOCKS = 100
+
+# Called with the number of steps made and some figures; returns whether to stop.
 OnStep = Callable[[int, Mapping[str, float]], bool]
 
 # Time at which fits stop, in seconds of `time.monotonic`. Callbacks could do this too, but
@@ -83,15 +58,68 @@ OnStep = Callable[[int, Mapping[str, float]], bool]
 _deadline: ContextVar[float] = ContextVar("_deadline", default=inf)
 
 
+class StepConfig(NamedTuple):
+    """Parameters of stochastic gradient ascent, as the constructors take them.
+
+    Parameters
+    ----------
+    max_iter : int
+        Largest number of steps.
+    tol : float or None
+        Tolerance in nats per unit of sample weight. None never stops early.
+    batch_size : int or "auto"
+        Number of rows per step.
+    learning_rate : float or "auto"
+        Step size at the start.
+    log_variance_rate : float
+        Step size of the log variances relative to that of other parameters.
+    n_weight_samples : int or "auto"
+        Number of weight samples per step.
+    """
+
+    max_iter: int
+    tol: float | None
+    batch_size: int | str
+    learning_rate: float | str
+    log_variance_rate: float
+    n_weight_samples: int | str
+
+    @classmethod
+    def from_optimizer(
+        cls, adam: VariationalAdam, max_iter: int, tol: float | None
+    ) -> "StepConfig":
+        """Combine the parameters of an optimiser with those of its estimator."""
+        return cls(
+            max_iter=max_iter,
+            tol=tol,
+            batch_size=adam.batch_size,
+            learning_rate=adam.learning_rate,
+            log_variance_rate=adam.log_variance_rate,
+            n_weight_samples=adam.n_weight_samples,
+        )
+
+    def n_draws(self, auto: int) -> int:
+        """Return ``n_weight_samples``, or ``auto`` if that is "auto"."""
+        return auto if isinstance(self.n_weight_samples, str) else self.n_weight_samples
+
+    def rate(self, auto: float) -> float:
+        """Return ``learning_rate``, or ``auto`` if that is "auto"."""
+        return auto if isinstance(self.learning_rate, str) else float(self.learning_rate)
+
+    def absolute_tol(self, total_weight: float) -> float | None:
+        """Return the tolerance of the bound that is summed over all rows, nats."""
+        return None if self.tol is None else self.tol * total_weight
+
+
 @contextmanager
 def fit_deadline(seconds: float) -> Iterator[None]:
-    """Stop the fits inside after the block of steps in which the deadline passes.
+    """Stop fits inside the context after the block of steps in which the deadline passes.
 
     Parameters
     ----------
     seconds : float
         Deadline as a value of `time.monotonic`; infinite for none. An earlier deadline set by a
-        surrounding fit stays in force. Worker processes don't know of it.
+        surrounding fit stays in force. The deadline doesn't reach worker processes.
     """
     token = _deadline.set(min(seconds, _deadline.get()))
     try:
@@ -101,12 +129,24 @@ def fit_deadline(seconds: float) -> Iterator[None]:
 
 
 class Schedule(NamedTuple):
-    """When an optimiser stops, and how its steps shrink."""
+    """Stopping rule and step sizes of an optimiser.
+
+    Parameters
+    ----------
+    max_iter : int
+        Largest number of steps.
+    tol : float or None
+        Absolute tolerance of the loss. None never stops early.
+    factor : callable (float) -> float
+        Factor on the step sizes as a function of the fraction of steps made.
+    conservative : bool
+        See `skbayes_sym.numerics.optimise.minimise`.
+    """
 
     max_iter: int
-    tol: float | None  # on the loss, absolute; None: never
+    tol: float | None
     factor: Callable[[float], float] = half_constant_half_linear
-    conservative: bool = False  # see `minimise`
+    conservative: bool = False
 
 
 class FitProgress:
@@ -118,9 +158,14 @@ class FitProgress:
     ----------
     arguments : mapping
         What callbacks receive: the estimator, training data as given to ``fit``, and metadata.
-    attributes : callable
+    attributes : callable (FitResult) -> mapping
         Turns the current fit into fitted attributes, for callbacks that need the model in the
         middle of a fit and for interrupts.
+
+    Attributes
+    ----------
+    n_jobs : int or None
+        Number of processes that the method may use.
     """
 
     def __init__(
@@ -128,29 +173,38 @@ class FitProgress:
     ) -> None:
         self._arguments = arguments
         self._attributes = attributes
-        self.n_jobs: int | None = arguments[
-            "estimator"
-        ].n_jobs  # processes that the work is shared by
-        self._context: Any = (
-            None  # of the arguments, and of its present block; none without callbacks
-        )
+        self.n_jobs: int | None = arguments["estimator"].n_jobs
+        # Callback contexts of the fit and of its present block; None without callbacks.
+        self._context: Any = None
         self._block: Any = None
+        # Returns the fitted attributes of the current fit; None before there is one.
         self._reconstruct: Callable[[], Mapping[str, Any]] | None = None
-        self._phases_before = 0.0
-        self._reported = 0
+        # Fraction of the fit that belongs to earlier stages, and number of blocks reported.
+        self._earlier_stages = 0.0
+        self._n_reported = 0
         self._n_steps = 0
 
-    def begin(self, n_blocks: int = _BLOCKS, so_far: Callable[[], Any] | None = None) -> None:
-        """Open a task of at most ``n_blocks``; ``so_far`` gives what has been found, if asked."""
+    def begin(
+        self, n_blocks: int = _N_BLOCKS, current_fit: Callable[[], Any] | None = None
+    ) -> None:
+        """Begin a fit of at most ``n_blocks`` blocks.
+
+        Parameters
+        ----------
+        n_blocks : int
+            Largest number of blocks that will be reported by `end_block`.
+        current_fit : callable () -> FitResult, optional
+            Returns the fit as it is after the latest block, when it is needed.
+        """
         self._n_left = n_blocks
         estimator = self._arguments["estimator"]
-        # Callbacks are its own, or of an estimator around it.
+        # Callbacks are set on the estimator itself, or on an estimator around it.
         if {"_skl_callbacks", "_parent_callback_ctx"} & vars(estimator).keys():
-            self._context = estimator._init_callback_context(max_subtasks=n_blocks)
+            self._context = estimator._init_callback_context(max_subtasks=n_blocks)  # noqa: SLF001
             self._context.call_on_fit_task_begin(**self._arguments)
         self._begin_block()
-        if so_far is not None:
-            self._reconstruct = lambda: self._attributes(so_far())
+        if current_fit is not None:
+            self._reconstruct = lambda: self._attributes(current_fit())
 
     def _begin_block(self) -> None:
         self._n_left -= 1
@@ -159,12 +213,29 @@ class FitProgress:
             self._block.call_on_fit_task_begin(**self._arguments)
 
     def set_current_fit(self, current_fit: Callable[[], Any]) -> None:
-        """Say what has been found, should an interrupt end here what follows the loops."""
+        """Set what an interrupt keeps during the computations that follow the method's loops.
+
+        Parameters
+        ----------
+        current_fit : callable () -> FitResult
+            Returns the fit, when it is needed.
+        """
         self._reconstruct = lambda: self._attributes(current_fit())
         self._n_steps = max(1, self._n_steps)
 
     def interrupted_attributes(self) -> dict[str, Any]:
-        """Fitted attributes of what had been found when Ctrl-C came."""
+        """Return the fitted attributes of the current fit after Ctrl-C.
+
+        Returns
+        -------
+        dict
+            Attributes, with ``stop_reason_ = "interrupted"``.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            If no step was made, so that there is nothing to keep.
+        """
         if self._reconstruct is None or not self._n_steps:
             raise KeyboardInterrupt
         attributes = dict(self._reconstruct())
@@ -172,55 +243,88 @@ class FitProgress:
         return {**attributes, "n_iter_": n_iter, "stop_reason_": "interrupted"}
 
     def end_block(self) -> bool:
-        """Report a finished block; True if a callback or the deadline ends the fit."""
+        """Report a finished block, and return whether a callback or the deadline ends the fit."""
         self._n_steps += 1
         stop = monotonic() > _deadline.get()
         block = self._block
         self._block = None
         if block is not None:
-            ended = {**self._arguments, "reconstruction_attributes": self._reconstruct}
-            stop = bool(block.call_on_fit_task_end(**ended)) or stop
+            arguments = {**self._arguments, "reconstruction_attributes": self._reconstruct}
+            stop = bool(block.call_on_fit_task_end(**arguments)) or stop
         if not stop and self._n_left > 0:
             self._begin_block()
         return stop
 
     def end(self, fitted: Any = None) -> None:
-        """Report the end of the method's loops, with what was ``fitted`` if it is ready.
+        """Report the end of the method's loops, and first that of a block that is still open.
 
-        A block that ended early is reported first.
+        Parameters
+        ----------
+        fitted : FitResult, optional
+            The result, if it is ready.
         """
         if fitted is not None:
             self.set_current_fit(lambda: fitted)
         for context in filter(None, (self._block, self._context)):
-            ended = {**self._arguments, "reconstruction_attributes": self._reconstruct}
-            context.call_on_fit_task_end(**ended)
+            arguments = {**self._arguments, "reconstruction_attributes": self._reconstruct}
+            context.call_on_fit_task_end(**arguments)
 
-    def stage_callback(self, share: float, n_steps: int) -> OnStep:
-        """``on_step`` of the next stage, of ``n_steps`` steps, which is ``share`` of the fit.
+    def stage_callback(self, fraction: float, n_steps: int) -> OnStep:
+        """Return the ``on_step`` function of the next stage of a fit made of several stages.
 
-        For fits made of several stages: together they are the hundred blocks that `begin` opens.
+        Together the stages make the hundred blocks that `begin` opens.
+
+        Parameters
+        ----------
+        fraction : float
+            Fraction of the fit that the stage makes.
+        n_steps : int
+            Number of steps of the stage.
+
+        Returns
+        -------
+        callable (step, info) -> bool
+            Reports the blocks that end by this step; returns whether to stop.
         """
-        before = self._phases_before
-        self._phases_before = self._phases_before + share
+        before = self._earlier_stages
+        self._earlier_stages = self._earlier_stages + fraction
 
         def on_step(step: int, info: Mapping[str, float]) -> bool:
-            done = int(_BLOCKS * (before + share * min(step / max(n_steps, 1), 1.0)) + 1e-9)
-            while self._reported < min(done, _BLOCKS):
-                self._reported += 1
-                logger.debug("%d %%: %s", self._reported, _figures(info))
+            done = before + fraction * min(step / max(n_steps, 1), 1.0)
+            n_done = min(int(_N_BLOCKS * done + 1e-9), _N_BLOCKS)
+            while self._n_reported < n_done:
+                self._n_reported += 1
+                logger.debug("%d %%: %s", self._n_reported, _format_figures(info))
                 if self.end_block():
-                    return True  # no block begins after a stop
+                    # No block begins after a stop.
+                    return True
             return False
 
         return on_step
 
     def minimise(
-        self, objective: BufferedLoss, groups: Sequence[ParamGroup], schedule: Schedule,
+        self,
+        objective: BufferedLoss,
+        groups: Sequence[ParamGroup],
+        schedule: Schedule,
         report: Callable[[float], tuple[str, float]],
-    ) -> OptimiseResult:  # fmt: skip
-        """Minimise in a hundred blocks, each reported to the log and to callbacks.
+    ) -> OptimiseResult:
+        """Minimise an objective in a hundred blocks, and report each to the log and callbacks.
 
-        ``report``: what the log says of a block's mean loss.
+        Parameters
+        ----------
+        objective : BufferedLoss
+            Loss and its gradient.
+        groups : sequence of ParamGroup
+            Parameters with their step sizes.
+        schedule : Schedule
+            Stopping rule and step sizes.
+        report : callable (loss) -> (name, value)
+            Name and value of a block's mean loss in the log.
+
+        Returns
+        -------
+        OptimiseResult
         """
 
         def on_step(step: int, info: Mapping[str, float]) -> bool:
@@ -243,57 +347,75 @@ class FitProgress:
 
 
 class StageProgress(FitProgress):
-    """Run of one of several methods in a fit: its blocks are a share of the whole fit's.
+    """Report the progress of one of several methods in a fit, as a fraction of the whole fit.
 
-    ``whole``: begun and ended by whoever makes the stages; ``share``: of the hundred blocks of
-    ``whole``; ``as_whole``: of what this stage keeps in case of an interrupt.
+    Parameters
+    ----------
+    whole : FitProgress
+        Progress of the whole fit, which its owner begins and ends.
+    fraction : float
+        Fraction of the hundred blocks of ``whole`` that this method makes.
+    to_whole_fit : callable (FitResult) -> FitResult, optional
+        Turns the current fit of this method into one of the whole, for interrupts.
     """
 
     def __init__(
-        self, whole: FitProgress, share: float, as_whole: Callable[[Any], Any] | None = None
+        self,
+        whole: FitProgress,
+        fraction: float,
+        to_whole_fit: Callable[[Any], Any] | None = None,
     ) -> None:
-        self._whole, self._most = whole, max(1, round(share * _BLOCKS))
+        self._whole = whole
         self.n_jobs = whole.n_jobs
-        self._as_whole = as_whole
-        self._so_far: Callable[[], Any] | None = None
+        self._to_whole_fit = to_whole_fit
+        self._current_fit: Callable[[], Any] | None = None
+        # Blocks of the whole fit that belong to this stage, and those already reported.
+        self._max_whole_blocks = max(1, round(fraction * _N_BLOCKS))
+        self._n_whole_blocks = 0
+        # Blocks of this stage, and those already done.
         self._n_blocks = 1
-        self._done = 0
-        self._told = 0
-        self._phases_before = 0.0
-        self._reported = 0
+        self._n_done = 0
+        self._earlier_stages = 0.0
+        self._n_reported = 0
 
-    def begin(self, n_blocks: int = _BLOCKS, so_far: Callable[[], Any] | None = None) -> None:
+    def begin(
+        self, n_blocks: int = _N_BLOCKS, current_fit: Callable[[], Any] | None = None
+    ) -> None:
+        """Begin the stage, which has at most ``n_blocks`` blocks."""
         self._n_blocks = n_blocks
-        self._so_far = so_far
+        self._current_fit = current_fit
 
     def end_block(self) -> bool:
-        self._done += 1
-        if self._done == 1 and self._so_far is not None:
-            self.set_current_fit(self._so_far)
+        """Report a finished block, and return whether a callback or the deadline ends the fit."""
+        self._n_done += 1
+        if self._n_done == 1 and self._current_fit is not None:
+            self.set_current_fit(self._current_fit)
         stop = False
-        while not stop and self._told < self._most * self._done // self._n_blocks:
-            self._told += 1
+        n_due = self._max_whole_blocks * self._n_done // self._n_blocks
+        while not stop and self._n_whole_blocks < n_due:
+            self._n_whole_blocks += 1
             stop = self._whole.end_block()
         return stop
 
     def set_current_fit(self, current_fit: Callable[[], Any]) -> None:
-        as_whole = self._as_whole
-        if as_whole is not None:
-            self._whole.set_current_fit(lambda: as_whole(current_fit()))
+        """Set what an interrupt keeps, as a fit of the whole."""
+        to_whole_fit = self._to_whole_fit
+        if to_whole_fit is not None:
+            self._whole.set_current_fit(lambda: to_whole_fit(current_fit()))
 
     def end(self, fitted: Any = None) -> None:
-        """End a stage, while the whole fit goes on."""
+        """Do nothing: the whole fit goes on."""
 
 
 def steps_per_block(max_iter: int) -> int:
-    """StepConfig between two looks at the loss."""
-    return max(1, max_iter // _BLOCKS)
+    """Return the number of steps in a block of a fit."""
+    return max(1, max_iter // _N_BLOCKS)
 
 
 def n_blocks(max_iter: int) -> int:
-    """How many blocks `steps_per_block` makes of ``max_iter`` steps."""
+    """Return the number of blocks of a fit of ``max_iter`` steps."""
     return -(-max_iter // steps_per_block(max_iter))
 
 
-def _figures(info: Mapping[str, Any]) -> str:
+def _format_figures(info: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value:.4g}" for name, value in info.items())

@@ -1,4 +1,4 @@
-"""Functions of scikit-learn that are private there, differ between versions or need a lock."""
+"""Functions of scikit-learn that are private, differ between versions or need a lock."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -23,10 +23,11 @@ from skbayes_sym.numerics.runtime import with_filters_lock
 
 try:
     from sklearn.callback import CallbackSupportMixin
-except ImportError:  # before 1.9 there are no callbacks
+except ImportError:
+    # Before version 1.9 there are no callbacks.
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
-        """No ``set_callbacks``."""
+        """Base class without ``set_callbacks``."""
 
 
 check_array = with_filters_lock(_check_array)
@@ -38,7 +39,7 @@ validate_data = with_filters_lock(_validate_data)
 
 
 def class_page_template() -> str:
-    """Template of the address of a class's page; empty as long as the package has no site."""
+    """Return the URL template of the page of a class; empty as long as the package has no site."""
     try:
         lines = metadata("skbayes-sym").get_all("Project-URL") or []
     except PackageNotFoundError:
@@ -74,29 +75,29 @@ def fit_context(*, prefer_skip_nested_validation: bool) -> Callable[[Any], Any]:
     Parameters
     ----------
     prefer_skip_nested_validation : bool
-        As in scikit-learn: whether parameters of inner estimators are taken as valid.
+        As in scikit-learn: whether the parameters of inner estimators aren't validated.
 
     Returns
     -------
     callable
-        Decorator of a method that fits. Python itself would name the base class that has the
-        method, which nobody has heard of.
+        Decorator of a method that fits. Python's own error message for an unexpected argument would
+        name the private base class that defines the method.
     """
     decorate = _fit_context(prefer_skip_nested_validation=prefer_skip_nested_validation)
 
     def decorated(method: Any) -> Any:
         fit = decorate(method)
-        known = signature(method).parameters
-        takes_any = any(p.kind is p.VAR_KEYWORD for p in known.values())
+        accepted = signature(method).parameters
+        has_var_keyword = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
 
         @wraps(fit)
         def checked_fit(owner: Any, *args: Any, **kwargs: Any) -> Any:
             for name in kwargs:
-                if name not in known and not takes_any:
-                    accepted = ", ".join(list(known)[1:])
+                if name not in accepted and not has_var_keyword:
+                    names = ", ".join(list(accepted)[1:])
                     raise TypeError(
                         f"{type(owner).__name__}.{method.__name__}() got an unexpected keyword "
-                        f"argument {name!r}: it takes {accepted}."
+                        f"argument {name!r}: it takes {names}."
                     )
             return fit(owner, *args, **kwargs)
 

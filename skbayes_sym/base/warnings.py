@@ -1,4 +1,4 @@
-"""Warnings that point to the user's own line, and that never change the process's filters.
+"""Warnings that point to the user's line of code and never change the filters of the process.
 
 `warnings.catch_warnings` replaces the filters of the whole process: with two fits in two threads
 it can leave them changed for good. Warnings of the package are collected by a context variable.
@@ -16,12 +16,21 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym.numerics.optimise import OptimiseResult, StopReason, compute_gain
 
-_NOT_THE_USER = {"skbayes_sym", "sklearn", "contextlib"}
-_whose: ContextVar[str] = ContextVar("_whose", default="")
+_SKIPPED_PACKAGES = {"skbayes_sym", "sklearn", "contextlib"}
+# Beginning of messages: the class of the outermost estimator.
+_prefix: ContextVar[str] = ContextVar("_prefix", default="")
 
 
 class CollectedWarning(NamedTuple):
-    """A warning that was collected instead of shown."""
+    """A warning that was collected instead of shown.
+
+    Parameters
+    ----------
+    category : type
+        Class of the warning.
+    message : str
+        Text of the warning.
+    """
 
     category: type[Warning]
     message: str
@@ -37,7 +46,7 @@ def collect_warnings() -> Iterator[list[CollectedWarning]]:
     Yields
     ------
     list of CollectedWarning
-        Filled while the block runs. Warnings of other packages aren't collected.
+        List that is filled while the block runs. Warnings of other packages aren't collected.
     """
     warned: list[CollectedWarning] = []
     token = _collected.set(warned)
@@ -49,58 +58,75 @@ def collect_warnings() -> Iterator[list[CollectedWarning]]:
 
 @contextmanager
 def name_in_warnings(estimator: object) -> Iterator[None]:
-    """Let warnings begin with the class of the estimator that the user has, not of its parts."""
-    token = None if _whose.get() else _whose.set(f"{type(estimator).__name__}: ")
+    """Begin warnings with the class of the user's estimator, also those of models inside it."""
+    token = None if _prefix.get() else _prefix.set(f"{type(estimator).__name__}: ")
     try:
         yield
     finally:
         if token is not None:
-            _whose.reset(token)
+            _prefix.reset(token)
 
 
 def warn_user(message: str, category: type[Warning] = ConvergenceWarning) -> None:
     """Warn at the nearest caller outside the package, scikit-learn and context managers.
 
-    A counted ``stacklevel`` would hold for one way into `fit` only: a pipeline has more frames.
+    A constant ``stacklevel`` would only be right for one way into `fit`: a pipeline has more
+    frames.
+
+    Parameters
+    ----------
+    message : str
+        Text of the warning.
+    category : type
+        Class of the warning.
     """
-    message = _whose.get() + message
+    message = _prefix.get() + message
     collected = _collected.get()
     if collected is not None:
         collected.append(CollectedWarning(category, message))
         return
-    frame = sys._getframe(1)
+    frame = sys._getframe(1)  # noqa: SLF001 -- it has no public name
     level = 2
-    while frame.f_back and str(frame.f_globals.get("__name__")).split(".")[0] in _NOT_THE_USER:
+    while frame.f_back and str(frame.f_globals.get("__name__")).split(".")[0] in _SKIPPED_PACKAGES:
         frame = frame.f_back
         level = level + 1
     warnings.warn(message, category, stacklevel=level)
 
 
-# Nats per unit of sample weight. Of targets without noise scales move on at less for hundreds of
-# steps, while predictions stay.
-_STILL_MOVING = 1e-2
+# Change of the log evidence, in nats per unit of sample weight, from which a mode counts as moving.
+# For targets without noise the scales change by less for hundreds of steps, while predictions stay
+# the same.
+_MOVING_MODE_TOL = 1e-2
 
 
 def warn_unless_converged(
-    result: OptimiseResult, tol: float | None, total_weight: float, what: str = "the ELBO"
+    result: OptimiseResult, tol: float | None, total_weight: float, objective: str = "the ELBO"
 ) -> None:
-    """A warning with the figure if the last steps still raised the objective.
+    """Warn if the last steps still raised the objective.
 
-    By more than ``tol`` in the last tenth, or by ten times that in the last fifth: steps are short
-    at the end, and progress as slow.
+    The gain must be less than ``tol`` in the last tenth of the steps and less than ten times
+    ``tol`` in the last fifth: steps are short at the end, and so is the progress that they make.
 
-    ``tol``: nats per unit of sample weight that count as converged; None asks for no test.
-    ``what``: what was raised.
+    Parameters
+    ----------
+    result : OptimiseResult
+        Result with the losses, which are minus the objective.
+    tol : float or None
+        Tolerance in nats per unit of sample weight; None for no warning.
+    total_weight : float
+        Sum of the sample weights.
+    objective : str
+        Name of the objective in the warning.
     """
     if tol is None or result.stopped != "max_iter":
         return
     curve = [-loss for loss in result.loss_curve]
-    for name, share, limit in (("tenth", 10, tol), ("fifth", 5, 10.0 * tol)):
-        rise = compute_gain(curve, max(1, len(curve) // share))
-        if rise.exceeds(limit * total_weight):
+    for name, divisor, limit in (("tenth", 10, tol), ("fifth", 5, 10.0 * tol)):
+        gain = compute_gain(curve, max(1, len(curve) // divisor))
+        if gain.exceeds(limit * total_weight):
             warn_user(
-                f"not converged: the last {name} of the {result.n_iter} steps still raised {what} "
-                f"by {rise.value / total_weight:.2g} nats per row (tol={tol:g}). Raise "
+                f"not converged: the last {name} of the {result.n_iter} steps still raised "
+                f"{objective} by {gain.value / total_weight:.2g} nats per row (tol={tol:g}). Raise "
                 "max_iter or learning_rate."
             )
             return
@@ -109,17 +135,25 @@ def warn_unless_converged(
 def warn_moving_mode(
     curve: Sequence[float], stopped: StopReason, tol: object, total_weight: float
 ) -> None:
-    """A warning if a search that was cut short was still moving its best mode.
+    """Warn if mode finding was cut short while its best mode was still moving.
 
-    ``curve``: its log evidence after every update, nats; NaN where there was none. ``tol``: none
-    asks for no test.
+    Parameters
+    ----------
+    curve : sequence of float
+        Log evidence after every update in nats; NaN if there was none.
+    stopped : StopReason
+        Why mode finding stopped.
+    tol : object
+        None for no warning.
+    total_weight : float
+        Sum of the sample weights.
     """
-    known = [value for value in curve if isfinite(value)]
+    evidence = [value for value in curve if isfinite(value)]
     if tol is None or stopped != "max_iter":
         return
-    change = abs(known[-1] - known[-3]) / total_weight if len(known) > 2 else inf
-    if change > _STILL_MOVING:
-        why = "the search ended before its scales were updated three times"
+    change = abs(evidence[-1] - evidence[-3]) / total_weight if len(evidence) > 2 else inf
+    if change > _MOVING_MODE_TOL:
+        reason = "the search ended before its scales were updated three times"
         if change < inf:
-            why = f"the last two updates moved the log evidence by {change:.2g} nats per row"
-        warn_user(f"not converged: {why}. Raise max_iter.", ConvergenceWarning)
+            reason = f"the last two updates moved the log evidence by {change:.2g} nats per row"
+        warn_user(f"not converged: {reason}. Raise max_iter.", ConvergenceWarning)

@@ -1,4 +1,4 @@
-"""Posteriors made of weighted draws of a network's weights: what chains and ensembles share."""
+"""Base classes of estimators whose posterior is weighted draws of a network's weights."""
 
 from typing import Any, ClassVar
 
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from skbayes_sym.base.classifier import BayesianClassifierMixin
 from skbayes_sym.base.network_estimator import NetworkEstimator
+from skbayes_sym.base.pipelines import fitted_attribute
 from skbayes_sym.base.predictor import DrawsPredictor, Predictor
 from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.rows import Array
@@ -17,12 +18,13 @@ from skbayes_sym.models.priors import HalfNormal
 
 
 class WeightedDraws(NetworkEstimator):
-    """Draws ``samples_`` (n_chains, ..., P), of which a chain's count as ``chain_weights_`` says.
+    """Estimator with draws ``samples_`` (n_chains, ..., P) and weights ``chain_weights_``.
 
     The members of an ensemble are chains of one draw, without an axis for it.
     """
 
-    draws_the_posterior: ClassVar[bool] = True  # modes, as an ensemble has, are no draws of it
+    # Whether the draws are samples of the posterior. The modes of an ensemble aren't.
+    draws_the_posterior: ClassVar[bool] = True
 
     samples_: Array
     chain_weights_: Array
@@ -33,6 +35,7 @@ class WeightedDraws(NetworkEstimator):
 
     @property
     def _noise_prior_scale(self) -> float:
+        """Scale of the half-normal prior of the noise level, in scaled units."""
         return self.noise_std.scale if isinstance(self.noise_std, HalfNormal) else 1.0
 
     def to_arviz(self) -> Any:
@@ -43,8 +46,8 @@ class WeightedDraws(NetworkEstimator):
         xarray.DataTree
             Group ``posterior`` with the weights ``W1, b1, ...`` (chain, draw, out, in) and, where
             there is noise, ``noise_std``; group ``sample_stats`` with ``lp``, the log posterior
-            density. Members of an ensemble are draws of one chain. In ArviZ all chains count
-            alike: where `chain_weights_` differ, weigh them yourself.
+            density. Members of an ensemble are draws of one chain. ArviZ gives all chains the same
+            weight, so apply `chain_weights_` yourself if they differ.
 
         Raises
         ------
@@ -55,52 +58,60 @@ class WeightedDraws(NetworkEstimator):
             from arviz_base import from_dict
         except ImportError as error:
             raise ImportError("to_arviz needs arviz-base: pip install arviz-base.") from error
-        chains = (slice(None),) if self.samples_.ndim == 3 else (None,)  # members are draws of one
+        # Members of an ensemble become the draws of one chain.
+        chains = (slice(None),) if self.samples_.ndim == 3 else (None,)
         theta = torch.as_tensor(self.samples_[chains])
         draws = {k: v.numpy() for k, v in self.network_.layout.unflatten(theta).items()}
-        if "noise_std_samples_" in vars(self):
-            draws["noise_std"] = self.noise_std_samples_[chains]
+        noise_std = fitted_attribute(self, "noise_std_samples_")
+        if noise_std is not None:
+            draws["noise_std"] = noise_std[chains]
         stats = {"lp": self.log_posterior_samples_[chains]}
-        # ArviZ takes more chains than draws for swapped dimensions; here they are common.
+        # Without this check: ArviZ suspects swapped dimensions if there are more chains than draws,
+        # which is common here.
         groups = {"posterior": draws, "sample_stats": stats}
         return from_dict(groups, check_conventions=False)
 
     def log_likelihood_samples(self, X: Any, y: Any) -> Array:
-        """Log density or probability of observed targets given every draw: for PSIS-LOO.
+        """Compute the log likelihood of observed targets given every draw, as for PSIS-LOO.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
+            Inputs.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Observed targets or classes.
 
         Returns
         -------
         ndarray of shape (n_chains, n_draws, n_samples) or (n_members, n_samples)
-            Nats, of ``y`` as given, joint over the targets of a row; -inf for a class never seen.
-            The chains count as `chain_weights_` says.
+            Log density or probability in nats of ``y`` as given, joint over the targets of a row;
+            -inf for a class that wasn't in the training data. Chains have the weights
+            `chain_weights_`.
         """
         raise NotImplementedError
 
     def _draw_weights(self) -> Array | None:
-        """Weight of each of all draws, (S,); None where all count alike by definition."""
+        """Return the weight of every draw, (S,); None if all weights are equal by definition."""
         n_draws = int(np.prod(self.samples_.shape[1:-1]))
         return np.repeat(self.chain_weights_ / n_draws, n_draws)
 
     def _draws_predictor(self, like: Tensor) -> DrawsPredictor:
-        """All draws, on the device and in the precision of ``like``."""
+        """Return the predictor of all draws, on the device and in the precision of ``like``."""
         weights = self._draw_weights()
         log_weights = None if weights is None else torch.as_tensor(np.log(weights)).to(like)
         theta = torch.as_tensor(self.samples_).flatten(0, -2).to(like)
         return DrawsPredictor(self.network_, theta, self.fitted_likelihood.to(like), log_weights)
 
     def predictor(self, like: Tensor) -> Predictor:
+        """Return the predictor of all draws, see `RowEstimator.predictor`."""
         return self._cached(f"draws on {like.device}", lambda: self._draws_predictor(like))
 
 
 class DrawsRegressor(BayesianRegressorMixin, WeightedDraws):
-    """Draws of functions and of their noise."""
+    """Regressor whose posterior is weighted draws of the weights and of the noise level."""
 
     def _make_likelihood(self, data: Training) -> Likelihood:
+        """Return the likelihood with its initial parameters, in scaled units."""
         likelihood = super()._make_likelihood(data)
         if isinstance(self.noise_std, HalfNormal) and not likelihood.n_params:
             raise ValueError(
@@ -110,23 +121,40 @@ class DrawsRegressor(BayesianRegressorMixin, WeightedDraws):
         return likelihood
 
     def _fitted_likelihood_params(self) -> Array:
+        """Parameters of the likelihood for every draw, (S, 1, n_params)."""
         params = self._likelihood_params_
         return params.reshape(int(np.prod(params.shape[:-1])), 1, params.shape[-1])
 
     def _fitted_noise_std(self) -> Array:
+        """Noise level of every draw in the units of ``y``, (S, 1, n_targets)."""
         return self.noise_std_samples_.reshape(-1, 1, self.noise_std_samples_.shape[-1])
 
     def log_likelihood_samples(self, X: Any, y: Any) -> Array:
-        log_p = self.evaluate_functional(
-            X, lambda p, y: [p.log_prob_per_draw(y).T], self._check_observed_targets(y)
-        )
-        return log_p[0].T.reshape(*self.samples_.shape[:-1], -1)
+        """Compute the log likelihood of observed targets given every draw, as for PSIS-LOO.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Observed targets.
+
+        Returns
+        -------
+        ndarray of shape (n_chains, n_draws, n_samples) or (n_members, n_samples)
+            Log density in nats of ``y`` as given, joint over the targets of a row. Chains have the
+            weights `chain_weights_`.
+        """
+        targets = self._check_observed_targets(y)
+        (values,) = self.evaluate_functional(X, lambda p, y: [p.log_prob_per_draw(y).T], targets)
+        return values.T.reshape(*self.samples_.shape[:-1], -1)
 
 
 class DrawsClassifier(BayesianClassifierMixin, WeightedDraws):
-    """Draws of functions whose outputs are logits."""
+    """Classifier whose posterior is weighted draws of the weights."""
 
     def _make_likelihood(self, data: Training) -> Likelihood:
+        """Return the likelihood with its initial parameters, in scaled units."""
         likelihood = super()._make_likelihood(data)
         if likelihood.n_params:
             raise ValueError(
@@ -136,10 +164,27 @@ class DrawsClassifier(BayesianClassifierMixin, WeightedDraws):
         return likelihood
 
     def log_likelihood_samples(self, X: Any, y: Any) -> Array:
-        codes, known = self._encode_observed_classes(y, len(self.check_inputs(X)))
+        """Compute the log probability of observed classes given every draw, as for PSIS-LOO.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,)
+            Observed classes.
+
+        Returns
+        -------
+        ndarray of shape (n_chains, n_draws, n_samples) or (n_members, n_samples)
+            Log probability in nats; -inf for a class that wasn't in the training data. Chains have
+            the weights `chain_weights_`.
+        """
+        codes, is_known = self._encode_observed_classes(y, len(self.check_inputs(X)))
         (values,) = self.evaluate_functional(
-            X, lambda distribution, y: [distribution.log_prob_per_draw(y).T], codes,
+            X,
+            lambda p, y: [p.log_prob_per_draw(y).T],
+            codes,
             distribution=lambda x: self._draws_predictor(x).distribution(x),
-        )  # fmt: skip
-        values = np.where(known, values.T, -np.inf)
+        )
+        values = np.where(is_known, values.T, -np.inf)
         return values.reshape(*self.samples_.shape[:-1], -1)

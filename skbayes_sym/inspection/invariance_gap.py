@@ -138,7 +138,7 @@ def _of_rows(model: Any) -> tuple[Gap[RowPosterior], MatrixPosterior]:
             "with solver='vi'."
         )
     # A diagonal covariance is diagonal along these axes only, and finite groups act along them.
-    posterior = model.posterior_.turned(model.axes_)
+    posterior = model.posterior_.rotated(model.axes_)
     kind = {"is_isotropic": posterior.is_isotropic, "is_elementwise": posterior.is_elementwise}
     return row_gap(model.symmetry_, **kind), posterior
 

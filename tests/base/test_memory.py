@@ -40,13 +40,13 @@ def test_auto_takes_the_cpu_for_small_models_and_says_so_once(name, cuda, caplog
     (line,) = said
     assert "takes the CPU" in line
     count = float(line.split("about ")[1].split(" ")[0])
-    assert 0.0 < count < device_rule.WORTH_A_GPU
+    assert 0.0 < count < device_rule.MIN_GPU_FLOPS
     assert "1e+08" in line
 
 
 @pytest.mark.parametrize("name", ["SymmetrizedVIRegressor", "SymVIMatrixFactorization"])
 def test_auto_takes_the_gpu_where_it_pays(name, cuda, caplog, monkeypatch):
-    monkeypatch.setattr(device_rule, "WORTH_A_GPU", 10.0)
+    monkeypatch.setattr(device_rule, "MIN_GPU_FLOPS", 10.0)
     with caplog.at_level(logging.DEBUG, logger="skbayes_sym"):
         there = fit(SMALL[name])
     assert there.device_.startswith("cuda")

@@ -71,7 +71,7 @@ def test_turned_axes_keep_the_law(generator):
         posterior = matrix_posterior(kind)
         theta = posterior.sample(5, generator=generator)
         there = (theta.view(5, 5, 2) @ torch.as_tensor(turn).mT).flatten(1)
-        turned = posterior.turned(turn)
+        turned = posterior.rotated(turn)
         assert_close(turned.log_prob(there), posterior.log_prob(theta), rtol=1e-12, atol=1e-12)
         assert turned.is_isotropic == posterior.is_isotropic == (kind == "isotropic")
 
