@@ -881,8 +881,8 @@ MUTANTS = [
         "base/rows.py",
         "",
         (
-            "merged = np.bincount(origin[up], weights=weight[up]",
-            "merged = np.bincount(origin[up], weights=weight",
+            "merged = np.bincount(inverse_index[up], weights=weight[up]",
+            "merged = np.bincount(inverse_index[up], weights=weight",
         ),
     ),
     *planted(

@@ -1,9 +1,10 @@
-"""Log densities of whole posteriors, as samplers see them: one flat position a chain.
+"""Unnormalised log posterior densities of networks, for samplers and optimisers.
 
-A position (C, D) holds C chains. Its first columns are the network's ``theta``, in the order of its
-layout; parameters of the likelihood follow, mapped to the whole line (the log of the noise). All
-values are in nats, summed over the data, with every constant kept, so that their integral over the
-position is the evidence. Passes through a network are its own business (`chain_likelihood`).
+A position (C, D) holds the parameters of C chains. Its first columns are the network's ``theta`` in
+the order of its layout. They are followed by the parameters of the likelihood, mapped to the real
+line, such as the logarithm of the noise level. All values are in nats and summed over the data.
+They include all constants, so that the integral of the density over the position is the evidence.
+The network itself computes the log likelihood and its gradient, see `chain_likelihood`.
 """
 
 from collections.abc import Callable
@@ -24,76 +25,104 @@ from skbayes_sym.numerics.random import float64_normal
 
 
 class Evaluation(NamedTuple):
-    """A log density and its gradient at C positions."""
+    """A log density and its gradient at C positions.
 
-    value: Tensor  # (C,), nats; -inf where there is no mass
-    gradient: Tensor  # (C, D)
+    Parameters
+    ----------
+    value : Tensor of shape (C,)
+        Log density in nats; -inf outside the support.
+    gradient : Tensor of shape (C, D)
+        Gradient with respect to the position.
+    """
+
+    value: Tensor
+    gradient: Tensor
 
 
 class LogDensity(Protocol):
-    """A target as a kernel sees it."""
+    """Target density of a transition kernel."""
 
     @property
     def n_dims(self) -> int:
         """Length D of a position."""
 
     def __call__(self, position: Tensor) -> Tensor:
-        """(C, D) -> (C,) nats."""
+        """Return the log density in nats, (C, D) -> (C,)."""
 
     def evaluate(self, position: Tensor) -> Evaluation:
-        """Value and gradient at (C, D)."""
+        """Return log density and gradient at positions (C, D)."""
 
 
 @runtime_checkable
 class HasScaleDirections(Protocol):
-    """A density of coordinates that may be a hundred times larger in one draw than in the next."""
+    """Density of coordinates whose magnitude may vary a hundredfold between draws."""
 
     @property
     def scale_directions(self) -> Tensor | None:
-        """Signs (K, D) of coordinates that grow or shrink together; None if none vary so."""
+        """Signs (K, D) of coordinates that grow or shrink together; None if there are none."""
 
 
 def make_gradient(log_density: LogDensity) -> Callable[[Tensor], Tensor]:
-    """(C, D) -> (C, D), without the value: a density's own ``gradient``, if it has one."""
+    """Return the gradient of a density as a function of the position, (C, D) -> (C, D)."""
     gradient: Callable[[Tensor], Tensor] | None = getattr(log_density, "gradient", None)
     return gradient or (lambda position: log_density.evaluate(position).gradient)
 
 
 @dataclass(frozen=True, eq=False)
 class SurrogateGradients:
-    """A density whose gradients are those of another, in less precision: a `LogDensity`.
+    """Log density with the gradients of an approximation in lower precision.
 
-    A trajectory that is kicked by whatever function of its position turns back on itself and keeps
-    volumes. So a kernel that accepts by the energies at its ends samples the density itself,
-    however rough the gradients between: rougher ones are accepted less often, that is all.
+    A trajectory stays reversible and volume-preserving whatever function of the position replaces
+    the gradient. A kernel that accepts by the energies at both ends of a trajectory therefore
+    samples the exact density. Less accurate gradients only lower the acceptance rate.
 
-    A trajectory of ``n`` steps costs ``n`` rough gradients and one exact value.
+    A trajectory of ``n`` steps costs ``n`` approximate gradients and one exact value.
+
+    Parameters
+    ----------
+    exact : LogDensity
+        Density that is sampled.
+    approximate : LogDensity
+        Approximately the same density, in another precision.
+    dtype : torch.dtype
+        Precision of the approximate density.
     """
 
-    exact: LogDensity  # has the values
-    rough: LogDensity  # about the same, in ``dtype``: has the gradients
+    exact: LogDensity
+    approximate: LogDensity
     dtype: torch.dtype
 
     @property
     def n_dims(self) -> int:
+        """Length D of a position."""
         return self.exact.n_dims
 
     def __call__(self, position: Tensor) -> Tensor:
         return self.exact(position)
 
     def evaluate(self, position: Tensor) -> Evaluation:
+        """Return the exact log density and the approximate gradient at positions (C, D)."""
         return Evaluation(self.exact(position), self.gradient(position))
 
     def gradient(self, position: Tensor) -> Tensor:
-        """Rough, in the precision of ``position``."""
-        return self.rough.evaluate(position.to(self.dtype)).gradient.to(position)
+        """Return the approximate gradient in the precision of ``position``, (C, D)."""
+        return self.approximate.evaluate(position.to(self.dtype)).gradient.to(position)
 
 
-Batched = Callable[[Tensor], Tensor]  # (C, D) -> (C,)
+def by_autograd(log_density: Callable[[Tensor], Tensor], position: Tensor) -> Evaluation:
+    """Evaluate a density and differentiate it by torch.
 
+    Parameters
+    ----------
+    log_density : callable (C, D) -> (C,)
+        Log density whose values for different chains are independent.
+    position : Tensor of shape (C, D)
+        Positions of the chains.
 
-def by_autograd(log_density: Batched, position: Tensor) -> Evaluation:
-    """Any density, chain by chain independent, differentiated by torch."""
+    Returns
+    -------
+    Evaluation
+    """
     with torch.inference_mode(False), torch.enable_grad():
         tracked = position.detach().clone().requires_grad_()
         value = log_density(tracked)
@@ -103,26 +132,41 @@ def by_autograd(log_density: Batched, position: Tensor) -> Evaluation:
 
 @dataclass(frozen=True, eq=False)
 class NetworkPosterior:
-    """``log p(theta) + log p(log sigma) + log p(y | x, theta, sigma)``: a `LogDensity`.
+    r"""Log posterior of a network: a `LogDensity`.
 
-    Positions (C, D) are ``[theta | log sigma]``, D = P + the likelihood's free parameters, with
-    dtype and device of the data. The standard deviation of the noise of every output has a
-    half-normal prior, here as a density of its logarithm:
+    Positions (C, D) are ``[theta | log sigma]``, in dtype and on the device of the data. D is P
+    plus the number of free parameters of the likelihood. A chain with a coordinate that isn't
+    finite, or whose density overflows, has the value -inf and a finite gradient. Other chains
+    aren't affected.
 
-        p(log sigma) = sigma sqrt(2 / pi) / s exp(-sigma^2 / 2 s^2).
+    Parameters
+    ----------
+    network : Network
+        Network with P parameters.
+    likelihood : Likelihood
+        Its free parameters, if any, are logarithms of scales.
+    prior : Prior
+        Prior of ``theta``. A Gaussian prior costs one pass over the positions, and its scales may
+        differ between chains, (C, P). A prior with a ``kernel`` is evaluated by it, and other
+        priors by autograd.
+    data : Data
+        Training rows, on the device of the computation.
+    noise_prior_scale : float or Tensor
+        Scale s of the half-normal prior of the noise level, in the units of ``data.y``.
 
-    ``prior``: of ``theta``; a Gaussian one costs one pass over the positions (its scales may be the
-    chains' own, (C, P)), one with a ``kernel`` its own, others take autograd.
+    Notes
+    -----
+    The log density is ``log p(theta) + log p(log sigma) + log p(y | x, theta, sigma)``. The noise
+    level of every output has a half-normal prior, here as a density of its logarithm:
 
-    A chain with a coordinate that isn't finite, or whose density overflows, has the value -inf
-    and a finite gradient; the others don't notice.
+    .. math:: p(\log \sigma) = \sigma \sqrt{2 / \pi} / s \; \exp(-\sigma^2 / 2 s^2).
     """
 
     network: Network
-    likelihood: Likelihood  # its own parameters, if any, are logarithms of scales
+    likelihood: Likelihood
     prior: Prior
     data: Data
-    noise_prior_scale: float | Tensor = 1.0  # the half-normal's ``s``, in the scale of ``data.y``
+    noise_prior_scale: float | Tensor = 1.0
 
     @property
     def n_dims(self) -> int:
@@ -130,7 +174,7 @@ class NetworkPosterior:
         return self._n_theta + self.likelihood.n_params
 
     def split(self, position: Tensor) -> tuple[Tensor, Tensor]:
-        """``theta`` (*B, P) and the scales of the noise (*B, O); O = 0 without noise."""
+        """Return ``theta`` (*B, P) and noise levels (*B, O) of positions; O = 0 without noise."""
         theta = position[..., : self._n_theta]
         params = position[..., self._n_theta :]
         scale = self.likelihood.at(params).noise_scale.to(position)
@@ -141,23 +185,36 @@ class NetworkPosterior:
             return _finite_or_minus_inf(self.log_prior(position) + self.log_likelihood(position))
 
     def evaluate(self, position: Tensor, rows: Data | None = None) -> Evaluation:
-        """Value and gradient at (C, D), of ``rows`` if others than ``data`` are given."""
+        """Return log density and gradient.
+
+        Parameters
+        ----------
+        position : Tensor of shape (C, D)
+            Positions of the chains.
+        rows : Data, optional
+            Rows of the likelihood; all training rows by default.
+
+        Returns
+        -------
+        Evaluation
+        """
         if rows is None:
-            likelihood = self._log_lik
+            log_likelihood = self._log_likelihood
         else:
-            likelihood = self.network.chain_likelihood(self.likelihood, *rows)
+            log_likelihood = self.network.chain_likelihood(self.likelihood, *rows)
         with torch.no_grad():
             value, gradient = self._prior_terms(position)
             if self._gaussian is None:
-                of_theta, slope = self._prior_kernel(position[:, : self._n_theta])
-                value.add_(of_theta)
-                gradient[:, : self._n_theta].add_(slope)
-            d_log_lik = torch.empty_like(position)
-            value.add_(likelihood.gradient(position, d_log_lik))
-            gradient.add_(d_log_lik)
+                theta_value, theta_gradient = self._prior_kernel(position[:, : self._n_theta])
+                value.add_(theta_value)
+                gradient[:, : self._n_theta].add_(theta_gradient)
+            likelihood_gradient = torch.empty_like(position)
+            value.add_(log_likelihood.gradient(position, likelihood_gradient))
+            gradient.add_(likelihood_gradient)
             return Evaluation(_finite_or_minus_inf(value), gradient.nan_to_num_(0.0, 0.0, 0.0))
 
     def log_prior(self, position: Tensor) -> Tensor:
+        """Return the log prior in nats, (C, D) -> (C,)."""
         with torch.no_grad():
             value = self._prior_terms(position).value
             if self._gaussian is None:
@@ -165,46 +222,49 @@ class NetworkPosterior:
             return _finite_or_minus_inf(value)
 
     def log_likelihood(self, position: Tensor) -> Tensor:
-        return _finite_or_minus_inf(self._log_lik.value(position))
+        """Return the log likelihood of all rows in nats, (C, D) -> (C,)."""
+        return _finite_or_minus_inf(self._log_likelihood.value(position))
 
     def sample_prior(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """Sample ``n`` positions from the prior, (n, D)."""
         theta = self.prior.sample(n, generator=generator)
         noise = float64_normal((n, self.likelihood.n_params), generator=generator)
         log_sigma = noise.abs_().log_() + self._noise_scale.log().to(noise)
         return torch.cat([theta.to(self.data.x), log_sigma.to(self.data.x)], 1)
 
     def _prior_terms(self, position: Tensor) -> Evaluation:
-        """Log prior (C,), of ``theta`` too if Gaussian, and its gradient (C, D).
+        """Return the log prior (C,) and its gradient (C, D), without ``theta`` unless Gaussian.
 
-        A coordinate's is ``-precision x^2 / 2``; at the noise ``x - ratio / 2``, with ``ratio``
-        the square of sigma / s.
+        A coordinate x of ``theta`` contributes ``-precision x^2 / 2``. A log noise level x
+        contributes ``x - ratio / 2``, where ``ratio`` is the square of sigma / s.
         """
         gradient = torch.addcmul(self._slope, position, self._minus_precision)
-        twice = torch.add(gradient, self._slope).mul_(position)
-        if n_noise := self.likelihood.n_params:
-            log_sigma, of_noise, d_own = (
-                t.narrow(1, self._n_theta, n_noise) for t in (position, twice, gradient)
-            )
+        twice_value = torch.add(gradient, self._slope).mul_(position)
+        n_noise = self.likelihood.n_params
+        if n_noise:
+            log_sigma = position.narrow(1, self._n_theta, n_noise)
             ratio = torch.add(self._log_inverse_square, log_sigma, alpha=2.0).exp_()
-            of_noise.sub_(ratio)
-            d_own.sub_(ratio)
-        return Evaluation(torch.add(self._constant, twice.sum(1), alpha=0.5), gradient)
+            twice_value.narrow(1, self._n_theta, n_noise).sub_(ratio)
+            gradient.narrow(1, self._n_theta, n_noise).sub_(ratio)
+        return Evaluation(torch.add(self._constant, twice_value.sum(1), alpha=0.5), gradient)
 
     @cached_property
     def _gaussian(self) -> GaussianPrior | None:
+        """The prior as independent normals, if it is Gaussian."""
         return self.prior.gaussian()
 
     @cached_property
     def _prior_kernel(self) -> PriorKernel:
-        """Value and gradient of the prior at ``theta``: its own, or by autograd."""
+        """Function that returns value and gradient of the prior at ``theta``."""
         return self.prior.kernel(self.data.x) or partial(by_autograd, self.prior.log_prob)
 
     @cached_property
     def scale_directions(self) -> Tensor | None:
         """Signs (K, D) of weights that grow or shrink together under a prior that learns scales.
 
-        Those of a group; of a layer, as a unit grows steep where it stands; of a layer against the
-        weights that its outputs meet.
+        These are the weights of a prior group; the weights of a layer, because a unit that becomes
+        steeper at the same place scales all of them; and the weights of a layer against those of
+        the next layer.
         """
         scales = self.prior.learned_scales
         layout = self.network.layout
@@ -216,61 +276,62 @@ class NetworkPosterior:
             weights[layout.positions(name)] = float(len(shape) > 1)
         layers = one_hot(layer).T.float()
         against = layers[:-1] - layers[1:] * weights
-        rows = torch.cat([one_hot(scales.group).T.float(), layers, against])
-        return pad(rows, (0, self.likelihood.n_params)).to(self.data.x)
+        directions = torch.cat([one_hot(scales.group).T.float(), layers, against])
+        return pad(directions, (0, self.likelihood.n_params)).to(self.data.x)
 
     @property
     def _n_theta(self) -> int:
+        """Number of parameters of the network."""
         return self.network.layout.n_params
 
     @cached_property
-    def _log_lik(self) -> ChainLikelihood:
+    def _log_likelihood(self) -> ChainLikelihood:
+        """Log likelihood of all training rows."""
         return self.network.chain_likelihood(self.likelihood, *self.data)
 
     @cached_property
     def _minus_precision(self) -> Tensor:
-        """Minus the prior's precision by coordinate; 0 where it isn't normal, as at the noise.
+        """Minus the precision of the prior, (D,), or (C, D) if it differs between chains.
 
-        (D,), or (C, D) of chains with priors of their own.
+        It is 0 for coordinates whose prior isn't normal, such as log noise levels.
         """
         x = self.data.x
         if self._gaussian is None:
             return x.new_zeros(self.n_dims)
         precision = self._gaussian.precision.to(x)
-        of_noise = x.new_zeros(*precision.shape[:-1], self.likelihood.n_params)
-        return torch.cat([-precision, of_noise], -1)
+        noise_precision = x.new_zeros(*precision.shape[:-1], self.likelihood.n_params)
+        return torch.cat([-precision, noise_precision], -1)
 
     @cached_property
     def _noise_scale(self) -> Tensor:
+        """Scale s of the half-normal prior of every noise level, (n_params,)."""
         scale = torch.as_tensor(self.noise_prior_scale, dtype=torch.float64)
         return scale.expand(self.likelihood.n_params)
 
     @cached_property
     def _slope(self) -> Tensor:
-        """1 at the noise, 0 elsewhere, (D,)."""
+        """1 for log noise levels and 0 for other coordinates, (D,)."""
         slope = self.data.x.new_zeros(self.n_dims)
         slope[self._n_theta :] = 1.0
         return slope
 
     @cached_property
     def _log_inverse_square(self) -> Tensor:
-        """``-2 log s`` (n_params,)."""
+        """The value ``-2 log s`` for every noise level, (n_params,)."""
         return -2.0 * self._noise_scale.log().to(self.data.x)
 
     @cached_property
     def _constant(self) -> Tensor:
-        """Log normalisers of the normal and half-normal priors, (1,) or (C,)."""
+        """Log normalisation constants of the normal and half-normal priors, (1,) or (C,)."""
         noise = self._noise_scale
-        scale = (
-            torch.ones(0, dtype=torch.float64)
-            if self._gaussian is None
-            else self._gaussian.scale.double()
-        )
+        scale = torch.ones(0, dtype=torch.float64)
+        if self._gaussian is not None:
+            scale = self._gaussian.scale.double()
         normal = -scale.log().sum(-1) - 0.5 * log(2 * pi) * scale.shape[-1]
         half_normal = 0.5 * log(2 / pi) * len(noise) - noise.log().sum()
         return (normal.cpu() + half_normal.cpu()).to(self.data.x).reshape(-1)
 
 
 def _finite_or_minus_inf(value: Tensor) -> Tensor:
-    """Values that aren't finite become -inf."""
+    """Replace values that aren't finite by -inf."""
     return value.nan_to_num_(-inf, -inf, -inf)

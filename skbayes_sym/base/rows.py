@@ -1,4 +1,4 @@
-"""Training data in one canonical form, and the scaling of its columns."""
+"""Canonical form of training rows, the scaling of their columns, and checks of inputs."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -15,40 +15,58 @@ from skbayes_sym.numerics.tables import column_names, is_declared_categorical
 
 Array = npt.NDArray[Any]
 
-# Of a regressor: both, neither, or one of them.
+# Values of ``standardize`` for regressors: inputs and targets, neither, or one of them.
 STANDARDIZE: list[Any] = ["boolean", StrOptions({"X", "y"})]
 
-_FOLDED = 512  # numbers side by side of which ends are sought
-_LEAST_SPREAD = float(np.finfo(np.float64).tiny)  # whose reciprocal is a number
+# Number of values that a vectorised reduction of `column_range` compares at once.
+_FOLD_WIDTH = 512
+# Smallest standard deviation whose reciprocal is finite.
+_MIN_STD = float(np.finfo(np.float64).tiny)
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Distinct training rows in lexicographic order, each with the weight it carries."""
+    """Distinct training rows in lexicographic order.
 
-    X: Array  # (n, n_features)
-    y: Array  # (n, n_targets) numbers, or (n,) class codes
-    weight: Array  # (n,), positive
+    Parameters
+    ----------
+    X : ndarray of shape (n, n_features)
+        Inputs.
+    y : ndarray of shape (n, n_targets) or (n,)
+        Real targets, or class codes.
+    weight : ndarray of shape (n,)
+        Positive weights: sums over equal rows.
+    """
+
+    X: Array
+    y: Array
+    weight: Array
 
     @cached_property
     def x_range(self) -> Array:
-        """`column_range` of the inputs."""
+        """Smallest and largest value of every input column, (2, n_features)."""
         return column_range(self.X)
 
     @cached_property
     def y_range(self) -> Array:
-        """`column_range` of the targets."""
+        """Smallest and largest value of every target, (2, n_targets)."""
         return column_range(self.y)
 
 
 class Scaling(NamedTuple):
-    """``scaled = (value - mean) / scale``, column by column."""
+    """Scaling of columns: ``scaled = (value - mean) / scale``.
+
+    Parameters
+    ----------
+    mean, scale : ndarray of shape (n_columns,)
+        Location and positive unit of every column.
+    """
 
     mean: Array
     scale: Array
 
     def apply(self, values: Array) -> Array:
-        """Values in scaled units; infinite where they are too far away for numbers."""
+        """Return values in scaled units, which are infinite if they overflow."""
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = values - self.mean
             scaled /= self.scale
@@ -56,132 +74,190 @@ class Scaling(NamedTuple):
 
 
 def canonical_rows(X: Array, y: Array, weight: Array) -> tuple[Rows, Array]:
-    """Merge equal (x, y) rows and sort the rest; weights must be positive.
+    """Merge equal rows of inputs and targets, and sort the distinct ones.
 
-    A data set and the same data with rows repeated instead of weighted, or in another order, then
-    become the same arrays bit for bit, and so does everything computed from them. The second result
-    is the place among the distinct rows of every row given.
+    A data set in another order, or with rows repeated instead of weighted, then becomes the same
+    arrays bit for bit, and so does everything computed from them.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_samples, n_features)
+        Inputs.
+    y : ndarray of shape (n_samples, n_targets) or (n_samples,)
+        Targets.
+    weight : ndarray of shape (n_samples,)
+        Positive weights.
+
+    Returns
+    -------
+    rows : Rows
+        Distinct rows with their total weights.
+    inverse_index : ndarray of int of shape (n_samples,)
+        Position among the distinct rows of every row.
     """
     # Adding 0.0 turns -0.0 into 0.0: equal numbers must be equal rows.
     columns = (c.astype(np.float64) + 0.0 for c in (*X.T, *np.atleast_2d(y.T)))
-    order, repeats = _sorted_by(columns)
-    distinct = ~repeats
-    origin = np.empty_like(order)
-    origin[order] = np.cumsum(distinct) - 1
-    first = order[distinct]
-    kept = X.take(first, axis=0) + 0.0  # five times as fast as X[first]
+    order, is_repeat = _lexicographic_order(columns)
+    is_distinct = ~is_repeat
+    inverse_index = np.empty_like(order)
+    inverse_index[order] = np.cumsum(is_distinct) - 1
+    first = order[is_distinct]
+    # `take` is five times as fast as X[first].
+    distinct_X = X.take(first, axis=0) + 0.0
     if len(first) == len(order):
-        return Rows(kept, y[first], weight[first].astype(np.float64)), origin
-    # Equal rows are summed from the smallest weight up: the order given must not matter.
+        return Rows(distinct_X, y[first], weight[first].astype(np.float64)), inverse_index
+    # Weights are added in increasing order, so that sums don't depend on the order of the rows.
     up = np.argsort(weight)
-    merged = np.bincount(origin[up], weights=weight[up], minlength=len(first))
-    return Rows(kept, y[first], merged), origin
+    merged = np.bincount(inverse_index[up], weights=weight[up], minlength=len(first))
+    return Rows(distinct_X, y[first], merged), inverse_index
 
 
-def _sorted_by(columns: Iterable[Array]) -> tuple[Array, Array]:
-    """Lexicographic order of a table given column by column, and where it repeats a row.
+def _lexicographic_order(columns: Iterable[Array]) -> tuple[Array, Array]:
+    """Sort the rows of a table that is given column by column.
 
-    The order of ``np.unique(axis=0)``, equal rows as they were given, at the price of sorting one
-    column: later ones are read only where all before them tie, and not at all if none do.
+    The order is that of ``np.unique(axis=0)``, with equal rows in the order given. It mostly takes
+    the time of sorting one column: later columns are compared only for rows that tie in all
+    earlier ones, and aren't read if there are none.
+
+    Parameters
+    ----------
+    columns : iterable of ndarray of shape (n,)
+        Columns of the table.
+
+    Returns
+    -------
+    order : ndarray of int of shape (n,)
+        Positions of the rows in lexicographic order.
+    is_repeat : ndarray of bool of shape (n,)
+        Whether a row, in this order, equals the previous one.
     """
     columns = iter(columns)
     first = next(columns)
     order = np.argsort(first)
-    ties = _equals_previous(first[order])  # with the row before, in all columns so far
+    # Whether a row equals the previous one in all columns so far.
+    ties = _equals_previous(first[order])
     for column in columns:
         if not ties.any():
             return order, ties
-        tied, group = _tied(ties)
+        tied, group = _tied_rows(ties)
         values = column[order[tied]]
         if (_equals_previous(values) >= ties[tied]).all():
-            continue  # constant in every group of ties
+            # The column is constant in every group of ties.
+            continue
         by_value = np.lexsort((values, group))
         order[tied] = order[tied[by_value]]
         ties[tied] &= _equals_previous(values[by_value])
-    tied, group = _tied(ties)
+    tied, group = _tied_rows(ties)
     order[tied] = order[tied[np.lexsort((order[tied], group))]]
     return order, ties
 
 
 def _equals_previous(values: Array) -> Array:
+    """Return whether every value equals the previous one, (n,); False for the first."""
     return np.concatenate([[False], values[1:] == values[:-1]])
 
 
-def _tied(ties: Array) -> tuple[Array, Array]:
-    """Places (n_tied,) of rows that share a group with a neighbour, and the group's number."""
+def _tied_rows(ties: Array) -> tuple[Array, Array]:
+    """Return positions (n_tied,) of rows that tie with a neighbour, and numbers of their groups."""
     tied = np.flatnonzero(ties | np.append(ties[1:], False))
     return tied, np.cumsum(~ties[tied])
 
 
+# Remedy for text in inputs.
 ENCODE = " Encode categories first, by OneHotEncoder for example."
 
 
 @contextmanager
-def numeric_conversion(what: str, remedy: str = "", X: Any = None) -> Iterator[None]:
-    """Say what a word that is no number was found in, and what to do about it.
+def numeric_conversion(name: str, remedy: str = "", X: Any = None) -> Iterator[None]:
+    """Explain errors of conversions to numbers.
 
-    ``X``: a table whose column is named.
+    Parameters
+    ----------
+    name : str
+        Name of the argument that is converted.
+    remedy : str
+        Sentence that tells what to do about text.
+    X : table, optional
+        Table whose columns without numbers are named.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument and the columns.
     """
     try:
-        # scikit-learn looks for infinities in a sum, which may be one of finite numbers.
+        # scikit-learn looks for infinities in a sum, which may overflow for finite numbers.
         with np.errstate(over="ignore", invalid="ignore"):
             yield
     except RuntimeError as error:
         if "requires grad" not in str(error):
             raise
         raise TypeError(
-            f"{what} must hold numbers, got a tensor that requires grad: give its detach()."
+            f"{name} must hold numbers, got a tensor that requires grad: give its detach()."
         ) from error
-    except OverflowError as error:  # an int such as 10**400
+    except OverflowError as error:
+        # An int such as 10**400.
         raise ValueError(
-            f"{what} must hold numbers in the range of float64{_culprits(X)}: {error}."
+            f"{name} must hold numbers in the range of float64{_non_numeric_columns(X)}: {error}."
         ) from error
     except np.exceptions.DTypePromotionError as error:
         raise ValueError(
-            f"{what} must hold numbers, got columns without a common type, such as dates"
-            f"{_culprits(X)}. Give numbers: days since a date, or a month."
+            f"{name} must hold numbers, got columns without a common type, such as dates"
+            f"{_non_numeric_columns(X)}. Give numbers: days since a date, or a month."
         ) from error
     except ValueError as error:
         # NumPy's errors of text, of mixed types, and of nested or ragged sequences.
         phrases = ("could not convert", "Cannot cast", "setting an array element")
         if not any(phrase in str(error) for phrase in phrases):
             raise
-        raise ValueError(f"{what} must hold numbers: {error}{_culprits(X)}.{remedy}") from error
+        raise ValueError(
+            f"{name} must hold numbers: {error}{_non_numeric_columns(X)}.{remedy}"
+        ) from error
 
 
-def _culprits(X: Any) -> str:
-    """The columns of a frame that aren't numbers, as a clause; nothing of arrays."""
+def _non_numeric_columns(X: Any) -> str:
+    """Return a clause with the columns of a frame that aren't numbers; empty for arrays."""
     kinds = {c: np.asarray(X[c]).dtype.kind for c in X.columns} if is_frame(X) else {}
-    wrong = [repr(name) for name, kind in kinds.items() if kind not in "biuf"]
-    return f" (in {', '.join(wrong[:5])}{', ...' if len(wrong) > 5 else ''})" if wrong else ""
+    names = [repr(name) for name, kind in kinds.items() if kind not in "biuf"]
+    return f" (in {_enumerate(names)})" if names else ""
+
+
+def _enumerate(names: list[str]) -> str:
+    """Join the first five names."""
+    ellipsis = ", ..." if len(names) > 5 else ""
+    return ", ".join(names[:5]) + ellipsis
 
 
 def refuse_categorical(X: Any) -> None:
-    """Refuse columns of a categorical dtype: their levels may be numbers, but measure nothing."""
-    if not hasattr(X, "iloc") and not hasattr(X, "get_columns"):
+    """Raise a ValueError if a table has columns of a categorical dtype.
+
+    Their levels may be numbers, but numbers that don't measure anything.
+    """
+    if hasattr(X, "get_columns"):
+        columns = X.get_columns()
+    elif hasattr(X, "iloc"):
+        columns = (X.iloc[:, j] for j in range(X.shape[1]))
+    else:
         return
-    columns = (
-        X.get_columns() if hasattr(X, "get_columns") else (X.iloc[:, j] for j in range(X.shape[1]))
-    )
-    named = zip(column_names(X), columns, strict=True)
-    wrong = [name for name, column in named if is_declared_categorical(column)]
-    if wrong:
-        some = ", ".join(map(repr, wrong[:5])) + (", ..." if len(wrong) > 5 else "")
+    pairs = zip(column_names(X), columns, strict=True)
+    categorical = [repr(name) for name, column in pairs if is_declared_categorical(column)]
+    if categorical:
         raise ValueError(
-            f"X must hold numbers, got columns of a categorical dtype (in {some}).{ENCODE} If "
+            f"X must hold numbers, got columns of a categorical dtype (in "
+            f"{_enumerate(categorical)}).{ENCODE} If "
             "their levels are numbers that measure something, convert them by astype(float)."
         )
 
 
 def require_rows(X: Any) -> None:
-    """Refuse images and the like that weren't flattened, which only their shape tells."""
+    """Raise a ValueError if the rows of an array have several axes, such as images."""
     shape = tuple(getattr(X, "shape", ()))
     if len(shape) < 3:
         return
-    is_last = len(shape) == 4 and shape[3] in (1, 3, 4) and shape[1] > 4
+    has_channels_last = len(shape) == 4 and shape[3] in (1, 3, 4) and shape[1] > 4
     image = shape[1:]
     move = ""
-    if is_last:
+    if has_channels_last:
         image = (shape[3], *shape[1:3])
         move = "np.moveaxis(X, 3, 1)"
     raise ValueError(
@@ -191,73 +267,107 @@ def require_rows(X: Any) -> None:
 
 
 def column_range(values: Array) -> Array:
-    """Smallest and largest value of every column, (2, K).
+    """Return the smallest and the largest value of every column, (2, n_columns).
 
-    Of many rows side by side: NumPy's own takes six times as long where columns are few.
+    Several rows are compared side by side. NumPy's own reduction takes six times as long for few
+    columns.
     """
     n_rows, n_columns = values.shape
-    fold = max(1, _FOLDED // n_columns)
-    whole = n_rows // fold * fold
+    fold = max(1, _FOLD_WIDTH // n_columns)
+    n_folded = n_rows // fold * fold
 
-    def end(smallest_or_largest: Callable[..., Array]) -> Array:
-        folded = smallest_or_largest(values[:whole].reshape(-1, fold * n_columns), axis=0)
-        rows = np.concatenate([folded.reshape(fold, n_columns), values[whole:]])
-        return smallest_or_largest(rows, axis=0)
+    def reduce(extremum: Callable[..., Array]) -> Array:
+        if n_folded < 2 * fold:
+            return extremum(values, axis=0)
+        folded = extremum(values[:n_folded].reshape(-1, fold * n_columns), axis=0)
+        remaining = np.concatenate([folded.reshape(fold, n_columns), values[n_folded:]])
+        return extremum(remaining, axis=0)
 
-    ends = (np.min, np.max)
-    return np.stack([f(values, axis=0) if whole < 2 * fold else end(f) for f in ends])
+    return np.stack([reduce(np.min), reduce(np.max)])
 
 
 def is_standardized(standardize: bool | str, name: str) -> bool:
-    """Whether ``standardize`` scales "X", or "y"."""
+    """Whether the parameter ``standardize`` applies to ``name``, "X" or "y"."""
     return standardize == name if isinstance(standardize, str) else bool(standardize)
 
 
 def column_scaling(
     values: Array, weight: Array, *, enabled: bool, value_range: Array | None = None
 ) -> Scaling:
-    """Weighted mean and standard deviation of every column; constant columns get scale 1.
+    """Return the weighted mean and standard deviation of every column.
 
-    ``value_range``: `column_range` of the values, if it is known.
+    Parameters
+    ----------
+    values : ndarray of shape (n, n_columns)
+        Values of n distinct rows.
+    weight : ndarray of shape (n,)
+        Positive weights of the rows.
+    enabled : bool
+        If False, the means are 0 and the scales 1.
+    value_range : ndarray of shape (2, n_columns), optional
+        `column_range` of the values, if it is known.
+
+    Returns
+    -------
+    Scaling
+        Constant columns have the scale 1.
+
+    Raises
+    ------
+    ValueError
+        If a standard deviation overflows or its reciprocal does.
     """
     n_columns = values.shape[1]
     if not enabled:
         return Scaling(np.zeros(n_columns), np.ones(n_columns))
     values = values.astype(np.float64, copy=False)
-    share = weight / weight.sum()
-    mean = share @ values
-    (low, high) = column_range(values) if value_range is None else value_range
-    constant = low == high
-    mean = np.where(constant, values[0], mean)
-    # In units of a power of two near the largest, so that no square over- or underflows; exact.
+    relative_weight = weight / weight.sum()
+    mean = relative_weight @ values
+    low, high = column_range(values) if value_range is None else value_range
+    is_constant = low == high
+    mean = np.where(is_constant, values[0], mean)
+    # In units of a power of two near the largest deviation, no square over- or underflows. These
+    # divisions are exact.
     with np.errstate(over="ignore", invalid="ignore"):
         unit = np.exp2(np.frexp(np.maximum(high - mean, mean - low))[1] - 1.0)
-        away = values - mean
-        away /= unit
-        scale = unit * np.sqrt(share @ np.square(away, out=away))
+        deviation = values - mean
+        deviation /= unit
+        scale = unit * np.sqrt(relative_weight @ np.square(deviation, out=deviation))
     if not np.isfinite(scale).all():
         raise ValueError(
             f"column {int(np.isfinite(scale).argmin())} spans more than numbers can: it holds "
             "values too far apart for a standard deviation. Rescale it, or take its logarithm."
         )
-    if (subnormal := ~constant & (scale < _LEAST_SPREAD)).any():
+    is_subnormal = ~is_constant & (scale < _MIN_STD)
+    if is_subnormal.any():
         raise ValueError(
-            f"column {int(subnormal.argmax())} spreads by less than {_LEAST_SPREAD:.2g}, in units "
-            "of which nothing can be said. Rescale it."
+            f"column {int(is_subnormal.argmax())} spreads by less than {_MIN_STD:.2g}, whose "
+            "reciprocal is not a number. Rescale it."
         )
-    return Scaling(mean, np.where(constant | (scale == 0.0), 1.0, scale))
+    return Scaling(mean, np.where(is_constant | (scale == 0.0), 1.0, scale))
 
 
 def target_scaling(rows: Rows, *, enabled: bool) -> Scaling:
-    """Return weighted mean and standard deviation of every target.
+    """Return the weighted mean and standard deviation of every target.
 
-    Equal targets have no spread of their own. Their unit is their absolute value, or 1 where they
-    are 0, so that predictions from them have the unit of the targets.
+    Constant targets have no standard deviation. Their scale is their absolute value, or 1 if they
+    are 0, so that predictions have the unit of the targets.
+
+    Parameters
+    ----------
+    rows : Rows
+        Distinct training rows.
+    enabled : bool
+        If False, the means are 0 and the scales 1.
+
+    Returns
+    -------
+    Scaling
     """
     scaling = column_scaling(rows.y, rows.weight, enabled=enabled, value_range=rows.y_range)
     low, high = rows.y_range
-    size = np.abs(np.asarray(low, dtype=np.float64))
-    is_constant = (low == high) & (size >= _LEAST_SPREAD)
+    magnitude = np.abs(np.asarray(low, dtype=np.float64))
+    is_constant = (low == high) & (magnitude >= _MIN_STD)
     if not enabled or not is_constant.any():
         return scaling
-    return Scaling(scaling.mean, np.where(is_constant, size, scaling.scale))
+    return Scaling(scaling.mean, np.where(is_constant, magnitude, scaling.scale))
