@@ -1,7 +1,7 @@
-"""A predictive distribution in a hundred kilobytes: a small network that NumPy evaluates.
+"""Students: small networks with a predictive distribution, evaluated by NumPy.
 
-Made by `skbayes_sym.distill`. This file needs NumPy and SciPy, and imports neither torch nor
-scikit-learn.
+`skbayes_sym.distill` makes them; they take about a hundred kilobytes. This file needs NumPy and
+SciPy, and imports neither torch nor scikit-learn.
 """
 
 import io
@@ -34,69 +34,76 @@ from skbayes_sym.numerics.tables import (
 
 Array = npt.NDArray[Any]
 
-KINDS = ("tanh", "relu", "identity")  # of hidden units that a student takes over, in this order
-MAX_ONE_HOT = 30  # levels with an input of their own
-_LEARNED = ("weight", "bias", "unit", "feature")
-# Loading takes at most this many times the size of the file, and this many bytes beside.
+# Activations of hidden units that a student takes over from its teacher, in the order of the units.
+FEATURE_ACTIVATIONS = ("tanh", "relu", "identity")
+MAX_ONE_HOT = 30  # number of levels with an indicator column
+_WEIGHT_PREFIXES = ("weight", "bias", "unit", "feature")
+# Memory that loading a file may take: a multiple of the file's size, plus a constant in bytes.
 _MEMORY_FACTOR = 3
 _SPARE_BYTES = 1 << 16
-# Rounding of an input to float32 that to_onnx warns of, in standard deviations.
+# Rounding errors of an input in float32 above which to_onnx warns, in standard deviations.
 _MAX_ROUNDING = 1e-3
+# Scale, in standard deviations, at which standardised inputs saturate.
+_INPUT_BOUND = 8.0
 
 
-def hidden(z: Array, ends: Array) -> Array:
-    """Hidden units (N, H) of the three kinds, in place; ``ends``: of the first and the second."""
+def apply_activations(z: Array, ends: Array) -> Array:
+    """Apply the three `FEATURE_ACTIVATIONS` to pre-activations (N, H), in place.
+
+    ``ends`` are the ends of the units with the first and with the second activation.
+    """
     np.tanh(z[:, : ends[0]], out=z[:, : ends[0]])
     np.maximum(z[:, ends[0] : ends[1]], 0.0, out=z[:, ends[0] : ends[1]])
     return z
 
 
 def to_text(value: Any) -> Array:
-    """JSON text of names or levels as bytes, which a file holds without padding."""
+    """Encode names or levels as the bytes of JSON text, which a file holds without padding."""
     return np.frombuffer(json.dumps(value).encode(), dtype=np.uint8)
 
 
 def from_text(array: Array) -> Any:
-    """Inverse of `to_text`."""
+    """Decode the result of `to_text`."""
     return json.loads(array.astype(np.uint8).tobytes())
 
 
 class Student:
-    r"""A mixture density network with two hidden layers (Bishop 1994), or a softmax of classes.
+    r"""Mixture density network with two hidden layers (Bishop 1994), or a softmax of classes.
 
     .. math:: p(y \mid x) = \sum_k \pi_k(x)\, N(y \mid \mu_k(x), \sigma_k(x)^2)
 
-    It takes the columns that its teacher takes, and refuses what its teacher refuses: columns of
-    other names or in another order, infinity, and missing values or unknown levels where the
-    teacher has no answer for them.
+    A student takes the columns that its teacher takes. It refuses what its teacher refuses: columns
+    with other names or in another order, infinity, and missing values or unknown levels if the
+    teacher doesn't predict them.
 
     Parameters
     ----------
     arrays : dict of str to ndarray
-        As `load` reads them.
+        Contents of a file as `load` reads it.
 
     Attributes
     ----------
-    lost_ : float
-        Nats per row that it predicts worse than its teacher, on rows that it didn't learn from, by
-        the teacher's law.
+    kl_to_teacher_ : float
+        Estimated divergence KL[teacher || student] of the predictive distributions on held-out
+        rows: the number of nats per row by which the student predicts worse than its teacher if
+        the targets follow the teacher's distribution.
     classes_ : ndarray of shape (n_classes,) or None
-        Labels; None of a regressor's student.
+        Class labels. None if the teacher is a regressor.
     n_features_in_ : int
         Number of columns of ``X``.
 
     See Also
     --------
-    skbayes_sym.distill : Makes it.
+    skbayes_sym.distill : Makes students.
     """
 
-    _n_rows = 512  # at a time, whose hidden units a processor's cache holds
+    _block_rows = 512  # rows whose hidden units fit into a processor's cache
 
     def __init__(self, arrays: dict[str, Array]) -> None:
         self._arrays = arrays
-        self.lost_ = float(arrays.get("lost", np.nan))
+        self.kl_to_teacher_ = float(arrays.get("kl_to_teacher", np.nan))
         self.classes_ = arrays.get("classes")
-        self.n_features_in_ = len(arrays["numbers"]) + len(arrays["places"])
+        self.n_features_in_ = len(arrays["numeric"]) + len(arrays["categorical"])
         self._names: list[str] | None = None
         if "names" in arrays:
             self._names = [str(name) for name in from_text(arrays["names"])]
@@ -105,17 +112,18 @@ class Student:
             self._levels = [[str(v) for v in levels] for levels in from_text(arrays["levels"])]
 
     def __repr__(self) -> str:
-        n = sum(a.size for k, a in self._arrays.items() if k.startswith(_LEARNED))
-        return f"<student of {n:,} weights, {self.lost_:.3f} nats per row worse than its teacher>"
+        n = sum(a.size for k, a in self._arrays.items() if k.startswith(_WEIGHT_PREFIXES))
+        kl = self.kl_to_teacher_
+        return f"<student of {n:,} weights, {kl:.3f} nats per row worse than its teacher>"
 
     def save(self, file: Any) -> None:
-        """Write a file of NumPy's (``.npz``), which `load` reads without torch.
+        """Write an ``.npz`` file, which `load` reads without torch.
 
         Parameters
         ----------
         file : str, path-like or binary file
-            ".npz" is appended to a name without it. An existing file is replaced at once, when the
-            new one is on the disk.
+            File to write. ".npz" is appended to a name without it. An existing file is replaced
+            atomically, once the new one is on the disk.
         """
         arrays: dict[str, Any] = self._arrays
         content = io.BytesIO()
@@ -124,18 +132,23 @@ class Student:
 
     @classmethod
     def load(cls, file: Any) -> Self:
-        """Read what `save` has written.
+        """Read a file that `save` has written.
 
         Parameters
         ----------
         file : str, path-like or binary file
-            ".npz" may be left out, as in `save`.
+            File to read. ".npz" may be omitted, as in `save`.
+
+        Returns
+        -------
+        Student
+            The saved student.
 
         Raises
         ------
         ValueError
-            If it isn't a student's file or is damaged. Arrays of more than 3 times the size of the
-            file plus 64 kB aren't read.
+            If the file isn't that of a student or is damaged. Arrays of more than 3 times the size
+            of the file plus 64 kB aren't read.
         """
         if not hasattr(file, "read"):
             require_exact = Path(file).exists() or str(fspath(file)).endswith(".npz")
@@ -147,7 +160,7 @@ class Student:
             student._check()
         except (FileNotFoundError, PermissionError, IsADirectoryError):
             raise
-        except Exception as error:  # of zip files, compression, headers, or what arrays lack
+        except Exception as error:  # zip files, compression, headers or missing arrays
             raise ValueError(
                 f"{name} is not a student saved by `Student.save`, or it is damaged (a truncated "
                 f"copy?): {type(error).__name__}: {short_repr(str(error))}"
@@ -155,31 +168,33 @@ class Student:
         return student
 
     def _check(self) -> None:
-        """Predict one row, which fails if arrays don't fit to each other."""
+        """Predict one row, which fails if arrays don't have matching shapes."""
         a = self._arrays
         n = self.n_features_in_
-        positions = np.concatenate([a["numbers"], a["places"]])
-        if sorted(positions.tolist()) != list(range(n)) or len(self._levels) != len(a["places"]):
-            raise ValueError("columns that don't add up")
+        positions = np.concatenate([a["numeric"], a["categorical"]])
+        has_all_columns = sorted(positions.tolist()) == list(range(n))
+        if not has_all_columns or len(self._levels) != len(a["categorical"]):
+            raise ValueError("the columns are inconsistent")
         if self._names is not None and len(self._names) != n:
-            raise ValueError("another number of names than of columns")
+            raise ValueError("the number of names differs from the number of columns")
+
         row = np.zeros((1, n), dtype=object)
-        row[0, a["numbers"]] = a["mean"]
-        for j, levels in zip(a["places"].tolist(), self._levels, strict=True):
+        row[0, a["numeric"]] = a["mean"]
+        for j, levels in zip(a["categorical"].tolist(), self._levels, strict=True):
             row[0, j] = levels[0] if levels else None
         encoded = self.encode(row)
         outputs = self._outputs(encoded)
         n_outputs = outputs.shape[1]
         n_expected = n_outputs // 3 * 3 if self.classes_ is None else len(self.classes_)
         if not np.isfinite(outputs).all() or n_outputs != n_expected or not n_outputs:
-            raise ValueError("a state that predicts nothing")
+            raise ValueError("the network's outputs are invalid")
         if self.classes_ is None:
-            weights, loc, scale = self._normals(row)
+            weights, loc, scale = self._mixture(row)
             if not np.isfinite(weights + loc + scale).all() or (scale <= 0.0).any():
-                raise ValueError("a state that predicts nothing")
+                raise ValueError("the predictive distribution is invalid")
 
-    def _table(self, X: Any) -> Table:
-        """Columns of a question, if they are those of the teacher."""
+    def _check_table(self, X: Any) -> Table:
+        """Columns of ``X``, which must be those of the teacher."""
         X = fill_masked(X)
         if hasattr(X, "toarray"):
             raise TypeError("Sparse data was passed for X: give X.toarray().")
@@ -204,71 +219,119 @@ class Student:
         check_column_names(self._names, X)
         return table if self._names is None else table._replace(names=self._names)
 
-    def columns(self, X: Any) -> Array:
-        """Columns (N, D): scaled numbers, missing ones marked, and one-hot levels."""
+    def encode_columns(self, X: Any) -> Array:
+        """Encode the columns of ``X``.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, D)
+            Standardised numbers with 0 for missing values, indicators of missing numbers, one-hot
+            encoded levels, and indicators of missing and of unknown levels.
+
+        Raises
+        ------
+        ValueError
+            If a row has a missing value or an unknown level that the teacher doesn't predict.
+        """
         a = self._arrays
-        table = self._table(X)
+        table = self._check_table(X)
+
+        # Standardised numeric columns and indicators of their missing values.
         n = len(table.columns[0])
-        values = np.empty((n, len(a["numbers"])))
-        kinds = np.where(a["booleans"], "boolean", "numeric").tolist()
-        for k, (j, kind) in enumerate(zip(a["numbers"].tolist(), kinds, strict=True)):
+        values = np.empty((n, len(a["numeric"])))
+        kinds = np.where(a["is_boolean"], "boolean", "numeric").tolist()
+        for k, (j, kind) in enumerate(zip(a["numeric"].tolist(), kinds, strict=True)):
             values[:, k] = to_float(table.names[j], kind, table.columns[j])
         if np.isinf(values).any():
-            j = a["numbers"][np.isinf(values).any(axis=0).argmax()]
+            j = a["numeric"][np.isinf(values).any(axis=0).argmax()]
             raise ValueError(f"Input X contains infinity, in column {table.names[j]!r}.")
         missing = np.isnan(values)
-        refused = missing & ~a["marked"]
+        refused = missing & ~a["missing_indicator"]
         if refused.any():
             row, k = np.argwhere(refused)[0]
-            self._refuse(table, a["numbers"][k], row, "a missing value")
+            self._refuse(table, a["numeric"][k], row, "a missing value")
         with np.errstate(over="ignore"):  # values too large for a float are clipped
             scaled = (values - a["mean"]) / a["scale"]
         largest = np.finfo(np.float32).max
         scaled = np.where(missing, 0.0, scaled.clip(-largest, largest))
-        parts = [scaled, missing[:, a["marked"]]]
-        for k, (j, levels) in enumerate(zip(a["places"].tolist(), self._levels, strict=True)):
+        blocks = [scaled, missing[:, a["missing_indicator"]]]
+
+        # One-hot encoded categorical columns and indicators of missing and unknown levels.
+        categorical = zip(a["categorical"].tolist(), self._levels, strict=True)
+        for k, (j, levels) in enumerate(categorical):
             codes = Levels(levels).codes(table.columns[j])
-            parts.append(codes[:, None] == np.arange(min(len(levels), MAX_ONE_HOT)))
-            for code, takes, what in (
+            blocks.append(codes[:, None] == np.arange(min(len(levels), MAX_ONE_HOT)))
+            for code, is_allowed, problem in (
                 (MISSING, a["takes_missing"], "a missing value"),
                 (UNKNOWN, a["takes_unknown"], "an unknown level"),
             ):
-                if takes[k]:
-                    parts.append((codes == code)[:, None])
+                if is_allowed[k]:
+                    blocks.append((codes == code)[:, None])
                 elif (codes == code).any():
                     row = int((codes == code).argmax())
-                    self._refuse(table, j, row, what)
-        return np.hstack(parts)
+                    self._refuse(table, j, row, problem)
+        return np.hstack(blocks)
 
     @staticmethod
-    def _refuse(table: Table, j: int, row: int, what: str) -> None:
+    def _refuse(table: Table, j: int, row: int, problem: str) -> None:
+        """Raise an error for an entry that the teacher doesn't predict.
+
+        Parameters
+        ----------
+        table : Table
+            Columns of ``X``.
+        j : int
+            Position of the column.
+        row : int
+            Position of the row.
+        problem : str
+            Description of the entry.
+
+        Raises
+        ------
+        ValueError
+            Always.
+        """
         value = short_repr(table.columns[j][row])
         raise ValueError(
-            f"column {table.names[j]!r} of X has {what} ({value}) in row {row}, for which the "
+            f"column {table.names[j]!r} of X has {problem} ({value}) in row {row}, for which the "
             "student's teacher has no prediction. Leave the row out or fill it."
         )
 
-    def _said(self, columns: Array) -> Array:
-        """Mean of the teacher's networks, and how they differ; no column where it has none."""
+    def _network_features(self, columns: Array) -> Array:
+        """Features by hidden units of the teacher's networks, (N, F); F = 0 without networks.
+
+        The first is the mean of the networks, the others are directions in which they differ.
+        """
         a = self._arrays
         if "units" not in a:
             return np.empty((len(columns), 0), np.float32)
-        said = []
-        for i in range(0, max(len(columns), 1), self._n_rows):
-            units = columns[i : i + self._n_rows].astype(np.float32) @ a["units"]
-            units += a["unit_bias"]
-            said.append(hidden(units, a["ends"]) @ a["features"] + a["feature_bias"])
-        return np.concatenate(said)
+        features = []
+        for i in range(0, max(len(columns), 1), self._block_rows):
+            z = columns[i : i + self._block_rows].astype(np.float32) @ a["units"]
+            z += a["unit_bias"]
+            h = apply_activations(z, a["activation_ends"])
+            features.append(h @ a["features"] + a["feature_bias"])
+        return np.concatenate(features)
 
     def encode(self, X: Any) -> Array:
-        """Inputs of the network (N, I): columns, far rows within reach, and the networks'."""
-        columns = self.columns(X)
-        said = self._said(columns)
-        n = len(self._arrays["numbers"])
-        columns[:, :n] /= np.sqrt(1.0 + (columns[:, :n] / 8.0) ** 2)
-        return np.hstack([columns, said]).astype(np.float32)
+        """Inputs of the network (N, I) as float32: encoded columns and features by networks.
+
+        Standardised numbers are squashed to a range of 8 standard deviations.
+        """
+        columns = self.encode_columns(X)
+        features = self._network_features(columns)
+        n = len(self._arrays["numeric"])
+        columns[:, :n] /= np.sqrt(1.0 + (columns[:, :n] / _INPUT_BOUND) ** 2)
+        return np.hstack([columns, features]).astype(np.float32)
 
     def _outputs(self, inputs: Array) -> Array:
+        """Outputs of the network (N, O) for encoded inputs."""
         a = self._arrays
         h = inputs
         for i in (0, 1):
@@ -278,7 +341,7 @@ class Student:
         outputs = h @ a["weight2"] + a["bias2"] + inputs @ a["weight3"]
         return np.asarray(outputs, dtype=np.float64)
 
-    def _normals(self, X: Any) -> tuple[Array, Array, Array]:
+    def _mixture(self, X: Any) -> tuple[Array, Array, Array]:
         """Arrays of `components`, each (K, n_samples)."""
         a = self._arrays
         inputs = self.encode(X)
@@ -290,63 +353,148 @@ class Student:
             loc += a["slope"] * inputs[:, len(a["units"])]
         return weights, loc, a["y_scale"] * np.exp(log_scale)
 
-    def _require(self, is_classifier: bool, method: str) -> None:
-        """Refuse a method that the teacher hasn't either."""
-        if (self.classes_ is not None) != is_classifier:
-            kind, other = (
-                ("classifier", "regressor") if is_classifier else ("regressor", "classifier")
-            )
-            raise AttributeError(
-                f"{method} is of a {kind}'s student, but this one's teacher is a {other}."
-            )
+    def _require_kind(self, is_classifier: bool, method: str) -> None:
+        """Refuse a method that only students of the other kind of teacher have."""
+        if (self.classes_ is not None) == is_classifier:
+            return
+        required = "classifier" if is_classifier else "regressor"
+        actual = "regressor" if is_classifier else "classifier"
+        raise AttributeError(
+            f"{method} needs the student of a {required}, but this student's teacher is a {actual}."
+        )
 
     def components(self, X: Any) -> tuple[Array, Array, Array]:
-        """Weights, means and standard deviations of every row's normals, each (n_samples, K)."""
-        self._require(False, "components")
-        weights, loc, scale = self._normals(X)
+        """Components of the predictive mixture of normals.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        weights, loc, scale : ndarray of shape (n_samples, K)
+            Weights, means and standard deviations.
+
+        Raises
+        ------
+        AttributeError
+            If the teacher is a classifier.
+        """
+        self._require_kind(False, "components")
+        weights, loc, scale = self._mixture(X)
         return weights.T, loc.T, scale.T
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Mean, and standard deviation of a new target; or the most probable class."""
+        """Predict targets by their mean, or classes by the largest probability.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows.
+        return_std : bool, default=False
+            Whether to also return the standard deviation of a new target.
+
+        Returns
+        -------
+        mean : ndarray of shape (n_samples,)
+            Predictive means, or the most probable classes.
+        std : ndarray of shape (n_samples,)
+            Predictive standard deviations. Only if ``return_std``.
+
+        Raises
+        ------
+        AttributeError
+            If ``return_std`` and the teacher is a classifier.
+        """
         if self.classes_ is not None:
             if return_std:
-                self._require(False, "return_std")
+                self._require_kind(False, "return_std")
             return self.classes_[self._outputs(self.encode(X)).argmax(axis=1)]
-        weights, loc, scale = self._normals(X)
+        weights, loc, scale = self._mixture(X)
         mean = (weights * loc).sum(axis=0)
         if not return_std:
             return mean
         return mean, np.sqrt((weights * (scale**2 + (loc - mean) ** 2)).sum(axis=0))
 
     def predict_proba(self, X: Any) -> Array:
-        """Class probabilities (n_samples, n_classes)."""
-        self._require(True, "predict_proba")
+        """Predict class probabilities.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            Probabilities in the order of ``classes_``.
+
+        Raises
+        ------
+        AttributeError
+            If the teacher is a regressor.
+        """
+        self._require_kind(True, "predict_proba")
         logits = self._outputs(self.encode(X))
         return np.asarray(np.exp(logits - logsumexp(logits, axis=1, keepdims=True)))
 
     def predict_quantiles(self, X: Any, quantiles: Sequence[float] = (0.05, 0.5, 0.95)) -> Array:
-        """Quantiles of a new target (n_samples, n_quantiles), by bisection.
+        """Predict quantiles of a new target, by bisection.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows.
+        quantiles : sequence of float, default=(0.05, 0.5, 0.95)
+            Levels between 0 and 1.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_quantiles)
+            Quantiles in the units of the targets.
 
         Raises
         ------
         ValueError
             If a level isn't strictly between 0 and 1.
+        AttributeError
+            If the teacher is a classifier.
         """
-        self._require(False, "predict_quantiles")
-        levels = _levels_of_quantiles(quantiles)
-        weights, loc, scale = (part[..., None] for part in self.components(X))
+        self._require_kind(False, "predict_quantiles")
+        levels = _check_levels(quantiles)
+        weights, loc, scale = (array[..., None] for array in self.components(X))
         low = (loc - 40.0 * scale).min(axis=1)
         high = (loc + 40.0 * scale).max(axis=1)
         low, high = (end + np.zeros(len(levels)) for end in (low, high))
         for _ in range(60):
             middle = 0.5 * (low + high)
-            below = (weights * ndtr((middle[:, None] - loc) / scale)).sum(axis=1) < levels
-            low = np.where(below, middle, low)
-            high = np.where(below, high, middle)
+            cdf = (weights * ndtr((middle[:, None] - loc) / scale)).sum(axis=1)
+            is_below = cdf < levels
+            low = np.where(is_below, middle, low)
+            high = np.where(is_below, high, middle)
         return 0.5 * (low + high)
 
     def log_predictive_density(self, X: Any, y: Any) -> Array:
-        """Log density of observed targets, or log probability of labels, (n_samples,) nats."""
+        """Log density of observed targets, or log probability of observed classes.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows.
+        y : array-like of shape (n_samples,)
+            Targets or classes.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Log densities in nats, in the units of ``y``; -inf for an unknown class.
+
+        Raises
+        ------
+        ValueError
+            If ``y`` has another length than ``X`` or contains NaN.
+        """
         check_not_masked("y", y)
         observed = np.asarray(y)
         inputs = self.encode(X)
@@ -359,10 +507,10 @@ class Student:
         if self.classes_ is not None:
             if any(v is None or v != v for v in observed.tolist()):
                 raise ValueError("Input y contains NaN.")
-            hit = np.array([observed == label for label in self.classes_], dtype=bool).T
+            is_class = np.array([observed == label for label in self.classes_], dtype=bool).T
             logits = self._outputs(inputs)
             log_proba = logits - logsumexp(logits, axis=1, keepdims=True)
-            return np.where(hit, log_proba, -np.inf).max(axis=1)
+            return np.where(is_class, log_proba, -np.inf).max(axis=1)
         try:
             observed = observed.astype(np.float64)
         except (TypeError, ValueError) as error:
@@ -370,92 +518,184 @@ class Student:
         if not np.isfinite(observed).all():
             raise ValueError("Input y contains NaN or infinity.")
         weights, loc, scale = self.components(X)
-        with np.errstate(over="ignore"):  # the density of very distant targets is 0
-            z = (observed[:, None] - loc) / scale
-            logs = -0.5 * z**2 - np.log(scale) - 0.5 * np.log(2.0 * np.pi)
-        return np.asarray(logsumexp(logs, axis=1, b=weights))
+        z = (observed[:, None] - loc) / scale
+        log_density = -0.5 * z**2 - np.log(scale) - 0.5 * np.log(2.0 * np.pi)
+        return np.asarray(logsumexp(log_density, axis=1, b=weights))
 
     def to_onnx(self, file: Any, double: bool = False) -> None:
-        """Write the network for ONNX: inputs ``X`` (n_samples, n_features), all numbers.
+        """Export the network to ONNX, for tables of numbers.
 
-        Outputs are ``proba``, or ``weights``, ``loc`` and ``std`` of the normals, as `components`
-        has them, in float32. Needs ``pip install onnx``. Missing values and infinity aren't refused
-        there.
+        The graph has the input ``X`` (n_samples, n_features). Its outputs are ``proba``, or
+        ``weights``, ``loc`` and ``std`` of the normals as returned by `components`, in float32. The
+        package onnx is required. The exported network doesn't refuse missing values or infinity.
 
         Parameters
         ----------
         file : str, path-like or binary file
-            Replaced at once, when the new file is on the disk.
+            File to write. An existing file is replaced atomically, once the new one is on the disk.
         double : bool, default=False
-            Whether ``X`` is float64 and is standardised in float64, which columns whose level is
-            large against their spread need. float32 otherwise, with a warning of such columns.
+            Whether ``X`` is float64 and is standardised in float64, which is necessary for columns
+            whose mean is large compared to their standard deviation. Otherwise ``X`` is float32,
+            and such columns cause a warning.
+
+        Raises
+        ------
+        ValueError
+            If the teacher has categorical columns.
         """
         import onnx
         from onnx import TensorProto, helper, numpy_helper
 
         if self._levels:
             raise ValueError("to_onnx takes tables of numbers: encode words before distilling.")
-        self._warn_of_rounding(double)
-        steps = _STEPS + "Softmax outputs:proba"
-        names = ["proba"]
+        if not double:
+            self._warn_rounding()
         a = self._arrays
+        has_networks = "units" in a
+
+        # Nodes in order of evaluation, and the names of the outputs.
+        graph = _OnnxGraph(helper)
+        _add_network(graph, has_networks, TensorProto.FLOAT)
         if self.classes_ is None:
-            steps = _STEPS + _OF_NORMALS
-            names = ["weights", "loc", "std"]
-        if "units" in a:
-            steps = steps.replace(_INPUTS, _OF_NETWORKS).replace(":loc", ":own") + _MOVED
-        how: dict[str, dict[str, Any]] = {
-            **{kind: {"axis": 1} for kind in ("Gather", "Concat", "Softmax")},
-            "Cast": {"to": TensorProto.FLOAT},
-        }  # fmt: skip
-        how["Split"] = {"axis": 1, "num_outputs": 3}
-        nodes = []
-        for step in steps.split("|"):
-            (kind, *inputs), outputs = (part.split() for part in step.split(":"))
-            nodes.append(helper.make_node(kind, inputs, outputs, **how.get(kind, {})))
-        places = {"marks": np.flatnonzero(a["marked"]), "numbers": a["numbers"]}
-        values = {**a, "zero": np.zeros(()), "one": np.ones(()), "far": np.array(8.0)}
-        if "units" in a:
-            which = np.searchsorted(a["ends"], np.arange(a["units"].shape[1]), side="right")
-            values |= {name: 1.0 * (which == k) for k, name in enumerate(KINDS)}
-            places["mean_of_networks"] = np.zeros(1)
-        wide = {"mean", "scale"} if double else set()
-        arrays = [numpy_helper.from_array(v.astype(np.int64), k) for k, v in places.items()]
-        arrays += [
-            numpy_helper.from_array(v.astype(np.float64 if k in wide else np.float32), k)
-            for k, v in values.items() if k not in places and v.dtype.kind == "f" and k != "classes"
-        ]  # fmt: skip
-        ends = [
+            _add_mixture(graph, has_networks)
+            output_names = ["weights", "loc", "std"]
+        else:
+            graph.add("Softmax", "outputs", "proba", axis=1)
+            output_names = ["proba"]
+
+        # Constants: integer positions, and floating-point arrays of the student.
+        positions = {
+            "missing_index": np.flatnonzero(a["missing_indicator"]),
+            "numeric": a["numeric"],
+        }
+        constants = {
+            **a,
+            "zero": np.zeros(()),
+            "one": np.ones(()),
+            "input_bound": np.array(_INPUT_BOUND),
+        }
+        if has_networks:
+            unit = np.arange(a["units"].shape[1])
+            activation = np.searchsorted(a["activation_ends"], unit, side="right")
+            for k, name in enumerate(FEATURE_ACTIVATIONS):
+                constants[f"is_{name}"] = 1.0 * (activation == k)
+            positions["first_feature"] = np.zeros(1)
+        tensors = [numpy_helper.from_array(v.astype(np.int64), k) for k, v in positions.items()]
+        double_names = {"mean", "scale"} if double else set()
+        for name, value in constants.items():
+            if name in positions or value.dtype.kind != "f" or name == "classes":
+                continue
+            dtype = np.float64 if name in double_names else np.float32
+            tensors.append(numpy_helper.from_array(value.astype(dtype), name))
+
+        x_type = TensorProto.DOUBLE if double else TensorProto.FLOAT
+        x_info = helper.make_tensor_value_info("X", x_type, ["n", None])
+        output_info = [
             helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", None])
-            for name in ("X", *names)
+            for name in output_names
         ]
-        if double:
-            ends[0] = helper.make_tensor_value_info("X", TensorProto.DOUBLE, ["n", None])
-        graph = helper.make_graph(nodes, "student", ends[:1], ends[1:], arrays)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+        onnx_graph = helper.make_graph(graph.nodes, "student", [x_info], output_info, tensors)
+        model = helper.make_model(onnx_graph, opset_imports=[helper.make_opsetid("", 18)])
         onnx.checker.check_model(model)
         _write(file, model.SerializeToString())
 
-    def _warn_of_rounding(self, double: bool) -> None:
-        """Warn of columns that float32 rounds by more than a thousandth of their spread."""
+    def _warn_rounding(self) -> None:
+        """Warn if float32 rounds a column by more than a thousandth of its standard deviation."""
         a = self._arrays
         rounding = 2.0**-24 * np.abs(a["mean"]) / a["scale"]
-        far = np.flatnonzero(rounding > _MAX_ROUNDING)
-        if double or not len(far):
+        inaccurate = np.flatnonzero(rounding > _MAX_ROUNDING)
+        if not len(inaccurate):
             return
-        j = int(a["numbers"][far[0]])
+        k = inaccurate[0]
+        j = int(a["numeric"][k])
         column = str(j) if self._names is None else repr(self._names[j])
         warnings.warn(
-            f"to_onnx: column {column} of X varies around {a['mean'][far[0]]:.3g} by "
-            f"{a['scale'][far[0]]:.3g}: float32 rounds it by {rounding[far[0]]:.1g} standard "
+            f"to_onnx: column {column} of X varies around {a['mean'][k]:.3g} by "
+            f"{a['scale'][k]:.3g}: float32 rounds it by {rounding[k]:.1g} standard "
             "deviations. Use double=True, or subtract a constant before distilling.",
             UserWarning,
             stacklevel=3,
         )
 
 
+class _OnnxGraph:
+    """Nodes of an ONNX graph in order of evaluation."""
+
+    def __init__(self, helper: Any) -> None:
+        self.nodes: list[Any] = []
+        self._helper = helper
+
+    def add(self, operator: str, inputs: str, outputs: str, **attributes: Any) -> None:
+        """Append a node; the names of inputs and outputs are separated by spaces."""
+        node = self._helper.make_node(operator, inputs.split(), outputs.split(), **attributes)
+        self.nodes.append(node)
+
+
+def _add_network(graph: _OnnxGraph, has_networks: bool, float_type: int) -> None:
+    """Add the nodes of `Student.encode` and of the network, from ``X`` to ``outputs``."""
+    # Standardised numbers.
+    graph.add("Gather", "X numeric", "values", axis=1)
+    graph.add("IsNaN", "values", "missing")
+    graph.add("Sub", "values mean", "centred")
+    graph.add("Div", "centred scale", "precise_scaled")
+    graph.add("Cast", "precise_scaled", "scaled", to=float_type)
+    graph.add("Where", "missing zero scaled", "filled")
+
+    # Squashing to the input bound.
+    graph.add("Div", "filled input_bound", "ratio")
+    graph.add("Mul", "ratio ratio", "square")
+    graph.add("Add", "square one", "one_plus_square")
+    graph.add("Sqrt", "one_plus_square", "root")
+    graph.add("Div", "filled root", "squashed")
+
+    # Indicators of missing values.
+    graph.add("Cast", "missing", "flags", to=float_type)
+    graph.add("Gather", "flags missing_index", "indicators", axis=1)
+
+    if has_networks:
+        # Features by the hidden units of the teacher's networks.
+        graph.add("Concat", "filled indicators", "columns", axis=1)
+        graph.add("Gemm", "columns units unit_bias", "z")
+        graph.add("Tanh", "z", "tanh_z")
+        graph.add("Relu", "z", "relu_z")
+        graph.add("Mul", "tanh_z is_tanh", "tanh_units")
+        graph.add("Mul", "relu_z is_relu", "relu_units")
+        graph.add("Mul", "z is_identity", "identity_units")
+        graph.add("Add", "tanh_units relu_units", "curved_units")
+        graph.add("Add", "curved_units identity_units", "all_units")
+        graph.add("Gemm", "all_units features feature_bias", "network_features")
+        graph.add("Concat", "squashed indicators network_features", "h0", axis=1)
+    else:
+        graph.add("Concat", "squashed indicators", "h0", axis=1)
+
+    # Two hidden layers and the linear skip connection.
+    graph.add("Gemm", "h0 weight0 bias0", "z1")
+    graph.add("Tanh", "z1", "h1")
+    graph.add("Gemm", "h1 weight1 bias1", "z2")
+    graph.add("Tanh", "z2", "h2")
+    graph.add("Gemm", "h2 weight2 bias2", "nonlinear")
+    graph.add("MatMul", "h0 weight3", "linear")
+    graph.add("Add", "nonlinear linear", "outputs")
+
+
+def _add_mixture(graph: _OnnxGraph, has_networks: bool) -> None:
+    """Add the nodes of `Student.components`, from ``outputs`` to weights, means and scales."""
+    graph.add("Split", "outputs", "logits scaled_loc log_scale", axis=1, num_outputs=3)
+    graph.add("Softmax", "logits", "weights", axis=1)
+    graph.add("Mul", "scaled_loc y_scale", "rescaled_loc")
+    loc = "network_loc" if has_networks else "loc"
+    graph.add("Add", "rescaled_loc y_mean", loc)
+    graph.add("Exp", "log_scale", "scaled_std")
+    graph.add("Mul", "scaled_std y_scale", "std")
+    if has_networks:
+        # Locations are relative to the mean of the networks.
+        graph.add("Gather", "network_features first_feature", "network_mean", axis=1)
+        graph.add("Mul", "network_mean slope", "shift")
+        graph.add("Add", "network_loc shift", "loc")
+
+
 def _with_suffix(file: Any) -> Any:
-    """A path that ends with .npz, as NumPy writes it; file objects as they are."""
+    """Append ".npz" to a path without it, as NumPy does; file objects are returned unchanged."""
     if hasattr(file, "write") or not isinstance(file, str | PathLike):
         return file
     path = str(fspath(file))
@@ -463,6 +703,7 @@ def _with_suffix(file: Any) -> Any:
 
 
 def _write(file: Any, content: bytes) -> None:
+    """Write to a file object, or replace a file atomically."""
     if hasattr(file, "write"):
         file.write(content)
     else:
@@ -470,7 +711,10 @@ def _write(file: Any, content: bytes) -> None:
 
 
 def _read_arrays(file: Any) -> dict[str, Array]:
-    """Arrays of a file of NumPy's. Raises ValueError before more than a few sizes are allocated."""
+    """Read the arrays of an ``.npz`` file.
+
+    Raises ValueError before more memory is allocated than a few times the size of the file.
+    """
     if hasattr(file, "read"):
         content = file.read()
         file = io.BytesIO(content)
@@ -481,65 +725,44 @@ def _read_arrays(file: Any) -> dict[str, Array]:
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
         if sum(entry.file_size for entry in entries) > _MEMORY_FACTOR * size + _SPARE_BYTES:
-            raise ValueError("arrays that take more memory than such a file is worth")
+            raise ValueError("the arrays are too large for the size of the file")
         for entry in entries:
             with archive.open(entry) as stream:
                 data = stream.read(entry.file_size)
-            stored = io.BytesIO(data)
-            version = np.lib.format.read_magic(stored)
-            read = {
-                (1, 0): np.lib.format.read_array_header_1_0,
-                (2, 0): np.lib.format.read_array_header_2_0,
-            }[version]
-            shape, is_turned, dtype = read(stored)
-            start = stored.tell()
-            n_bytes = prod(shape) * dtype.itemsize
-            if (
-                dtype.kind not in "fiubU"
-                or n_bytes != len(data) - start
-                or min(shape, default=0) < 0
-            ):
-                raise ValueError(f"an array {entry.filename} of another size than it says")
-            values = (
-                np.frombuffer(data, dtype, prod(shape), start) if n_bytes else np.zeros(0, dtype)
-            )
-            arrays[entry.filename.removesuffix(".npy")] = values.reshape(
-                shape, order="F" if is_turned else "C"
-            )
+            name = entry.filename.removesuffix(".npy")
+            arrays[name] = _read_array(data, entry.filename)
     return arrays
 
 
-def _levels_of_quantiles(quantiles: Any) -> Array:
+def _read_array(data: bytes, name: str) -> Array:
+    """Read an array in NumPy's ``.npy`` format, without pickle."""
+    stored = io.BytesIO(data)
+    version = np.lib.format.read_magic(stored)
+    read_header = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }[version]
+    shape, is_fortran, dtype = read_header(stored)
+    start = stored.tell()
+    n_bytes = prod(shape) * dtype.itemsize
+    has_valid_size = n_bytes == len(data) - start and min(shape, default=0) >= 0
+    if dtype.kind not in "fiubU" or not has_valid_size:
+        raise ValueError(f"the size of the array {name} differs from that in its header")
+    values: Array = np.zeros(0, dtype)
+    if n_bytes:
+        values = np.frombuffer(data, dtype, prod(shape), start)
+    return values.reshape(shape, order="F" if is_fortran else "C")
+
+
+def _check_levels(quantiles: Any) -> Array:
+    """Convert quantile levels to an array; a ValueError unless they are between 0 and 1."""
     try:
         levels = np.asarray(quantiles, dtype=np.float64)
     except (TypeError, ValueError):
         levels = np.zeros(0)
-    inside = (levels > 0.0) & (levels < 1.0)
-    if levels.ndim != 1 or not len(levels) or not inside.all():
+    is_inside = (levels > 0.0) & (levels < 1.0)
+    if levels.ndim != 1 or not len(levels) or not is_inside.all():
         raise ValueError(
             f"quantiles must lie strictly between 0 and 1, got {short_repr(quantiles)}."
         )
     return levels
-
-
-# Steps of ONNX, inputs and outputs: of `encode` and the network, then of the components.
-_STEPS = (
-    "Gather X numbers:values|IsNaN values:missing|Sub values mean:off|Div off scale:wide_scaled|"
-    "Cast wide_scaled:scaled|"
-    "Where missing zero scaled:filled|Div filled far:reach|Mul reach reach:square|"
-    "Add square one:more|Sqrt more:root|Div filled root:squashed|Cast missing:flags|"
-    "Gather flags marks:marks_of|Concat squashed marks_of:h0|"
-    "Gemm h0 weight0 bias0:sum0|Tanh sum0:h1|Gemm h1 weight1 bias1:sum1|Tanh sum1:h2|"
-    "Gemm h2 weight2 bias2:bent|MatMul h0 weight3:straight|Add bent straight:outputs|"
-)
-_INPUTS = "Concat squashed marks_of:h0|"
-_OF_NETWORKS = (
-    "Concat filled marks_of:plain|Gemm plain units unit_bias:z|Tanh z:bounded|Relu z:rising|"
-    "Mul bounded tanh:z0|Mul rising relu:z1|Mul z identity:z2|Add z0 z1:z01|Add z01 z2:z012|"
-    "Gemm z012 features feature_bias:said|Concat squashed marks_of said:h0|"
-)
-_MOVED = "|Gather said mean_of_networks:mean_said|Mul mean_said slope:shift|Add own shift:loc"
-_OF_NORMALS = (
-    "Split outputs:logits means logs|Softmax logits:weights|Mul means y_scale:shifted|"
-    "Add shifted y_mean:loc|Exp logs:widths|Mul widths y_scale:std"
-)

@@ -840,8 +840,8 @@ MUTANTS = [
         "distillation/student_training.py",
         "test_distillation.py",
         (
-            "share = torch.rand(1, generator=generator, dtype=torch.float32)",
-            "share = torch.full((1,), 0.5)",
+            "fraction = torch.rand(1, generator=generator, dtype=torch.float32)",
+            "fraction = torch.full((1,), 0.5)",
         ),
     ),
     *planted("bayesian_mlp/fit.py", "", ("expit(linear - networks)", "expit(networks - linear)")),

@@ -1,4 +1,4 @@
-"""Students: what they keep of a teacher, their own law, files, and ONNX."""
+"""Students: how close they are to their teachers, predictive distribution, files and ONNX."""
 
 import subprocess
 import sys
@@ -21,16 +21,18 @@ import skbayes_sym as sk
 from skbayes_sym import distill
 from skbayes_sym.base.distributions import NormalPredictive
 from skbayes_sym.distillation import fit as distilling
-from skbayes_sym.distillation.augmentation import rows_to_learn
+from skbayes_sym.distillation.augmentation import augment_rows
 from skbayes_sym.distillation.student_training import (
     StudentConfig,
+    make_regression_problem,
     normal_levels,
-    regression_lesson,
 )
-from skbayes_sym.distillation.teacher_features import network_units
+from skbayes_sym.distillation.teacher_features import extract_features
 from skbayes_sym.student import Student
 
-QUICK = StudentConfig(n_rows=400, first=(16, 60), with_networks=(8, 9), without=(8, 9), batch=64)
+QUICK = StudentConfig(
+    n_rows=400, first=(16, 60), with_networks=(8, 9), without_networks=(8, 9), batch_size=64
+)
 
 
 @pytest.fixture
@@ -49,7 +51,7 @@ def numbers():
 @pytest.mark.long
 def test_a_student_of_a_line_has_its_law(monkeypatch):
     """Normal, with a variance that bends: .01 nats per row, of two columns' small difference."""
-    effort = StudentConfig(n_rows=4000, without=(8, 9), batch=128)
+    effort = StudentConfig(n_rows=4000, without_networks=(8, 9), batch_size=128)
     monkeypatch.setattr(distilling, "StudentConfig", lambda: effort)
     rng = np.random.default_rng(0)
     table = rng.standard_normal((800, 3)) @ [[1.0, 0.0, 1.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.025]]
@@ -59,13 +61,13 @@ def test_a_student_of_a_line_has_its_law(monkeypatch):
     (mean, std), (exact, exact_std) = (m.predict(new, return_std=True) for m in (student, model))
     off = 0.5 * ((mean - exact) / exact_std) ** 2 + np.log(std / exact_std) ** 2
     assert off.mean() < 0.01
-    assert abs(student.lost_) < 0.01
+    assert abs(student.kl_to_teacher_) < 0.01
 
 
 def test_what_it_learns_is_the_cross_entropy_and_spikes_gain_nothing():
     """Of a standard normal .5 nats; narrow normals would fit levels that never move."""
     distribution = NormalPredictive(np.zeros(50), np.ones(50))
-    _, loss, _ = regression_lesson(distribution.quantile(norm.cdf(normal_levels())), 0, 0)
+    _, loss, _ = make_regression_problem(distribution.quantile(norm.cdf(normal_levels())), 0, 0)
     scale = float(np.sqrt((np.linspace(-4, 4, 17) ** 2).mean()))  # of all the quantiles
 
     def mean_of(loc, std, share):
@@ -100,7 +102,7 @@ def test_its_file_is_small_and_opens_without_torch(numbers, tmp_path):
     assert (tmp_path / "student.npz").stat().st_size < 100_000
     same = Student.load(tmp_path / "student.npz")
     np.testing.assert_array_equal(same.predict(X), numbers.predict(X))
-    assert same.lost_ == numbers.lost_
+    assert same.kl_to_teacher_ == numbers.kl_to_teacher_
     code = (
         "import sys\nfrom skbayes_sym.student import Student\n"
         f"print(Student.load({str(tmp_path / 'student.npz')!r}).predict([[0.1, 0.2, 0.3]])[0])\n"
@@ -144,14 +146,14 @@ def test_a_teachers_networks_are_read_through_its_pipeline():
     turned = make_pipeline(PCA(), sk.LaplaceRegressor(3, "relu", random_state=0)).fit(X, NUMBERS)
     deep = sk.LaplaceRegressor((3, 2), random_state=0).fit(X, NUMBERS)
     for model, rows in ((pool, frame), (turned, X)):
-        arrays, learned, _ = rows_to_learn(rows, 600, np.random.default_rng(0))
-        arrays |= network_units(model, learned, arrays, StudentConfig())
+        arrays, learned, _ = augment_rows(rows, 600, np.random.default_rng(0))
+        arrays |= extract_features(model, learned, arrays, StudentConfig())
         said = Student(arrays).encode(learned)[:, len(arrays["units"]) :]
         np.testing.assert_allclose(said.std(axis=0), 1.0, rtol=1e-4)
         complete = learned[:600]  # unknown levels are averaged over, which is no network
         r = np.corrcoef(said[:600, 0], model.predict(complete))[0, 1]
         assert r == pytest.approx(1.0, abs=1e-6)
-    assert not network_units(deep, learned, arrays, StudentConfig())
+    assert not extract_features(deep, learned, arrays, StudentConfig())
 
 
 @pytest.mark.usefixtures("quickly")
@@ -196,7 +198,7 @@ def table_student():
     level = frame["color"].map({"red": 0.0, "green": 3.0, "blue": 5.0})
     y = 30.0 + frame["a"] + level + 0.2 * rng.standard_normal(200)
     teacher = sk.PredictiveStackingRegressor([("line", "linear")], random_state=0).fit(frame, y)
-    effort = QUICK._replace(n_rows=1000, first=(32, 600), without=(8, 9), enough=np.inf)
+    effort = QUICK._replace(n_rows=1000, first=(32, 600), without_networks=(8, 9), tolerance=np.inf)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(distilling, "StudentConfig", lambda: effort)
         return teacher, frame, distill(teacher, frame)
@@ -230,7 +232,9 @@ def test_rows_are_refused_as_by_the_teacher(table_student, numbers):
     with pytest.raises(ValueError, match="4 features, but Student is expecting 3"):
         numbers.predict(np.ones((2, 4)))
     with pytest.raises(ValueError, match="has a missing value"):
-        Student(numbers._arrays | {"marked": np.zeros(3, dtype=bool)}).predict([[0.1, None, 0.3]])
+        Student(numbers._arrays | {"missing_indicator": np.zeros(3, dtype=bool)}).predict(
+            [[0.1, None, 0.3]]
+        )
     with pytest.raises(ValueError, match="infinity"):
         numbers.predict([[0.1, np.inf, 0.3]])
     assert numbers.predict([[True, 0.5, 1]]) == numbers.predict([[1.0, 0.5, 1.0]])
@@ -239,10 +243,10 @@ def test_rows_are_refused_as_by_the_teacher(table_student, numbers):
 @pytest.mark.usefixtures("quickly")
 def test_questions_that_have_no_answer_are_refused(numbers):
     labels = distill(fitted("linear-labels"), X)
-    with pytest.raises(AttributeError, match="predict_proba is of a classifier's student"):
+    with pytest.raises(AttributeError, match="predict_proba needs the student of a classifier"):
         numbers.predict_proba(X)
     for method in (labels.predict_quantiles, labels.components):
-        with pytest.raises(AttributeError, match="is of a regressor's student"):
+        with pytest.raises(AttributeError, match="needs the student of a regressor"):
             method(X)
     for quantiles in ([2.0], [-1.0], [0.0], [np.nan], ["a"], [], [[0.5]], 0.5):
         with pytest.raises(ValueError, match="strictly between 0 and 1"):

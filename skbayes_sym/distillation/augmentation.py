@@ -1,4 +1,4 @@
-"""Rows that a student learns from: given ones, others between them, and incomplete ones."""
+"""Training rows of a student: observed, interpolated and incomplete ones."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -25,16 +25,25 @@ from skbayes_sym.numerics.tables import (
 )
 from skbayes_sym.student import Student, to_text
 
-_UNSEEN = "a level that no row has"
-_N_INCOMPLETE = 10  # one row in so many has a missing value or an unknown level
+_UNKNOWN_LEVEL = "a level that no row has"
+_INCOMPLETE_FRACTION = 10  # one additional incomplete row per this many rows
+_MAX_DISCRETE_VALUES = 10  # numeric columns with at most this many values aren't interpolated
+_N_HELD_OUT = 500  # rows held out, at most, and at most a fifth of all
 
 
 class TeacherColumns(NamedTuple):
-    """Columns as a teacher reads them.
+    """How a teacher reads its columns.
 
-    ``names``: None if it was fitted without names. ``kinds``: "numeric", "boolean" or "categorical"
-    of each. ``takes_missing``, ``takes_unknown`` (n_columns,): whether it predicts rows with a
-    missing value, or an unknown level, there.
+    Attributes
+    ----------
+    names : list of str or None
+        Column names. None if the teacher was fitted without names.
+    kinds : list of str
+        "numeric", "boolean" or "categorical" for each column.
+    takes_missing : ndarray of shape (n_columns,)
+        Whether the teacher predicts rows with a missing value in the column.
+    takes_unknown : ndarray of shape (n_columns,)
+        Whether the teacher predicts rows with an unknown level in the column.
     """
 
     names: list[str] | None
@@ -43,78 +52,97 @@ class TeacherColumns(NamedTuple):
     takes_unknown: Array
 
 
-def teacher_columns(model: BaseEstimator, X: Any) -> TeacherColumns:
-    """Find out how a fitted model reads its columns, by asking for incomplete rows."""
-    table = table_of_rows(X)
+class AugmentedRows(NamedTuple):
+    """Rows to train and to evaluate a student.
+
+    Attributes
+    ----------
+    encoding : dict of str to ndarray
+        Encoding of the columns, see `Student`.
+    rows : array or frame
+        Rows held out, then the training rows.
+    n_held_out : int
+        Number of rows held out.
+    """
+
+    encoding: dict[str, Array]
+    rows: Any
+    n_held_out: int
+
+
+def inspect_columns(model: BaseEstimator, X: Any) -> TeacherColumns:
+    """Determine how a fitted model reads its columns, by predicting incomplete rows."""
+    table = to_table(X)
     names = fitted_attribute(model, "feature_names_in_")
     names = fitted_attribute(model, "_column_names_in_") if names is None else names
     names = column_names(X) if names is None else [str(name) for name in names]
     if isinstance(model, TabularInputMixin):
         kinds = [column.kind for column in model.column_encoding().columns]
     else:
-        named = zip(table.columns, table.names, table.declared, strict=True)
-        kinds = [column_kind(*column) for column in named]
-    first = [column[:2] for column in table.columns]
+        kinds = _column_kinds(table)
+    example = [column[:2] for column in table.columns]
 
     def accepts(chosen: Sequence[int], value: Any) -> bool:
-        columns: list[Array] = [column.astype(object) for column in first]
+        """Whether the model predicts rows with the value in the chosen columns."""
+        columns: list[Array] = [column.astype(object) for column in example]
         for j in chosen:
             columns[j] = np.full(2, value, dtype=object)
             if kinds[j] != "categorical":
                 columns[j] = columns[j].astype(np.float64)
         try:
             with collect_warnings():
-                model.predict(rows_like(X, columns))
-        except Exception:  # whatever a pipeline makes of it
+                model.predict(build_rows(X, columns))
+        except Exception:  # a pipeline can raise any exception
             return False
         return True
 
-    def accepted(chosen: list[int], value: Any) -> list[int]:
-        """The columns that may hold the value, found by halving."""
+    def find_accepting(chosen: list[int], value: Any) -> list[int]:
+        """Columns that may hold the value, found by bisection."""
         if not chosen or accepts(chosen, value):
             return chosen
+        if len(chosen) == 1:
+            return []
         half = len(chosen) // 2
-        return [] if not half else accepted(chosen[:half], value) + accepted(chosen[half:], value)
+        return find_accepting(chosen[:half], value) + find_accepting(chosen[half:], value)
 
     categorical = [j for j, kind in enumerate(kinds) if kind == "categorical"]
     numeric = [j for j, kind in enumerate(kinds) if kind != "categorical"]
     takes_missing = np.zeros(len(kinds), dtype=bool)
-    takes_missing[accepted(numeric, np.nan) + accepted(categorical, None)] = True
+    takes_missing[find_accepting(numeric, np.nan) + find_accepting(categorical, None)] = True
     takes_unknown = np.zeros(len(kinds), dtype=bool)
-    takes_unknown[accepted(categorical, _UNSEEN)] = True
+    takes_unknown[find_accepting(categorical, _UNKNOWN_LEVEL)] = True
     return TeacherColumns(names or None, kinds, takes_missing, takes_unknown)
 
 
-def table_of_rows(X: Any) -> Table:
-    """Columns of rows to learn from."""
+def to_table(X: Any) -> Table:
+    """Columns of ``X``; a ValueError if it isn't a table."""
     table = read_table(fill_masked(X))
     if table is None:
         raise ValueError(f"X must be a table with two axes, got shape {np.shape(X)}.")
     return table
 
 
-def rows_like(X: Any, columns: Sequence[Array]) -> Any:
-    """Rows of these columns, of the type of ``X`` if it is a frame."""
+def _column_kinds(table: Table) -> list[str]:
+    """Kind of every column by its values and its dtype."""
+    columns = zip(table.columns, table.names, table.declared, strict=True)
+    return [column_kind(*column) for column in columns]
+
+
+def build_rows(X: Any, columns: Sequence[Array]) -> Any:
+    """Rows with these columns, of the type of ``X`` if it is a frame."""
     if not is_frame(X):
-        is_numeric = all(column.dtype.kind in "iufb" for column in columns)
-        if is_numeric:
-            return np.column_stack(columns)
-        rows = np.empty((len(columns[0]), len(columns)), dtype=object)
-        for j, column in enumerate(columns):
-            rows[:, j] = column
-        # A table that was all numbers stays one, unless a value says otherwise.
-        is_number = not any(v is None or isinstance(v, str | bytes) for v in rows.ravel())
-        return rows.astype(np.float64) if is_number else rows
-    if hasattr(X, "iloc"):
-        parts = {}
+        return _build_array(columns)
+    if hasattr(X, "iloc"):  # pandas
+        series = {}
         for name, column in zip(X.columns, columns, strict=True):
-            plain = column
+            values = column
+            # Objects without text are numbers or booleans, which get their own dtype back.
             if column.dtype.kind == "O" and not any(isinstance(v, str | bytes) for v in column):
-                plain = np.array(
-                    [np.nan if m else v for v, m in zip(column, missing_rows(column), strict=True)]
-                )
-            parts[name] = plain
-        return type(X)(parts)
+                missing = missing_rows(column)
+                filled = [np.nan if m else v for v, m in zip(column, missing, strict=True)]
+                values = np.array(filled)
+            series[name] = values
+        return type(X)(series)
     names = column_names(X)
     lists = {name: column.tolist() for name, column in zip(names, columns, strict=True)}
     if hasattr(X, "column_names"):  # pyarrow
@@ -122,119 +150,156 @@ def rows_like(X: Any, columns: Sequence[Array]) -> Any:
     return type(X)(lists, strict=False)
 
 
-def rows_to_learn(
-    X: Any, n_rows: int, rng: np.random.Generator, teacher: TeacherColumns | None = None
-) -> tuple[dict[str, Array], Any, int]:
-    """Rows to learn from, and how a student reads their columns.
+def _build_array(columns: Sequence[Array]) -> Array:
+    """Array with these columns: float64 unless a value is text or None."""
+    if all(column.dtype.kind in "iufb" for column in columns):
+        return np.column_stack(columns)
+    rows = np.empty((len(columns[0]), len(columns)), dtype=object)
+    for j, column in enumerate(columns):
+        rows[:, j] = column
+    if any(v is None or isinstance(v, str | bytes) for v in rows.ravel()):
+        return rows
+    return rows.astype(np.float64)
 
-    A row between two neighbours has noise of up to a fifth of a standard deviation. Levels, and
-    numbers of at most ten values, are those of one of the two, one in ten times of any row. Where
-    the teacher predicts incomplete rows, one row in ten beyond these has a missing value or an
-    unknown level.
+
+def augment_rows(
+    X: Any, n_rows: int, rng: np.random.Generator, teacher: TeacherColumns | None = None
+) -> AugmentedRows:
+    """Make rows to train a student on, and the encoding of its columns.
+
+    A new row lies between two neighbours, plus noise of up to a fifth of a standard deviation.
+    Levels, and numbers in columns with at most ten values, are those of one of the two neighbours,
+    or with probability 0.1 those of any row. If the teacher predicts incomplete rows, one row in
+    ten is added with a missing value or an unknown level.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
-        Given rows.
+        Observed rows.
     n_rows : int
-        Number of complete rows to learn from.
+        Number of complete training rows.
     rng : numpy.random.Generator
         Source of randomness.
     teacher : TeacherColumns, optional
-        Columns as the teacher reads them. By default as ``X`` shows them.
+        Columns as the teacher reads them. By default the columns are read from ``X``.
 
     Returns
     -------
-    arrays : dict of str to ndarray
-        Encoding of the columns, see `Student`.
-    rows : array or frame
-        Rows held out, then those to learn from.
-    n_held : int
-        Number of rows held out.
+    AugmentedRows
+        Encoding of the columns, rows and number of held-out rows.
     """
-    table = table_of_rows(X)
+    table = to_table(X)
     columns = list(table.columns)
     if teacher is None:
-        named = zip(table.columns, table.names, table.declared, strict=True)
-        has_gaps = np.array([bool(missing_rows(column).any()) for column in columns])
-        kinds = [column_kind(*column) for column in named]
+        has_missing = np.array([bool(missing_rows(column).any()) for column in columns])
+        no_unknown = np.zeros(len(columns), dtype=bool)
         names = column_names(X) or None
-        teacher = TeacherColumns(names, kinds, has_gaps, np.zeros(len(columns), dtype=bool))
+        teacher = TeacherColumns(names, _column_kinds(table), has_missing, no_unknown)
+
+    # Statistics of the numeric columns.
     is_categorical = np.array([kind == "categorical" for kind in teacher.kinds])
-    numbers = np.flatnonzero(~is_categorical)
-    places = np.flatnonzero(is_categorical)
+    numeric = np.flatnonzero(~is_categorical)
+    categorical = np.flatnonzero(is_categorical)
     values = np.array(
-        [to_float(table.names[j], teacher.kinds[j], columns[j]) for j in numbers]
+        [to_float(table.names[j], teacher.kinds[j], columns[j]) for j in numeric]
     ).reshape(-1, len(columns[0]))
-    empty = np.isnan(values).all(axis=1)
-    center = np.zeros(len(numbers))
-    scale = np.ones(len(numbers))
-    center[~empty] = np.nanmean(values[~empty], axis=1)
-    scale[~empty] = np.nanstd(values[~empty], axis=1)
+    is_empty = np.isnan(values).all(axis=1)
+    center = np.zeros(len(numeric))
+    scale = np.ones(len(numeric))
+    center[~is_empty] = np.nanmean(values[~is_empty], axis=1)
+    scale[~is_empty] = np.nanstd(values[~is_empty], axis=1)
+
+    # Levels of the categorical columns, the most frequent first.
     all_levels = []
-    for j in places.tolist():
-        column = columns[j] = columns[j].astype(object)
+    for j in categorical.tolist():
+        column = columns[j].astype(object)
+        columns[j] = column
         keys = [level_key(v) for v in column[~missing_rows(column)]]
         levels, counts = np.unique(np.array(keys, dtype=object), return_counts=True)
         all_levels.append(levels[np.argsort(-counts, kind="stable")].tolist())
-    arrays = {
-        "numbers": numbers, "mean": center, "places": places,
-        "scale": np.where(scale > 0.0, scale, 1.0), "marked": teacher.takes_missing[numbers],
-        "booleans": np.array([teacher.kinds[j] == "boolean" for j in numbers], dtype=bool),
-        "takes_missing": teacher.takes_missing[places],
-        "takes_unknown": teacher.takes_unknown[places], "levels": to_text(all_levels),
-    }  # fmt: skip
+
+    encoding = {
+        "numeric": numeric,
+        "mean": center,
+        "categorical": categorical,
+        "scale": np.where(scale > 0.0, scale, 1.0),
+        "missing_indicator": teacher.takes_missing[numeric],
+        "is_boolean": np.array([teacher.kinds[j] == "boolean" for j in numeric], dtype=bool),
+        "takes_missing": teacher.takes_missing[categorical],
+        "takes_unknown": teacher.takes_unknown[categorical],
+        "levels": to_text(all_levels),
+    }
     if teacher.names is not None:
-        arrays["names"] = to_text(teacher.names)
-    n_held = min(500, len(columns[0]) // 5)
-    held, kept = np.split(rng.permutation(len(columns[0])), [n_held])
-    kept = kept[:n_rows]
-    encoded = Student(arrays).encode(rows_like(X, [column[kept] for column in columns]))
-    n_near = min(len(kept), max(8, 4000 // len(kept)))
+        encoding["names"] = to_text(teacher.names)
+
+    # Pairs of neighbours in the student's encoding.
+    n_held_out = min(_N_HELD_OUT, len(columns[0]) // 5)
+    held_out, train = np.split(rng.permutation(len(columns[0])), [n_held_out])
+    train = train[:n_rows]
+    encoded = Student(encoding).encode(build_rows(X, [column[train] for column in columns]))
+    n_neighbors = min(len(train), max(8, 4000 // len(train)))
     with filters_lock:
-        near = NearestNeighbors(n_neighbors=n_near).fit(encoded).kneighbors(encoded)[1]
-    first = rng.integers(len(kept), size=max(n_rows - len(kept), 0))
-    second = kept[near[first, rng.integers(n_near, size=len(first))]]
-    first = kept[first]
-    before = np.concatenate([held, kept])
-    share = rng.uniform(-0.2, 1.2, size=len(first))
+        neighbors = NearestNeighbors(n_neighbors=n_neighbors).fit(encoded).kneighbors(encoded)[1]
+    first = rng.integers(len(train), size=max(n_rows - len(train), 0))
+    second = train[neighbors[first, rng.integers(n_neighbors, size=len(first))]]
+    first = train[first]
+
+    # Interpolation, with an extrapolation of up to a fifth of the distance.
+    observed = np.concatenate([held_out, train])
+    fraction = rng.uniform(-0.2, 1.2, size=len(first))
     noise = 0.2 * rng.random(len(first)) ** 2
-    numeric = dict(zip(numbers.tolist(), zip(values, scale, strict=True), strict=True))
+    numeric_position = dict(zip(numeric.tolist(), range(len(numeric)), strict=True))
     for j, column in enumerate(columns):
-        some = np.where(rng.random(len(first)) < share, second, first)
-        some = np.where(rng.random(len(first)) < 0.1, rng.choice(kept, len(first)), some)
-        new = column[some]
-        if j in numeric:
-            value, spread = numeric[j]
-            column = value
-            new = value[some]
-            if len(np.unique(value)) > 10:
-                between = value[first] + share * (value[second] - value[first])
-                between += noise * spread * rng.standard_normal(len(first))
-                new = np.where(np.isnan(between), value[some], between)
-        columns[j] = np.concatenate([column[before], new])
-    columns = _with_incomplete_rows(columns, n_held, teacher, all_levels, places, rng)
-    return arrays, rows_like(X, columns), n_held
+        source = np.where(rng.random(len(first)) < fraction, second, first)
+        source = np.where(rng.random(len(first)) < 0.1, rng.choice(train, len(first)), source)
+        new = column[source]
+        if j in numeric_position:
+            k = numeric_position[j]
+            column = values[k]
+            new = column[source]
+            if len(np.unique(column)) > _MAX_DISCRETE_VALUES:
+                between = column[first] + fraction * (column[second] - column[first])
+                between += noise * scale[k] * rng.standard_normal(len(first))
+                new = np.where(np.isnan(between), column[source], between)
+        columns[j] = np.concatenate([column[observed], new])
+    columns = _append_incomplete_rows(columns, n_held_out, teacher, rng)
+    return AugmentedRows(encoding, build_rows(X, columns), n_held_out)
 
 
-def _with_incomplete_rows(
-    columns: list[Array], n_held: int, teacher: TeacherColumns, all_levels: list[list[str]],
-    places: Array, rng: np.random.Generator,
-) -> list[Array]:  # fmt: skip
-    """Append rows with a missing value or an unknown level in one column."""
-    holes: list[tuple[int, Any]] = []
-    for j in range(len(columns)):
-        is_categorical = teacher.kinds[j] == "categorical"
+def _append_incomplete_rows(
+    columns: list[Array], n_held_out: int, teacher: TeacherColumns, rng: np.random.Generator
+) -> list[Array]:
+    """Append rows with a missing value or an unknown level in one column.
+
+    Parameters
+    ----------
+    columns : list of ndarray
+        Columns of complete rows, held-out rows first.
+    n_held_out : int
+        Number of rows held out, which aren't repeated.
+    teacher : TeacherColumns
+        Columns as the teacher reads them.
+    rng : numpy.random.Generator
+        Source of randomness.
+
+    Returns
+    -------
+    list of ndarray
+        Columns with the additional rows.
+    """
+    # Columns and the values that are put into them.
+    replacements: list[tuple[int, Any]] = []
+    for j, kind in enumerate(teacher.kinds):
         if teacher.takes_missing[j]:
-            holes.append((j, None if is_categorical else np.nan))
+            replacements.append((j, None if kind == "categorical" else np.nan))
         if teacher.takes_unknown[j]:
-            holes.append((j, _UNSEEN))
-    n = (len(columns[0]) - n_held) // _N_INCOMPLETE
-    if not holes or not n:
+            replacements.append((j, _UNKNOWN_LEVEL))
+    n = (len(columns[0]) - n_held_out) // _INCOMPLETE_FRACTION
+    if not replacements or not n:
         return columns
-    rows = rng.integers(n_held, len(columns[0]), size=n)
-    which = rng.integers(len(holes), size=n)
+    rows = rng.integers(n_held_out, len(columns[0]), size=n)
+    choice = rng.integers(len(replacements), size=n)
     added = [column[rows] for column in columns]
-    for k, (j, value) in enumerate(holes):
-        added[j][which == k] = value
+    for k, (j, value) in enumerate(replacements):
+        added[j][choice == k] = value
     return [np.concatenate(pair) for pair in zip(columns, added, strict=True)]

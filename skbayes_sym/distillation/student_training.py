@@ -1,4 +1,4 @@
-"""How a student learns: its size, its losses, its training."""
+"""Size, losses and training of a student."""
 
 from collections.abc import Callable
 from math import cos, pi
@@ -12,90 +12,197 @@ from skbayes_sym.base.rows import Array
 from skbayes_sym.numerics.random import generator_from
 
 
+class NetworkSize(NamedTuple):
+    """Size of a student's network and length of its training.
+
+    Attributes
+    ----------
+    n_units : int
+        Units in each of the two hidden layers.
+    n_steps : int
+        Steps of training.
+    """
+
+    n_units: int
+    n_steps: int
+
+
 class StudentConfig(NamedTuple):
-    """Size of a student, and of what it learns."""
+    """Sizes of students and of their training data.
 
-    n_rows: int = 20_000  # that the teacher is asked for
-    n_probed: int = 2_000  # that show what its networks read, and say
-    most_networks: int = 50
-    most_numbers: int = 15_000  # for their hidden units, 60 kB
-    n_differences: int = 8  # between networks, that a student sees
-    # Units a layer and steps. If the first loses `enough`, the better of two is kept: the second
-    # has the teacher's networks, too, where it has any.
-    first: tuple[int, int] = (32, 2000)
-    with_networks: tuple[int, int] = (64, 6000)
-    without: tuple[int, int] = (96, 8000)
-    batch: int = 256
-    enough: float = 0.002  # nats per row
+    A second student is trained if the first is worse than the teacher by more than ``tolerance``.
+    It has the hidden units of the teacher's networks as additional features, if there are any. The
+    better of the two is returned.
+
+    Attributes
+    ----------
+    n_rows : int
+        Number of training rows.
+    n_probe_rows : int
+        Number of rows from which the teacher's networks are extracted.
+    max_networks : int
+        Largest number of networks whose hidden units are extracted.
+    max_feature_weights : int
+        Largest number of weights of these hidden units (60 kB).
+    n_directions : int
+        Number of directions in which the outputs of the networks differ, as features.
+    first : NetworkSize
+        Size of the first student.
+    with_networks : NetworkSize
+        Size of a second student with the teacher's networks.
+    without_networks : NetworkSize
+        Size of a second student without them.
+    batch_size : int
+        Rows per step.
+    tolerance : float
+        Largest loss of the first student against its teacher, nats per row.
+    """
+
+    n_rows: int = 20_000
+    n_probe_rows: int = 2_000
+    max_networks: int = 50
+    max_feature_weights: int = 15_000
+    n_directions: int = 8
+    first: NetworkSize = NetworkSize(32, 2000)
+    with_networks: NetworkSize = NetworkSize(64, 6000)
+    without_networks: NetworkSize = NetworkSize(96, 8000)
+    batch_size: int = 256
+    tolerance: float = 0.002
 
 
-# Outputs of some of the rows, and which, to their cross-entropies in nats, up to a constant.
+# From the outputs for a batch and the indices of its rows to cross-entropies in nats, up to a
+# constant.
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
+class StudentProblem(NamedTuple):
+    """Loss of a student, and what depends on the targets.
+
+    Attributes
+    ----------
+    initial_outputs : Tensor of shape (O,)
+        Outputs of the untrained network.
+    loss : callable
+        Cross-entropy with the teacher's predictive distribution.
+    arrays : dict of str to ndarray
+        Arrays of the student: units of the target, or classes.
+    """
+
+    initial_outputs: Tensor
+    loss: Loss
+    arrays: dict[str, Array]
+
+
 def normal_levels(n: int = 17) -> Array:
-    """Levels of quantiles, as quantiles of a standard normal."""
+    """Levels of the teacher's quantiles, as quantiles of a standard normal distribution."""
     return np.linspace(-4.0, 4.0, n)
 
 
-def regression_lesson(
-    y: Array, n_held: int, seed: int, said: Array | None = None
-) -> tuple[Tensor, Loss, dict[str, Array]]:
-    """Learn three normals, from quantiles of every row at levels that move every step.
+def make_regression_problem(
+    y: Array, n_held_out: int, seed: int, network_mean: Array | None = None
+) -> StudentProblem:
+    """Set up the training of a mixture of three normals on the teacher's quantiles.
 
-    Of levels that stay normals would become spikes. ``y`` (N, 17): quantiles at `normal_levels`;
-    ``said`` (N,): mean of the teacher's networks, from which locations are counted.
+    Quantile levels are redrawn at every step; with fixed levels the components would collapse onto
+    them.
+
+    Parameters
+    ----------
+    y : ndarray of shape (N, 17)
+        Quantiles of every row at `normal_levels`, held-out rows first.
+    n_held_out : int
+        Number of rows held out.
+    seed : int
+        Seed of the levels.
+    network_mean : ndarray of shape (N,), optional
+        Mean of the teacher's networks, to which locations are relative.
+
+    Returns
+    -------
+    StudentProblem
+        Loss on the training rows, initial outputs and units of the target.
     """
     generator = generator_from(seed)
     levels = normal_levels()
-    line = np.zeros(2)
-    if said is not None:
+    slope = 0.0
+    intercept = 0.0
+    if network_mean is not None:
         density = np.exp(-0.5 * levels**2)
-        line = np.polyfit(said, y @ density / density.sum(), 1)
-        y = y - np.polyval(line, said)[:, None]
+        line = np.polyfit(network_mean, y @ density / density.sum(), 1)
+        slope, intercept = line
+        y = y - np.polyval(line, network_mean)[:, None]
     mean = y.mean()
     scale = y.std() or 1.0
-    scaled, below = (torch.as_tensor(a).float() for a in ((y[n_held:] - mean) / scale, levels[:-1]))
+    scaled = torch.as_tensor((y[n_held_out:] - mean) / scale).float()
+    lower_levels = torch.as_tensor(levels[:-1]).float()
 
     def loss(outputs: Tensor, rows: Tensor) -> Tensor:
         logits, loc, log_scale = outputs.unsqueeze(1).chunk(3, dim=2)
-        share = torch.rand(1, generator=generator, dtype=torch.float32)
-        weights = (-0.5 * (below + 0.5 * share).square()).softmax(0)
+        # One random level between each two neighbouring ones, with weight by the normal density.
+        fraction = torch.rand(1, generator=generator, dtype=torch.float32)
+        weights = (-0.5 * (lower_levels + 0.5 * fraction).square()).softmax(0)
         target = scaled[rows]
-        target = target[:, :-1] + share * target.diff(dim=1)
+        target = target[:, :-1] + fraction * target.diff(dim=1)
         z = (target.unsqueeze(2) - loc) * (-log_scale).exp()
         return -(logits.log_softmax(2) - 0.5 * z.square() - log_scale).logsumexp(2) @ weights
 
-    start = torch.tensor([0.0, 0.0, 0.0, -0.1, 0.0, 0.1, -1.0, -1.0, -1.0], dtype=torch.float32)
-    units = {"y_mean": mean + line[1], "y_scale": scale, "slope": line[0]}
-    return start, loss, {name: np.array(unit) for name, unit in units.items()}
+    initial_outputs = torch.tensor(
+        [0.0, 0.0, 0.0, -0.1, 0.0, 0.1, -1.0, -1.0, -1.0], dtype=torch.float32
+    )
+    arrays = {
+        "y_mean": np.array(mean + intercept),
+        "y_scale": np.array(scale),
+        "slope": np.array(slope),
+    }
+    return StudentProblem(initial_outputs, loss, arrays)
 
 
-def classification_lesson(proba: Array, classes: Array) -> tuple[Tensor, Loss, dict[str, Array]]:
-    """Learn class probabilities (N, K)."""
+def make_classification_problem(proba: Array, classes: Array) -> StudentProblem:
+    """Set up the training of a softmax on the teacher's class probabilities (N, K)."""
     target = torch.as_tensor(proba).float()
-    if classes.dtype.kind == "O":  # which a file without pickle doesn't hold
+    if classes.dtype.kind == "O":  # a file without pickle can't hold objects
         classes = np.array(classes.tolist())
 
     def loss(outputs: Tensor, rows: Tensor) -> Tensor:
         return -(target[rows] * outputs.log_softmax(1)).sum(1)
 
-    return target.mean(0).clamp_min(1e-6).log(), loss, {"classes": classes}
+    initial_outputs = target.mean(0).clamp_min(1e-6).log()
+    return StudentProblem(initial_outputs, loss, {"classes": classes})
 
 
-def train(
-    x: Tensor, start: Tensor, loss: Loss, size: tuple[int, int, int], seed: int
+def train_network(
+    x: Tensor, problem: StudentProblem, size: NetworkSize, batch_size: int, seed: int
 ) -> dict[str, Array]:
-    """Weights of a network; ``start`` (O,): outputs to begin with; units, steps and rows a step.
+    """Train a network with two hidden layers of tanh units and a linear skip connection.
 
-    The middle matrix moves by orthogonal steps (Muon; Jordan et al. 2024), which takes half the
-    steps that Adam does; all else by Adam. Inputs are whitened, which columns that go together
-    need; directions that hardly vary stay small.
+    Parameters
+    ----------
+    x : Tensor of shape (N, D)
+        Inputs of the training rows, float32.
+    problem : StudentProblem
+        Loss and initial outputs.
+    size : NetworkSize
+        Units per layer and number of steps.
+    batch_size : int
+        Rows per step.
+    seed : int
+        Seed of the initial weights and batches.
+
+    Returns
+    -------
+    dict of str to ndarray
+        Weights and biases of the network.
+
+    Notes
+    -----
+    The middle matrix takes orthogonalised steps (Muon; Jordan et al. 2024), which needs half as
+    many steps as Adam. All other parameters are trained by Adam. Inputs are whitened, which
+    correlated columns need. Directions with almost no variance stay small.
     """
     generator = generator_from(seed)
     d = x.shape[1]
-    n_outputs = len(start)
-    h, n_steps, batch = size
+    n_outputs = len(problem.initial_outputs)
+    h, n_steps = size
     variance, axes = torch.linalg.eigh(x.T.double().cov(correction=0).reshape(d, d))
     whiten = (axes / (variance + 1e-3 * variance[-1].clamp_min(1e-12)).sqrt()).float()
     x = x @ whiten
@@ -104,11 +211,14 @@ def train(
         return torch.randn(n, m, generator=generator, dtype=torch.float32) * scale
 
     weights = {
-        "weight0": normal(d, h, d**-0.5), "bias0": normal(1, h, 1.0)[0],
-        "weight1": normal(h, h, h**-0.5), "bias1": torch.zeros(h, dtype=torch.float32),
-        "weight2": normal(h, n_outputs, 0.1 * h**-0.5), "bias2": start.clone(),
+        "weight0": normal(d, h, d**-0.5),
+        "bias0": normal(1, h, 1.0)[0],
+        "weight1": normal(h, h, h**-0.5),
+        "bias1": torch.zeros(h, dtype=torch.float32),
+        "weight2": normal(h, n_outputs, 0.1 * h**-0.5),
+        "bias2": problem.initial_outputs.clone(),
         "weight3": torch.zeros(d, n_outputs, dtype=torch.float32),
-    }  # fmt: skip
+    }
 
     def outputs(x: Tensor) -> Tensor:
         h = (x @ weights["weight0"] + weights["bias0"]).tanh()
@@ -118,28 +228,31 @@ def train(
     for weight in weights.values():
         weight.requires_grad_()
     middle = weights["weight1"]
-    speed = torch.zeros(h, h, dtype=torch.float32)
+    momentum = torch.zeros(h, h, dtype=torch.float32)
     adam = torch.optim.Adam([w for w in weights.values() if w is not middle], betas=(0.9, 0.99))
     for step in range(n_steps):
-        pace = min(1.0, (step + 1) / 100) * 0.5 * (1.0 + cos(pi * step / n_steps))
-        rows = torch.randint(len(x), (batch,), generator=generator)
-        total = loss(outputs(x[rows]), rows).mean()
+        # The step size rises over 100 steps and falls as half a cosine.
+        rate = min(1.0, (step + 1) / 100) * 0.5 * (1.0 + cos(pi * step / n_steps))
+        rows = torch.randint(len(x), (batch_size,), generator=generator)
+        total = problem.loss(outputs(x[rows]), rows).mean()
         for weight in weights.values():
             weight.grad = None
         total.backward()
-        adam.param_groups[0]["lr"] = 0.01 * pace
+        adam.param_groups[0]["lr"] = 0.01 * rate
         adam.step()
         with torch.no_grad():
             assert middle.grad is not None
-            speed.mul_(0.95).add_(middle.grad)
-            middle -= 1.6e-4 * h * pace * _orthogonal(middle.grad + 0.95 * speed)
+            momentum.mul_(0.95).add_(middle.grad)
+            middle -= 1.6e-4 * h * rate * _orthogonalise(middle.grad + 0.95 * momentum)
+
+    # The whitening becomes part of the weights.
     learned = {name: weight.detach() for name, weight in weights.items()}
     learned |= {name: whiten @ learned[name] for name in ("weight0", "weight3")}
     return {name: weight.numpy() for name, weight in learned.items()}
 
 
-def _orthogonal(matrix: Tensor) -> Tensor:
-    """The nearest orthogonal matrix, roughly: five steps of Newton and Schulz."""
+def _orthogonalise(matrix: Tensor) -> Tensor:
+    """Approximate the nearest orthogonal matrix by five Newton-Schulz steps."""
     x = matrix / (matrix.norm() + 1e-7)
     for _ in range(5):
         gram = x @ x.mT

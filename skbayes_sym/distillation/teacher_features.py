@@ -1,4 +1,4 @@
-"""Hidden units that a student takes over from the networks of its teacher."""
+"""Hidden units of a teacher's networks as features of its student."""
 
 from typing import Any, NamedTuple
 
@@ -14,101 +14,156 @@ from skbayes_sym.base.scikit_learn import num_samples, safe_indexing
 from skbayes_sym.distillation.student_training import StudentConfig
 from skbayes_sym.inspection._fitted import fitted_model
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.student import KINDS, Student, hidden
+from skbayes_sym.student import FEATURE_ACTIVATIONS, Student, apply_activations
 
 
-class _Units(NamedTuple):
-    """Hidden units of all networks side by side, those of one activation together."""
+class _HiddenUnits(NamedTuple):
+    """Hidden units of all networks side by side, sorted by activation.
 
-    ends: Array  # (2,), of the first and of the second kind
-    entering: Array  # (D + 1, H), weights from the columns and from 1
-    outputs: Array  # (H, M), weights to every network's output
-    share: Array  # (M,), of the networks, which add up to 1
+    Attributes
+    ----------
+    activation_ends : ndarray of shape (2,)
+        Ends of the units with the first and the second of `FEATURE_ACTIVATIONS`.
+    input_weights : ndarray of shape (D + 1, H)
+        Weights from the columns and, last, biases.
+    output_weights : ndarray of shape (H, M)
+        Weights to every network's output.
+    network_weights : ndarray of shape (M,)
+        Weights of the networks in the teacher's mixture, with sum 1.
+    """
+
+    activation_ends: Array
+    input_weights: Array
+    output_weights: Array
+    network_weights: Array
 
     def values(self, columns: Array) -> Array:
-        """(N, H), of columns (N, D + 1)."""
-        return hidden(columns @ self.entering, self.ends)
+        """Activations (N, H) for columns (N, D + 1)."""
+        return apply_activations(columns @ self.input_weights, self.activation_ends)
 
 
-def network_units(
-    model: BaseEstimator, rows: Any, arrays: dict[str, Array], size: StudentConfig
+def extract_features(
+    model: BaseEstimator, rows: Any, arrays: dict[str, Array], config: StudentConfig
 ) -> dict[str, Array]:
-    """Hidden units of the teacher's networks, as a student's columns enter them.
+    """Extract hidden units of the teacher's networks as functions of the student's columns.
 
-    Their outputs are the networks' mean and the directions in which they differ most, each with
-    spread 1. Units that move none of these go. Nothing where there are no networks of at most one
-    hidden layer, or what they read is no linear map of the columns.
+    The features are the weighted mean of the networks' outputs and the directions in which the
+    outputs differ most, each scaled to standard deviation 1. Units that contribute to none of them
+    are removed.
+
+    Parameters
+    ----------
+    model : fitted estimator
+        Teacher.
+    rows : array or frame
+        Rows at which the networks are evaluated.
+    arrays : dict of str to ndarray
+        Encoding of the columns, see `Student`.
+    config : StudentConfig
+        Numbers of rows, networks and features.
+
+    Returns
+    -------
+    dict of str to ndarray
+        Arrays of the student. Empty if the teacher has no networks with at most one hidden layer,
+        or if their inputs aren't linear in the student's columns.
     """
-    some = safe_indexing(rows, np.arange(min(size.n_probed, num_samples(rows))))
-    columns = Student(arrays).columns(some)
+    n_rows = min(config.n_probe_rows, num_samples(rows))
+    probe_rows = safe_indexing(rows, np.arange(n_rows))
+    columns = Student(arrays).encode_columns(probe_rows)
     columns = np.hstack([columns, np.ones((len(columns), 1))])
-    units = _units(model, some, columns)
-    if units is None or len(units.share) > size.most_networks:
+    units = _collect_units(model, probe_rows, columns)
+    if units is None or len(units.network_weights) > config.max_networks:
         return {}
-    p = units.share
+
+    # Directions in which the networks differ from their mean: principal components of the outputs,
+    # with the networks' weights.
+    p = units.network_weights
     values = units.values(columns)
-    # From outputs to what sets each apart from their mean, where shares are their variances.
-    apart = (np.eye(len(p)) - p[:, None]) * np.sqrt(p)
-    said = values @ units.outputs
-    away = said @ apart
-    least = 1e-6 * said.std()
-    _, spread, axes = np.linalg.svd(away - away.mean(axis=0), full_matrices=False)
-    n = int((spread[: size.n_differences] > max(0.01 * spread[0], least)).sum())
-    outputs = units.outputs @ np.hstack([p[:, None], apart @ axes[:n].T])
-    moved = (values @ outputs).std(axis=0)
-    if not moved.all():  # a constant
+    to_deviations = (np.eye(len(p)) - p[:, None]) * np.sqrt(p)
+    network_outputs = values @ units.output_weights
+    deviations = network_outputs @ to_deviations
+    min_spread = 1e-6 * network_outputs.std()
+    centred = deviations - deviations.mean(axis=0)
+    _, spread, axes = np.linalg.svd(centred, full_matrices=False)
+    is_relevant = spread[: config.n_directions] > max(0.01 * spread[0], min_spread)
+    n_directions = int(is_relevant.sum())
+    directions = np.hstack([p[:, None], to_deviations @ axes[:n_directions].T])
+    output_weights = units.output_weights @ directions
+    feature_scale = (values @ output_weights).std(axis=0)
+    if not feature_scale.all():  # a constant
         return {}
-    outputs = outputs / moved
-    kept = (values.std(axis=0)[:, None] * np.abs(outputs)).max(axis=1) > 1e-5
-    entering = units.entering[:, kept]
-    outputs = outputs[kept]
-    values = values[:, kept]
-    if entering.size + outputs.size > size.most_numbers:
+    output_weights = output_weights / feature_scale
+
+    # Units that move no feature are removed.
+    effects = values.std(axis=0)[:, None] * np.abs(output_weights)
+    is_used = effects.max(axis=1) > 1e-5
+    input_weights = units.input_weights[:, is_used]
+    output_weights = output_weights[is_used]
+    values = values[:, is_used]
+    if input_weights.size + output_weights.size > config.max_feature_weights:
         return {}
-    learned = {
-        "units": entering[:-1], "unit_bias": entering[-1],
-        "features": outputs, "feature_bias": -(values @ outputs).mean(axis=0),
-    }  # fmt: skip
-    learned = {name: array.astype(np.float32) for name, array in learned.items()}
-    return learned | {"ends": np.array([kept[:end].sum() for end in units.ends])}
+    features = {
+        "units": input_weights[:-1],
+        "unit_bias": input_weights[-1],
+        "features": output_weights,
+        "feature_bias": -(values @ output_weights).mean(axis=0),
+    }
+    features = {name: array.astype(np.float32) for name, array in features.items()}
+    activation_ends = np.array([is_used[:end].sum() for end in units.activation_ends])
+    return features | {"activation_ends": activation_ends}
 
 
-def _units(model: BaseEstimator, rows: Any, columns: Array) -> _Units | None:
-    """The units at some rows, whose ``columns`` (N, D + 1) end with 1; None without networks."""
+def _collect_units(model: BaseEstimator, rows: Any, columns: Array) -> _HiddenUnits | None:
+    """Hidden units of all networks, or None if there are none.
+
+    The inputs of the networks at ``rows`` are regressed on ``columns`` (N, D + 1), whose last
+    column is 1. Networks whose inputs aren't linear in the columns are left out.
+    """
     inner, prepare = fitted_model(model)
     if not isinstance(inner, RowEstimator):
         return None
     checked = inner.check_inputs(prepare(rows))
-    if isinstance(checked, OpenRows):  # rows with unknown levels have no inputs of their own
+    if isinstance(checked, OpenRows):  # rows with unknown levels have several sets of inputs
         columns = columns[checked.known_index]
         checked = checked.known
     blocks = [*inner.input_blocks(checked)]
-    by_block = [inner.predictor(block).networks(block) for block in blocks]
-    into = []
-    out = []
-    kinds = []
-    shares = []
-    for alike in zip(*by_block, strict=True):
-        _, network, theta, weight = alike[0]
+    components_by_block = [inner.predictor(block).networks(block) for block in blocks]
+
+    input_weights = []
+    output_weights = []
+    activations = []
+    network_weights = []
+    for components in zip(*components_by_block, strict=True):
+        _, network, theta, weight = components[0]
         if not (isinstance(network, MLP) and network.n_layers < 3 and network.n_outputs == 1):
             continue
-        inputs = torch.cat([each.x for each in alike]).double().cpu().numpy()
-        kind = network.activation.name
-        read = np.linalg.lstsq(columns, inputs, rcond=None)[0]
-        is_linear = len(columns) > 2 * len(read) and np.abs(columns @ read - inputs).max() < 1e-5
-        if kind not in KINDS or not is_linear:
+        inputs = torch.cat([component.x for component in components]).double().cpu().numpy()
+        activation = network.activation.name
+        coef = np.linalg.lstsq(columns, inputs, rcond=None)[0]
+        has_enough_rows = len(columns) > 2 * len(coef)
+        is_linear = has_enough_rows and np.abs(columns @ coef - inputs).max() < 1e-5
+        if activation not in FEATURE_ACTIVATIONS or not is_linear:
             continue
-        (w, b), *last = network.layers(theta.double().cpu())
-        enters = np.tensordot(read, w.numpy(), (1, 2))
-        enters[-1] += b.numpy()
-        into.append(enters.reshape(len(read), -1))
-        out += [*last[0][0].mT.numpy()] if last else [np.ones((1, 1))] * len(w)
-        kinds += [KINDS.index(kind)] * into[-1].shape[1]
-        shares += weight.tolist()
-    if not shares:
+        (w, b), *last_layer = network.layers(theta.double().cpu())
+        weights = np.tensordot(coef, w.numpy(), (1, 2))
+        weights[-1] += b.numpy()
+        input_weights.append(weights.reshape(len(coef), -1))
+        if last_layer:
+            output_weights += [*last_layer[0][0].mT.numpy()]
+        else:  # a linear model is its own hidden unit
+            output_weights += [np.ones((1, 1))] * len(w)
+        n_units = input_weights[-1].shape[1]
+        activations += [FEATURE_ACTIVATIONS.index(activation)] * n_units
+        network_weights += weight.tolist()
+    if not network_weights:
         return None
-    order = np.argsort(kinds, kind="stable")
-    ends = np.searchsorted(np.array(kinds)[order], [1, 2])
-    entering = np.hstack(into)[:, order]
-    outputs = block_diag(*out)[order]
-    return _Units(ends, entering, outputs, np.array(shares) / np.sum(shares))
+
+    order = np.argsort(activations, kind="stable")
+    activation_ends = np.searchsorted(np.array(activations)[order], [1, 2])
+    return _HiddenUnits(
+        activation_ends,
+        np.hstack(input_weights)[:, order],
+        block_diag(*output_weights)[order],
+        np.array(network_weights) / np.sum(network_weights),
+    )
