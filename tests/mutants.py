@@ -169,7 +169,7 @@ MUTANTS = [
         ("rng.gamma(s.shape, 1.0 / rate,", "rng.gamma(s.shape, rate,"),
     ),
     *planted(
-        "factorization/predict.py",
+        "factorization/recommend.py",
         "factorization/test_ratings.py::test_similar_columns_have_what_rows_like_in_common",
         ("np.quantile(cosines, [0.05, 0.95]", "np.quantile(cosines, [0.25, 0.75]"),
     ),
@@ -649,8 +649,8 @@ MUTANTS = [
         "factorization/gibbs.py",
         "",
         (
-            "standard_gamma(max(0.5 * off.total_weight, 0.5))",
-            "standard_gamma(max(0.5 * (off.total_weight - 1), 0.5))",
+            "shape = max(0.5 * residuals.total_weight, 0.5)",
+            "shape = max(0.5 * (residuals.total_weight - 1), 0.5)",
         ),
         ("half + normal.unsqueeze(-1)", "half"),
     ),
@@ -658,16 +658,16 @@ MUTANTS = [
         "factorization/coordinate_ascent.py",
         "",
         (
-            "first / (sqrt(noise.n_components) * noise.variance)",
-            "first / (noise.n_components * noise.variance)",
+            "rhs / (sqrt(noise.n_components) * noise.variance)",
+            "rhs / (noise.n_components * noise.variance)",
         ),
     ),
     *planted(
         "factorization/coordinate_ascent.py",
         "factorization/test_vi.py",
         (
-            "total -= 2.0 * float((mean[rows] * sums.first)",
-            "total -= float((mean[rows] * sums.first)",
+            "total -= 2.0 * float((mean[rows] * equations.rhs)",
+            "total -= float((mean[rows] * equations.rhs)",
         ),
     ),
     *planted(
@@ -925,7 +925,7 @@ MUTANTS = [
     *planted(
         "factorization/side_features.py",
         "factorization/test_ratings.py",
-        ("safe_indexing(self.table, order[place])", "safe_indexing(self.table, place)"),
+        ("safe_indexing(self.table, order[index])", "safe_indexing(self.table, index)"),
     ),
     *planted(
         "base/target_transformation.py",
@@ -958,9 +958,9 @@ MUTANTS = [
         ("mean.square().sum() + cov.trace()", "mean.square().sum()"),
     ),
     *planted(
-        "factorization/predict.py",
+        "factorization/entry_encoder.py",
         "factorization/test_ratings.py",
-        ("safe_indexing(X, place), None", "X, None"),
+        ("X = safe_indexing(X, order)", "pass"),
     ),
     *planted(
         "factorization/labels.py",

@@ -89,7 +89,7 @@ def gibbs(learns: str, seed: int) -> Ranks:
     )  # fmt: skip
     problem = FactorProblem(data, data, model, max_iter=1200, seed=seed)
     rows, variance, *_ = sample_factors(
-        problem, problem.start, n_warmup=200, n_kept=250, on_sweep=lambda *told: False
+        problem, problem.initial_state, n_warmup=200, n_draws=250, on_sweep=lambda *told: False
     )
     noise = variance.sqrt()
     # The sampler's noise is uniform in its logarithm far beyond the range that the truth is from:

@@ -134,7 +134,7 @@ class SymmetrizedSweep(SingleThread):
             FactorModel(Coordinates(k), Gaussian(learn=False), FactorPrior(1.0)),
             self.n_sweeps, tol=-1e12,
         )  # fmt: skip
-        self.start = self.problem.start
+        self.start = self.problem.initial_state
         self.family = CovarianceFamily(covariance)
         group = Orthogonal(torch.arange((n + m) * k).view(n + m, k))
         gap = row_gap(group, is_isotropic=self.family.is_isotropic)

@@ -1,4 +1,4 @@
-"""Predictions of a fitted factorisation: entries of its rows, and of rows that weren't there."""
+"""Predictions from the posterior of the factors: known entries, and entries of new rows."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -15,11 +15,11 @@ from skbayes_sym.factorization.context import ContextPosterior
 from skbayes_sym.factorization.coordinate_ascent import Noise, compute_row_conditionals
 from skbayes_sym.factorization.entry_sites import (
     EntryMoments,
-    expected,
+    compute_sites,
+    expected_log_prob,
     is_class_likelihood,
     is_normal,
     noise_variance,
-    sites,
     update_trust_radius,
 )
 from skbayes_sym.factorization.hyperpriors import RowPrior
@@ -41,118 +41,168 @@ from skbayes_sym.numerics.linalg import add_to_diagonal, cholesky, log_det, matr
 from skbayes_sym.numerics.random import numpy_generator
 
 Array = npt.NDArray[Any]
-_BLOCK = 1 << 14  # entries whose (k, k) matrices are worked on at once
-DISTRIBUTION_BLOCK = 1 << 11  # entries at once: with all nodes and classes they fit in the cache
+# Entries whose (k, k) matrices are handled at once.
+_BLOCK = 1 << 14
+# Entries whose distributions are evaluated at once: with all quadrature nodes and classes they
+# stay in the CPU's cache.
+DISTRIBUTION_BLOCK = 1 << 11
+# Sweeps between a new row and the sites of its entries.
+_SITE_SWEEPS = 20
 
 
 class FactorMoments(NamedTuple):
-    """Gaussian rows of one side in all coordinates, float64."""
+    """Gaussian posterior of the rows of one factor in all coordinates, float64.
 
-    mean: Tensor  # (n, D)
-    cov: Tensor  # (n, D, D)
+    Attributes
+    ----------
+    mean : Tensor of shape (n, D)
+        Means.
+    cov : Tensor of shape (n, D, D)
+        Covariances.
+    """
+
+    mean: Tensor
+    cov: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class FactorPredictor(BasePredictor):
-    """A `Predictor` whose inputs are places (E, 2) of entries; scaled units, on the host.
+    """Predictor of entries in scaled units, on the CPU.
 
-    With context they are (E, 2 + c), and without it entries are in the average one.
+    Its inputs x are pairs (row, column), (E, 2), or pairs with an encoded context, (E, 2 + c).
+    Without a context, entries are predicted in the average one.
+
+    Parameters
+    ----------
+    rows, columns : FactorMoments
+        Posterior of the rows of U and of V.
+    coordinates : Coordinates
+        Components and offsets of the rows.
+    row_priors : tuple of RowPrior
+        Priors of the rows of U and of V.
+    likelihood : Likelihood
+        Likelihood at the learned parameters.
+    intercept : float, default=0.0
+        Output where factors and offsets are zero.
+    draws : Tensor of shape (S, n + m, D), optional
+        Draws of a sampler, used in place of the Gaussians.
+    unseen : tuple of FactorMoments, optional
+        A row of U, and one of V, without entries: the distribution of unknown labels.
+    context : ContextPosterior, optional
+        Posterior of the effects of context.
     """
 
     rows: FactorMoments
     columns: FactorMoments
-    network: Coordinates
-    row_priors: tuple[RowPrior, RowPrior]  # priors of rows and of columns
+    coordinates: Coordinates
+    row_priors: tuple[RowPrior, RowPrior]
     likelihood: Likelihood
-    shift: float = 0.0  # output where factors and offsets are zero
-    draws: Tensor | None = None  # (S, n + m, D); of Gibbs sampling, in place of the Gaussians
-    unknown: tuple[FactorMoments, FactorMoments] | None = None  # without entries
+    intercept: float = 0.0
+    draws: Tensor | None = None
+    unseen: tuple[FactorMoments, FactorMoments] | None = None
     context: ContextPosterior | None = None
+
+    @property
+    def n_components(self) -> int:
+        """Number k of components."""
+        return self.coordinates.n_components
+
+    @property
+    def _split(self) -> CoordinateSplit:
+        """Free and fixed coordinates of the rows of U."""
+        return self.coordinates.splits[0]
 
     def distribution(self, x: Tensor) -> Predictive:
         """Distribution of new observations of the entries."""
         if is_normal(self.likelihood):
-            mean, variance = (t.unsqueeze(-1) for t in self.moments(x))
-            return NormalMixture(mean[None], variance, self.likelihood.noise_scale.square())
-        outputs, log_weights = self._at_nodes(x)
+            mean, variance = self.moments(x)
+            noise = self.likelihood.noise_scale.square()
+            return NormalMixture(mean.unsqueeze(-1)[None], variance.unsqueeze(-1), noise)
+        outputs, log_weights = self._quadrature(x)
         return self.likelihood.predictive(outputs, log_weights)
 
-    def _at_nodes(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs (S, E, 1) at the nodes of a quadrature, and the logs of its weights (S,)."""
-        mean, variance = (t.unsqueeze(-1) for t in self.moments(x))
-        # Exact to 1e-9 where outputs spread as much as the noise.
+    def _quadrature(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs (S, E, 1) at the nodes of a quadrature, and its log weights (S,)."""
+        mean, variance = self.moments(x)
+        # Exact to 1e-9 if outputs have the same standard deviation as the noise.
         nodes, weights = gauss_hermite(32)
-        outputs = mean + variance.sqrt() * nodes[:, None, None]
+        deviation = variance.unsqueeze(-1).sqrt()
+        outputs = mean.unsqueeze(-1) + deviation * nodes[:, None, None]
         return outputs, weights.log()
 
     def mean(self, x: Tensor) -> Tensor:
-        """Expected entries, without the cost of variances where noise is added, (E, 1)."""
+        """Expected entries, (E, 1); variances aren't computed if the noise is additive."""
         if self.draws is not None or not self.likelihood.scales_targets:
             return self.distribution(x).mean()
         i, j = x[:, :2].long().T
-        means = entry_means(self.rows.mean, self.columns.mean, i, j, self.network.n_components)
-        return (means + self._context_moments(x)[0]).unsqueeze(-1) + self.shift
+        means = entry_means(self.rows.mean, self.columns.mean, i, j, self.n_components)
+        context_mean, _ = self._context_moments(x)
+        return (means + context_mean).unsqueeze(-1) + self.intercept
 
     def sample_conditionals(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
+        """Distributions of entries given each of n joint draws of the factors."""
         return self.likelihood.predictive(self.outputs(x, n, generator=generator))
 
     def outputs(self, x: Tensor, n: int, *, generator: torch.Generator) -> Tensor:
-        """Joint draws of the outputs of entries, (n, E, 1).
+        """Draw the outputs of entries jointly, (n, E, 1).
 
-        Rows and columns are drawn once a draw, so entries that share one are dependent.
+        Every draw has one factor per row and column, so entries that share one are dependent.
         """
         rng = numpy_generator(generator)
-        (i, j) = x[:, :2].long().T.numpy()
+        i, j = x[:, :2].long().T.numpy()
         if self.draws is not None:
             n_rows = len(self.rows.mean)
             draws = self.draws.numpy()
             chosen = rng.integers(len(draws), size=n)
-            pairs = ((draws[s, i], draws[s, n_rows + j]) for s in chosen)
+            factors = ((draws[s, i], draws[s, n_rows + j]) for s in chosen)
         else:
-            u = _drawer(self.rows, i)
-            v = _drawer(self.columns, j)
-            pairs = ((u(rng), v(rng)) for _ in range(n))
-        root_k = sqrt(self.network.n_components)
-        products = np.array([np.sum(one * other, axis=1) / root_k for one, other in pairs])
-        outputs = torch.as_tensor(products) + self.shift
+            sample_rows = _make_sampler(self.rows, i)
+            sample_columns = _make_sampler(self.columns, j)
+            factors = ((sample_rows(rng), sample_columns(rng)) for _ in range(n))
+        root_k = sqrt(self.n_components)
+        products = np.array([np.sum(u * v, axis=1) / root_k for u, v in factors])
+        outputs = torch.as_tensor(products) + self.intercept
         if self.context is not None and x.shape[1] > 2:
-            outputs = outputs + self.context.drawn(x[:, 2:], n, rng)
+            outputs = outputs + self.context.sample(x[:, 2:], n, rng)
         return outputs.unsqueeze(-1)
 
     def log_density(self, x: Tensor, y: Tensor) -> Tensor:
         """Log densities of new observations of the entries, (E,) nats."""
+        blocks = zip(x.split(DISTRIBUTION_BLOCK), y.split(DISTRIBUTION_BLOCK), strict=True)
+        return torch.cat([self._block_log_density(*block) for block in blocks])
 
-        def density(places: Tensor, values: Tensor) -> Tensor:
-            if not is_class_likelihood(self.likelihood):
-                return self.distribution(places).log_prob(values)
-            outputs, log_weights = self._at_nodes(places)  # the law is of all classes
-            return torch.logsumexp(
-                self.likelihood.log_prob(outputs, values) + log_weights[:, None], dim=0
-            )
-
-        pairs = zip(x.split(DISTRIBUTION_BLOCK), y.split(DISTRIBUTION_BLOCK), strict=True)
-        return torch.cat([density(*pair) for pair in pairs])
+    def _block_log_density(self, x: Tensor, y: Tensor) -> Tensor:
+        """Log densities of a block of entries, (E,) nats."""
+        if not is_class_likelihood(self.likelihood):
+            return self.distribution(x).log_prob(y)
+        # The distribution would be one of all classes.
+        outputs, log_weights = self._quadrature(x)
+        log_prob = self.likelihood.log_prob(outputs, y)
+        return torch.logsumexp(log_prob + log_weights[:, None], dim=0)
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Means and variances of the outputs, (E,) each, float64."""
-        (i, j) = x[:, :2].long().T
-        k = self.network.n_components
+        i, j = x[:, :2].long().T
         if self.draws is not None:
-            mean, variance = draw_moments(self.draws, len(self.rows.mean), i, j, k)
+            n_rows = len(self.rows.mean)
+            mean, variance = draw_moments(self.draws, n_rows, i, j, self.n_components)
         else:
-            mean = entry_means(self.rows.mean, self.columns.mean, i, j, k)
-            variance = entry_variances(self.rows, self.columns, i, j, k)
-        known, more = self._context_moments(x)
-        return mean.double() + self.shift + known, variance.double() + more
+            mean = entry_means(self.rows.mean, self.columns.mean, i, j, self.n_components)
+            variance = entry_variances(self.rows, self.columns, i, j, self.n_components)
+        context_mean, context_variance = self._context_moments(x)
+        return (
+            mean.double() + self.intercept + context_mean,
+            variance.double() + context_variance,
+        )
 
     def _context_moments(self, x: Tensor) -> tuple[Tensor | float, Tensor | float]:
-        """Mean and variance of what the context adds to the outputs, (E,) each."""
+        """Means and variances of the contribution of the context to the outputs, (E,) each."""
         if self.context is None or x.shape[1] == 2:
             return 0.0, 0.0
         return self.context.moments(x[:, 2:])
 
     def prior_means(self, features: Tensor) -> Tensor:
-        """Prior means of rows with these features (n, h), behind the constant if any: (n, d)."""
+        """Prior means (n, d) of rows with features (n, h), without the constant feature."""
         coefficients = self.row_priors[0].coefficients
         n_constants = len(coefficients) - features.shape[1]
         constant = coefficients[:n_constants].sum(0)
@@ -161,206 +211,340 @@ class FactorPredictor(BasePredictor):
     @property
     def transposed(self) -> "FactorPredictor":
         """The predictor of the transposed matrix."""
-        k = self.network.n_components
-        n_first = self.network.row_offsets
-        n_last = self.network.column_offsets
-        order = [*range(k), *range(k + n_first, k + n_first + n_last), *range(k, k + n_first)]
-        turned = [
-            FactorMoments(side.mean[:, order], side.cov[:, order][:, :, order])
-            for side in (self.columns, self.rows, *(self.unknown or ())[::-1])
-        ]
-        draws = self.draws
-        n = len(self.rows.mean)
-        if draws is not None:
-            draws = torch.cat([draws[:, n:], draws[:, :n]], dim=1)[..., order]
-        return replace(
-            self, rows=turned[0], columns=turned[1], network=Coordinates(k, n_last, n_first),
-            row_priors=self.row_priors[::-1], draws=draws,
-            unknown=(turned[2], turned[3]) if self.unknown else None,
-        )  # fmt: skip
+        coordinates = self.coordinates
+        k = coordinates.n_components
+        n_row_offsets = int(coordinates.row_offsets)
+        first_column_offset = k + n_row_offsets
+        # The offset of the columns becomes that of the rows, which comes first.
+        column_offsets = range(first_column_offset, coordinates.n_coordinates)
+        order = [*range(k), *column_offsets, *range(k, first_column_offset)]
 
-    def append_rows(self, more: FactorMoments) -> "FactorPredictor":
-        """The predictor of more rows, after those that are there."""
-        n = len(self.rows.mean)
+        def reorder(factor: FactorMoments) -> FactorMoments:
+            return FactorMoments(factor.mean[:, order], factor.cov[:, order][:, :, order])
+
+        unseen = None
+        if self.unseen is not None:
+            unseen_row, unseen_column = self.unseen
+            unseen = (reorder(unseen_column), reorder(unseen_row))
         draws = self.draws
-        if draws is not None:  # drawn by themselves: columns are as each draw has them
+        n_rows = len(self.rows.mean)
+        if draws is not None:
+            draws = torch.cat([draws[:, n_rows:], draws[:, :n_rows]], dim=1)[..., order]
+        return replace(
+            self,
+            rows=reorder(self.columns),
+            columns=reorder(self.rows),
+            coordinates=Coordinates(k, coordinates.column_offsets, coordinates.row_offsets),
+            row_priors=self.row_priors[::-1],
+            draws=draws,
+            unseen=unseen,
+        )
+
+    def append_rows(self, new: FactorMoments) -> "FactorPredictor":
+        """Return a predictor with further rows after the present ones."""
+        n_rows = len(self.rows.mean)
+        draws = self.draws
+        if draws is not None:
+            # New rows are drawn independently of the columns of each draw.
             rng = np.random.default_rng(0)
-            draw = _drawer(more, np.arange(len(more.mean)))
-            new = [torch.as_tensor(draw(rng)).to(draws) for _ in draws]
-            draws = torch.cat([draws[:, :n], torch.stack(new), draws[:, n:]], dim=1)
-        pairs = zip(self.rows, more, strict=True)
-        return replace(self, rows=FactorMoments(*(torch.cat(pair) for pair in pairs)), draws=draws)
+            sample = _make_sampler(new, np.arange(len(new.mean)))
+            new_draws = torch.stack([torch.as_tensor(sample(rng)).to(draws) for _ in draws])
+            draws = torch.cat([draws[:, :n_rows], new_draws, draws[:, n_rows:]], dim=1)
+        mean = torch.cat([self.rows.mean, new.mean])
+        cov = torch.cat([self.rows.cov, new.cov])
+        return replace(self, rows=FactorMoments(mean, cov), draws=draws)
 
     def append_unseen(self, n_rows: int, n_columns: int) -> "FactorPredictor":
-        """The predictor of so many more rows and columns, of which nothing is known."""
+        """Return a predictor with further rows and columns that have no entries."""
         predictor = self
         for n in (n_rows, n_columns):
             if n:
-                assert predictor.unknown is not None
-                one = predictor.unknown[0]
-                more = FactorMoments(*(part.expand(n, *part.shape[1:]) for part in one))
-                predictor = predictor.append_rows(more)
+                assert predictor.unseen is not None
+                mean, cov = predictor.unseen[0]
+                new = FactorMoments(mean.expand(n, *mean.shape[1:]), cov.expand(n, *cov.shape[1:]))
+                predictor = predictor.append_rows(new)
+            # Columns are appended as rows of the transposed matrix.
             predictor = predictor.transposed
         return predictor
 
     def row_posterior(self, data: CSREntries, prior_means: Tensor) -> FactorMoments:
-        """Posterior of every row given q(V); a row without entries is at its prior.
+        """Posterior of new rows given q(V); a row without entries stays at its prior.
 
-        One mean-field update over the row's observed entries, its offset and factors jointly,
+        Parameters
+        ----------
+        data : CSREntries
+            Entries of the rows.
+        prior_means : Tensor of shape (n, d)
+            Prior means of the rows.
+
+        Returns
+        -------
+        FactorMoments
+            Means and covariances of the rows.
+
+        Notes
+        -----
+        It is one mean-field update of a row, with its offset, from its observed entries,
         ``P = Lambda + sum_j E[v v'] / (k s^2)``, ``P m = Lambda m_0 + sum_j r_j E[v] / (sqrt k
-        s^2)``. Entries that aren't normal are updated in turn with it, twenty times.
+        s^2)``. Entries of other likelihoods than Gaussian ones are replaced by sites, and rows and
+        sites are updated in turn twenty times.
         """
         packed = pack_second_moments(*self.columns)
-        side = self._side
-        row_prior = self.row_priors[0]
-        noise = Noise(self.network.n_components, noise_variance(self.likelihood))
-        prior_cov = row_prior_cov(row_prior)
-        parts = list[FactorMoments]()
+        prior_cov = row_prior_cov(self.row_priors[0])
+        blocks = list[FactorMoments]()
         for begin, end in matrix_blocks(data.n_rows, self.columns.mean.shape[1]):
-            block = data.block(begin, end)
-            means = prior_means[begin:end]
-            rows = FactorMoments(*append_fixed(means, prior_cov.repeat(end - begin, 1, 1), side))
-            known = self._context_moments(block.asked)[0]
-            gaussian = block._replace(value=block.value - known)
-            trust = -1
-            before = -inf
-            for _ in range(1 if is_normal(self.likelihood) else 20):
-                if not is_normal(self.likelihood):
-                    seen = self._seen(block, rows)
-                    terms = expected(self.likelihood, seen)
-                    bound = seen.total(terms.value)
-                    trust = update_trust_radius(trust, bound, before, block)
-                    before = bound
-                    value, weight = sites(seen, terms, trust)
-                    gaussian = block._replace(value=value - self.shift - known, weight=weight)
-                sums, _ = eliminate_fixed(
-                    compute_packed_equations(gaussian, packed, self.columns.mean), side
-                )
-                factor, _, target = compute_row_conditionals(sums, row_prior, means, noise)
-                best = torch.cholesky_solve(target.unsqueeze(-1), factor).squeeze(-1)
-                rows = FactorMoments(*append_fixed(best, torch.cholesky_inverse(factor), side))
-            parts.append(rows)
-        return FactorMoments(*(torch.cat(part) for part in zip(*parts, strict=True)))
+            block = data.slice_rows(begin, end)
+            blocks.append(self._block_posterior(block, prior_means[begin:end], prior_cov, packed))
+        mean = torch.cat([block.mean for block in blocks])
+        return FactorMoments(mean, torch.cat([block.cov for block in blocks]))
+
+    def _block_posterior(
+        self, block: CSREntries, prior_means: Tensor, prior_cov: Tensor, packed: Tensor
+    ) -> FactorMoments:
+        """Posterior of a block of new rows.
+
+        Parameters
+        ----------
+        block : CSREntries
+            Entries of the rows.
+        prior_means : Tensor of shape (n, d)
+            Prior means of the rows.
+        prior_cov : Tensor of shape (d, d)
+            Prior covariance of a row.
+        packed : Tensor
+            Packed second moments of the columns.
+
+        Returns
+        -------
+        FactorMoments
+            Means and covariances of the rows.
+        """
+        noise = Noise(self.n_components, noise_variance(self.likelihood))
+        context_mean, _ = self._context_moments(block.inputs)
+        entries = block._replace(value=block.value - context_mean)
+        if is_normal(self.likelihood):
+            return self._update_rows(entries, prior_means, packed, noise)
+
+        prior_covs = prior_cov.repeat(block.n_rows, 1, 1)
+        rows = FactorMoments(*append_fixed(prior_means, prior_covs, self._split))
+        log2_radius = -1
+        previous_bound = -inf
+        for _ in range(_SITE_SWEEPS):
+            moments = self._entry_moments(block, rows)
+            terms = expected_log_prob(self.likelihood, moments)
+            bound = moments.weighted_sum(terms.value)
+            log2_radius = update_trust_radius(log2_radius, bound, previous_bound, block)
+            previous_bound = bound
+            value, weight = compute_sites(moments, terms, log2_radius)
+            sites = block._replace(value=value - self.intercept - context_mean, weight=weight)
+            rows = self._update_rows(sites, prior_means, packed, noise)
+        return rows
+
+    def _update_rows(
+        self, entries: CSREntries, prior_means: Tensor, packed: Tensor, noise: Noise
+    ) -> FactorMoments:
+        """Compute the posterior of rows from Gaussian entries.
+
+        Parameters
+        ----------
+        entries : CSREntries
+            Gaussian entries, without the effects of their context.
+        prior_means : Tensor of shape (n, d)
+            Prior means of the rows.
+        packed : Tensor
+            Packed second moments of the columns.
+        noise : Noise
+            Noise of the entries.
+
+        Returns
+        -------
+        FactorMoments
+            Means and covariances of the rows.
+        """
+        packed_equations = compute_packed_equations(entries, packed, self.columns.mean)
+        equations, _ = eliminate_fixed(packed_equations, self._split)
+        factor, _, target = compute_row_conditionals(
+            equations, self.row_priors[0], prior_means, noise
+        )
+        mean = torch.cholesky_solve(target.unsqueeze(-1), factor).squeeze(-1)
+        cov = torch.cholesky_inverse(factor)
+        return FactorMoments(*append_fixed(mean, cov, self._split))
 
     def row_log_density(self, data: CSREntries, features: Tensor) -> float:
-        """Log density of the entries of new rows, the rows integrated out, nats; of others but
-        normal ones a lower bound on it."""
+        """Log density in nats of the entries of new rows, with the rows integrated out.
+
+        For other than Gaussian entries it is a lower bound.
+
+        Parameters
+        ----------
+        data : CSREntries
+            Entries of the rows.
+        features : Tensor of shape (n, h)
+            Encoded features of the rows.
+
+        Returns
+        -------
+        float
+            Nats, summed over all entries.
+        """
         prior_means = self.prior_means(features)
         if is_normal(self.likelihood):
             return float(self.row_log_densities(data, prior_means).sum())
+
+        # Divergence of the rows' posterior from their prior.
         rows = self.row_posterior(data, prior_means)
-        row_prior = self.row_priors[0]
-        mean, cov = select_free(*rows, self._side)
-        off = mean - prior_means
-        precision = row_prior.precision
+        mean, cov = select_free(*rows, self._split)
+        precision = self.row_priors[0].precision
+        deviation = mean - prior_means
         trace = (cov * precision).sum()
-        squares = ((off @ precision) * off).sum()
-        log_ratio = log_det(make_cholesky(cov)).sum() + len(mean) * log_det(
-            make_cholesky(precision)
-        )
+        squares = ((deviation @ precision) * deviation).sum()
+        log_det_cov = log_det(make_cholesky(cov)).sum()
+        log_det_precision = log_det(make_cholesky(precision))
+        log_ratio = log_det_cov + len(mean) * log_det_precision
         kl = kl_from_standard(trace, squares, log_ratio, mean.numel())
-        seen = self._seen(data, rows)
-        return seen.total(expected(self.likelihood, seen).value) - float(kl)
+
+        moments = self._entry_moments(data, rows)
+        terms = expected_log_prob(self.likelihood, moments)
+        return moments.weighted_sum(terms.value) - float(kl)
 
     def row_log_densities(self, data: CSREntries, prior_means: Tensor) -> Tensor:
-        r"""Log density of the normal entries of each row, the row integrated out, (n_rows,) nats.
+        r"""Log density of the Gaussian entries of each new row, with the row integrated out.
 
-        A normal with the mean and the covariance that the entries have under the row's prior
-        :math:`z \sim N(\mu, \Sigma)` and q(V),
+        Parameters
+        ----------
+        data : CSREntries
+            Entries of the rows.
+        prior_means : Tensor of shape (n, d)
+            Prior means of the rows.
+
+        Returns
+        -------
+        Tensor of shape (n,)
+            Nats.
+
+        Notes
+        -----
+        The density is a normal one with the mean and the covariance that the entries have under the
+        row's prior :math:`z \sim N(\mu, \Sigma)` and q(V),
 
         .. math:: \mu^\top \bar v_j / \sqrt k, \qquad \tfrac1k \bar v_i^\top \Sigma \bar v_j
             + \delta_{ij} \left(s^2 + \tfrac1k \operatorname{tr} S_j (\Sigma + \mu \mu^\top)\right)
 
-        exact if V is known. O(k^2) an entry.
+        It is exact if V is known. The cost is O(k^2) per entry.
         """
-        k = self.network.n_components
-        row = data.row
+        k = self.n_components
+        row_index = data.row_index
         columns = self.columns
+
+        # The part of the variance of every entry that is independent of the other entries.
         prior_cov = row_prior_cov(self.row_priors[0])
-        means, covs = append_fixed(prior_means, prior_cov.expand(data.n_rows, -1, -1), self._side)
-        known = FactorMoments(means, torch.zeros_like(covs))
+        prior_covs = prior_cov.expand(data.n_rows, -1, -1)
+        means, covs = append_fixed(prior_means, prior_covs, self._split)
+        certain_rows = FactorMoments(means, torch.zeros_like(covs))
         variance = noise_variance(self.likelihood) + (
-            (columns.cov * covs[:1]).sum((-2, -1))[data.other] / k
-            + entry_variances(known, columns, row, data.other, k)
+            (columns.cov * covs[:1]).sum((-2, -1))[data.indices] / k
+            + entry_variances(certain_rows, columns, row_index, data.indices, k)
         )
-        off = data.value - entry_means(means, columns.mean, row, data.other, k)
-        alone = off.square() / variance + variance.log() + LOG_2PI
-        total = alone.new_zeros(data.n_rows).index_add_(0, row, alone)
-        # In coordinates where the row is standard normal; the entries' variances are weights.
-        turned = columns.mean[:, list(self._side.free)] @ make_cholesky(prior_cov) / sqrt(k)
-        none = turned.new_zeros(1, 1, 1).expand(len(turned), *prior_cov.shape)
-        packed = pack_second_moments(turned, none)
-        white = data._replace(value=off, weight=variance.reciprocal())
-        parts = []
-        for begin, end in matrix_blocks(data.n_rows, turned.shape[1]):
-            second, first = compute_normal_equations(white.block(begin, end), packed, turned)
-            root = make_cholesky(add_to_diagonal(second, 1.0))
-            explained = torch.linalg.solve_triangular(root, first.unsqueeze(-1), upper=False)
-            parts.append(log_det(root) - explained.square().sum((-2, -1)))
-        return -0.5 * (total + torch.cat(parts))
+        expected = entry_means(means, columns.mean, row_index, data.indices, k)
+        residual = data.value - expected
+        independent = residual.square() / variance + variance.log() + LOG_2PI
+        total = independent.new_zeros(data.n_rows).index_add_(0, row_index, independent)
 
-    @property
-    def _side(self) -> CoordinateSplit:
-        return self.network.sides[0]
+        # The row's common factor, in coordinates in which it is standard normal. It is a weighted
+        # regression, by Woodbury's identity.
+        split = self._split
+        loadings = columns.mean[:, list(split.free)] @ make_cholesky(prior_cov) / sqrt(k)
+        no_cov = loadings.new_zeros(1, 1, 1).expand(len(loadings), *prior_cov.shape)
+        packed = pack_second_moments(loadings, no_cov)
+        residuals = data._replace(value=residual, weight=variance.reciprocal())
+        corrections = []
+        for begin, end in matrix_blocks(data.n_rows, loadings.shape[1]):
+            block = residuals.slice_rows(begin, end)
+            gram, rhs = compute_normal_equations(block, packed, loadings)
+            root = make_cholesky(add_to_diagonal(gram, 1.0))
+            explained = torch.linalg.solve_triangular(root, rhs.unsqueeze(-1), upper=False)
+            corrections.append(log_det(root) - explained.square().sum((-2, -1)))
+        return -0.5 * (total + torch.cat(corrections))
 
-    def _seen(self, data: CSREntries, rows: FactorMoments) -> EntryMoments:
-        moments = replace(self, rows=rows, draws=None).moments(data.asked)
-        return EntryMoments(data.value, data.weight, *moments)
+    def _entry_moments(self, data: CSREntries, rows: FactorMoments) -> EntryMoments:
+        """Moments of the outputs of entries of new rows."""
+        predictor = replace(self, rows=rows, draws=None)
+        return EntryMoments(data.value, data.weight, *predictor.moments(data.inputs))
 
-    def arrays(self) -> dict[str, Any]:
-        """Fitted state as NumPy arrays and plain numbers, without the likelihood's kind."""
+    def to_arrays(self) -> dict[str, Any]:
+        """Return the state as NumPy arrays and plain numbers, without the likelihood's kind."""
+        unseen = None
+        if self.unseen is not None:
+            unseen = tuple((factor.mean.numpy(), factor.cov.numpy()) for factor in self.unseen)
+        context = None
+        if self.context is not None:
+            context = (self.context.mean.numpy(), self.context.cov.numpy())
         return {
-            "rows": tuple(t.numpy() for t in self.rows),
-            "columns": tuple(t.numpy() for t in self.columns),
-            "offsets": (self.network.row_offsets, self.network.column_offsets),
-            "n_components": self.network.n_components,
-            "laws": tuple(tuple(t.numpy() for t in row_prior[:2]) for row_prior in self.row_priors),
-            "unknown": None
-            if self.unknown is None
-            else tuple(tuple(t.numpy() for t in side) for side in self.unknown),
-            "context": None if self.context is None else tuple(t.numpy() for t in self.context[:2]),
+            "rows": (self.rows.mean.numpy(), self.rows.cov.numpy()),
+            "columns": (self.columns.mean.numpy(), self.columns.cov.numpy()),
+            "offsets": (self.coordinates.row_offsets, self.coordinates.column_offsets),
+            "n_components": self.n_components,
+            "row_priors": tuple(
+                (prior.precision.numpy(), prior.coefficients.numpy()) for prior in self.row_priors
+            ),
+            "unseen": unseen,
+            "context": context,
             "params": self.likelihood.params.numpy(),
-            "shift": self.shift,
+            "intercept": self.intercept,
             "draws": None if self.draws is None else self.draws.numpy(),
         }
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any], likelihood: Likelihood) -> "FactorPredictor":
-        """The inverse of `arrays`, with the likelihood at any parameters."""
-        rows, columns, *unknown = (
-            FactorMoments(*(torch.as_tensor(a).double() for a in side))
-            for side in (arrays["rows"], arrays["columns"], *(arrays["unknown"] or ()))
+        """Restore a predictor from `to_arrays`, and a likelihood at any parameters."""
+        rows_prior, columns_prior = (
+            RowPrior(torch.as_tensor(precision), torch.as_tensor(coefficients))
+            for precision, coefficients in arrays["row_priors"]
         )
-        draws = arrays["draws"]
-        context = arrays["context"]
-        first, second = (
-            RowPrior(torch.as_tensor(a), torch.as_tensor(b)) for a, b in arrays["laws"]
-        )
+        unseen = None
+        if arrays["unseen"] is not None:
+            unseen_row, unseen_column = arrays["unseen"]
+            unseen = (_restore_moments(unseen_row), _restore_moments(unseen_column))
+        context = None
+        if arrays["context"] is not None:
+            context = ContextPosterior.from_moments(*arrays["context"])
         return cls(
-            rows, columns, Coordinates(arrays["n_components"], *arrays["offsets"]),
-            (first, second), likelihood.at(torch.as_tensor(arrays["params"])), arrays["shift"],
-            None if draws is None else torch.as_tensor(draws),
-            (unknown[0], unknown[1]) if unknown else None,
-            None if context is None else ContextPosterior.of(*context),
-        )  # fmt: skip
+            rows=_restore_moments(arrays["rows"]),
+            columns=_restore_moments(arrays["columns"]),
+            coordinates=Coordinates(arrays["n_components"], *arrays["offsets"]),
+            row_priors=(rows_prior, columns_prior),
+            likelihood=likelihood.at(torch.as_tensor(arrays["params"])),
+            intercept=arrays["intercept"],
+            draws=None if arrays["draws"] is None else torch.as_tensor(arrays["draws"]),
+            unseen=unseen,
+            context=context,
+        )
 
 
-def _drawer(side: FactorMoments, asked: Array) -> Callable[[np.random.Generator], Array]:
-    """Draws of the row of every entry, (E, D); rows that entries are asked of are drawn once.
+def _restore_moments(arrays: tuple[Array, Array]) -> FactorMoments:
+    """Convert means and covariances to float64 tensors."""
+    mean, cov = arrays
+    return FactorMoments(torch.as_tensor(mean).double(), torch.as_tensor(cov).double())
 
-    Pinned coordinates have no variance, so roots are by eigenvalues.
+
+def _make_sampler(
+    factor: FactorMoments, row_index: Array
+) -> Callable[[np.random.Generator], Array]:
+    """Return a function that draws the row of every entry, (E, D).
+
+    A row that several entries share is drawn once. Fixed coordinates have no variance, so roots of
+    the covariances are computed from eigenvalues.
     """
-    distinct, place = np.unique(asked, return_inverse=True)
-    mean = side.mean.numpy()[distinct]
-    cov = side.cov.numpy()[distinct]
-    values, vectors = np.linalg.eigh(cov)
+    distinct, inverse = np.unique(row_index, return_inverse=True)
+    mean = factor.mean.numpy()[distinct]
+    values, vectors = np.linalg.eigh(factor.cov.numpy()[distinct])
     root = vectors * np.sqrt(values.clip(min=0.0))[:, None, :]
 
-    def draw(rng: np.random.Generator) -> Array:
+    def sample(rng: np.random.Generator) -> Array:
         noise = rng.standard_normal((*mean.shape, 1))
-        return np.asarray((mean + (root @ noise)[..., 0])[place])
+        return np.asarray((mean + (root @ noise)[..., 0])[inverse])
 
-    return draw
+    return sample
 
 
 def make_cholesky(matrix: Tensor) -> Tensor:
@@ -376,35 +560,83 @@ def row_prior_cov(row_prior: RowPrior) -> Tensor:
 
 
 def entry_means(u: Tensor, v: Tensor, i: Tensor, j: Tensor, n_components: int) -> Tensor:
-    """Mean of ``u_i . v_j / sqrt(k)`` under independent rows with these means, (E,)."""
-    parts = [(u[a] * v[b]).sum(-1) for a, b in zip(i.split(_BLOCK), j.split(_BLOCK), strict=True)]
-    return torch.cat(parts) / sqrt(n_components)
+    """Means of ``u_i . v_j / sqrt(k)`` under independent rows.
+
+    Parameters
+    ----------
+    u, v : Tensor of shape (n, D) and (m, D)
+        Means of the rows of both factors.
+    i, j : int64 Tensor of shape (E,)
+        Rows and columns of the entries.
+    n_components : int
+        Number k of components.
+
+    Returns
+    -------
+    Tensor of shape (E,)
+        Means.
+    """
+    blocks = zip(i.split(_BLOCK), j.split(_BLOCK), strict=True)
+    products = [(u[rows] * v[columns]).sum(-1) for rows, columns in blocks]
+    return torch.cat(products) / sqrt(n_components)
 
 
 def entry_variances(
     rows: FactorMoments, columns: FactorMoments, i: Tensor, j: Tensor, n_components: int
 ) -> Tensor:
-    """Variance of ``u_i . v_j / sqrt(k)`` under q, without the noise, (E,)."""
-    parts = []
-    for a, b in zip(i.split(_BLOCK), j.split(_BLOCK), strict=True):
-        u = rows.mean[a]
-        v = columns.mean[b]
-        u_cov = rows.cov[a]
-        v_cov = columns.cov[b]
-        by_u = (u_cov @ v.unsqueeze(-1)).squeeze(-1) * v
-        by_v = (v_cov @ u.unsqueeze(-1)).squeeze(-1) * u
-        parts.append((by_u + by_v).sum(-1) + (u_cov * v_cov).sum((-2, -1)))
-    return torch.cat(parts) / n_components
+    """Variances of ``u_i . v_j / sqrt(k)`` under q, without the noise.
+
+    Parameters
+    ----------
+    rows, columns : FactorMoments
+        Posterior of the rows of both factors.
+    i, j : int64 Tensor of shape (E,)
+        Rows and columns of the entries.
+    n_components : int
+        Number k of components.
+
+    Returns
+    -------
+    Tensor of shape (E,)
+        Variances.
+    """
+    variances = []
+    for row_index, column_index in zip(i.split(_BLOCK), j.split(_BLOCK), strict=True):
+        u = rows.mean[row_index]
+        v = columns.mean[column_index]
+        u_cov = rows.cov[row_index]
+        v_cov = columns.cov[column_index]
+        v_cov_v = (u_cov @ v.unsqueeze(-1)).squeeze(-1) * v
+        u_cov_u = (v_cov @ u.unsqueeze(-1)).squeeze(-1) * u
+        variances.append((v_cov_v + u_cov_u).sum(-1) + (u_cov * v_cov).sum((-2, -1)))
+    return torch.cat(variances) / n_components
 
 
 def draw_moments(
-    draws: Tensor, n: int, i: Tensor, j: Tensor, n_components: int
+    draws: Tensor, n_rows: int, i: Tensor, j: Tensor, n_components: int
 ) -> tuple[Tensor, Tensor]:
-    """Mean and variance of ``u_i . v_j / sqrt(k)`` over draws (S, n + m, D), (E,) each."""
+    """Means and variances of ``u_i . v_j / sqrt(k)`` over draws.
+
+    Parameters
+    ----------
+    draws : Tensor of shape (S, n + m, D)
+        Draws of the rows of both factors.
+    n_rows : int
+        Number n of rows of the first factor.
+    i, j : int64 Tensor of shape (E,)
+        Rows and columns of the entries.
+    n_components : int
+        Number k of components.
+
+    Returns
+    -------
+    mean, variance : Tensor of shape (E,)
+        Moments over the draws.
+    """
     total = draws.new_zeros(len(i))
     squares = draws.new_zeros(len(i))
     for draw in draws:
-        value = (draw[i] * draw[n + j]).sum(-1) / sqrt(n_components)
+        value = (draw[i] * draw[n_rows + j]).sum(-1) / sqrt(n_components)
         total += value
         squares += value.square()
     mean = total / len(draws)

@@ -1,4 +1,4 @@
-"""Factorisation as a method: a solver's sweeps under the callbacks, in the units of the matrix."""
+"""Running a solver under callbacks, and its result as fitted attributes in the user's units."""
 
 from dataclasses import dataclass
 from math import inf
@@ -34,89 +34,81 @@ from skbayes_sym.numerics.memory import MemoryAllocation, require_memory
 
 @dataclass(frozen=True)
 class FactorizationDefaults:
-    """Numbers behind "auto" of a factorisation, and those by which it warns."""
+    """Constants behind "auto" of a factorisation, and thresholds of its warnings."""
 
     # On MovieLens-100k 2 to 10 components predict better one after the other, 20 as well as 10.
     components: int = 10
 
-    # Singular vectors of what was rated at all, which "implicit" takes for features: one for so
-    # many entries, and at most so many. On MovieLens-100k 20 predict better than 10 and 40; on
-    # simulated tables of 5,000 entries 20 lose most of what 10 gain.
+    # Number of singular vectors of the pattern of observed entries that ``implicit`` uses as
+    # features: one for so many entries, and at most so many. On MovieLens-100k 20 predict better
+    # than 10 and 40. On simulated tables of 5,000 entries 20 lose most of what 10 gain.
     directions: int = 20
     entries_per_direction: int = 600
 
-    # A stream begins anew once its entries have grown by half: on ten simulated tables in four
-    # parts its bound is then within 3 nats of the batch's, where it was up to 590 below.
+    # A stream is fitted anew once its entries have grown by half. On ten simulated tables in four
+    # parts its bound is then within 3 nats of the bound of a single fit. Without it, the bound was
+    # up to 590 nats lower.
     growth: float = 1.5
 
-    # Draws fewer than these say nothing; the split R-hat of one chain's fit to some entries stays
-    # below this where the chain has arrived and forgets within a tenth of its draws.
-    fewest_draws: int = 20
-    most_rhat: float = 1.2
-    most_entries: int = 1000
+    # Fewer draws than these don't allow a diagnosis. The split R-hat of one chain's fit to some
+    # entries stays below the limit if the chain has converged and its autocorrelation time is at
+    # most a tenth of its draws.
+    min_draws: int = 20
+    max_rhat: float = 1.2
+    max_rhat_entries: int = 1000
 
     def n_directions(self, n_entries: int) -> int:
-        """Singular vectors of what was rated, for a list of that length."""
+        """Number of singular vectors of the pattern of observed entries, for ``implicit``."""
         return min(max(n_entries // self.entries_per_direction, 1), self.directions)
 
 
 @dataclass(frozen=True, eq=False)
 class FactorFit:
-    """A solver's result, in the units of the matrix as given."""
+    """Result of a solver, for conversion to fitted attributes.
 
-    factors: SolverResult
+    Parameters
+    ----------
+    result : SolverResult
+        Result in scaled units, with an arbitrary rotation of the factors.
+    """
+
+    result: SolverResult
 
     def attributes(self, data: MatrixTrainingData, model: FactorModel) -> dict[str, Any]:
-        """Fitted attributes, as NumPy arrays in the canonical orientation."""
-        state = self.factors.posterior
+        """Return the fitted attributes, as NumPy arrays in the canonical rotation.
+
+        Parameters
+        ----------
+        data : MatrixTrainingData
+            Entries that the solver was given.
+        model : FactorModel
+            Model that the solver was given.
+
+        Returns
+        -------
+        dict
+            Attributes by name.
+        """
+        state = self.result.posterior
+        likelihood = state.likelihood
         n = data.shape[0]
         k = model.n_components
-        axes = canonical_rotation(state.factors(k), n)
-        turn = _full_rotation(axes, model.network.n_coordinates).to(state.mean)
-        turned = torch.empty_like(state.cov)
-        for begin, end in matrix_blocks(len(turned), len(turn)):
-            turned[begin:end] = turn.mT @ state.cov[begin:end] @ turn
-        mean = (state.mean @ turn).cpu()
-        cov = turned.cpu()
-        rows, columns = (FactorMoments(mean[s], cov[s]) for s in (slice(n), slice(n, None)))
-        row_priors = list[RowPrior]()
-        for row_prior in state.row_priors or ():
-            whole = _full_rotation(axes, len(row_prior.precision)).to(row_prior.precision)
-            precision = (whole.mT @ row_prior.precision @ whole).cpu()
-            row_priors.append(RowPrior(precision, (row_prior.coefficients @ whole).cpu()))
-        draws = self.factors.draws
-        if draws is not None:
-            draws = (draws @ turn.to(draws)).to(data.dtype).cpu()
-        priors = model.prior.sides(data.shape, model.network, torch.zeros(1, dtype=torch.float64))
-        first, second = (
-            _prior_row(prior, row_prior, side)
-            for prior, row_prior, side in zip(priors, row_priors, model.network.sides, strict=True)
-        )
-        context = None if state.context is None else ContextPosterior.of(*state.context[:2])
-        predictor = FactorPredictor(
-            rows,
-            columns,
-            model.network,
-            (row_priors[0], row_priors[1]),
-            state.likelihood,
-            model.shift,
-            draws,
-            (first, second),
-            context,
-        )
-        scales = [
-            torch.linalg.inv(row_prior.precision).diagonal()[:k].sqrt() for row_prior in row_priors
-        ]
+        rotation = canonical_rotation(state.factors(k), n)
+        row_priors = [_rotate_row_prior(prior, rotation) for prior in state.row_priors or ()]
+        context = None
+        if state.context is not None:
+            context = ContextPosterior.from_moments(state.context.mean, state.context.cov)
+        predictor = self._make_predictor(data, model, rotation, row_priors, context)
+
         attributes = {
             **data.attributes(),
             **factor_attributes(predictor, data.scale),
-            "prior_scale_": torch.stack(scales).numpy(),
-            "n_iter_": self.factors.n_iter,
-            "stop_reason_": self.factors.stopped,
-            "_rotation_": axes.cpu().numpy(),
+            "prior_scale_": torch.stack([_prior_scales(prior, k) for prior in row_priors]).numpy(),
+            "n_iter_": self.result.n_iter,
+            "stop_reason_": self.result.stop_reason,
+            "_rotation_": rotation.cpu().numpy(),
             "_observed_index_": (data.observed.rows, data.observed.columns),
         }
-        likelihood = state.likelihood
         if isinstance(likelihood, Ordinal):
             attributes["cut_points_"] = likelihood.cuts.numpy()
             attributes["noise_std_"] = likelihood.noise_std
@@ -125,139 +117,282 @@ class FactorFit:
         if context is not None:
             attributes["context_coef_"] = context.mean.numpy() * data.scale
             attributes["context_coef_cov_"] = context.cov.numpy() * data.scale**2
-        if self.factors.bounds is not None:
-            mean_field, gap = self.factors.bounds
+        if self.result.bounds is not None:
+            mean_field, gap = self.result.bounds
             attributes["elbo_mean_field_"] = mean_field + data.log_jacobian
             attributes["elbo_"] = attributes["elbo_mean_field_"] + gap.value
-            attributes["symmetry_gap_"], attributes["elbo_std_error_"] = gap
-            attributes["elbo_curve_"] = np.array(self.factors.curve) + data.log_jacobian
+            attributes["symmetry_gap_"] = gap.value
+            attributes["elbo_std_error_"] = gap.standard_error
+            attributes["elbo_curve_"] = np.array(self.result.elbo_curve) + data.log_jacobian
         return attributes
+
+    def _make_predictor(
+        self, data: MatrixTrainingData, model: FactorModel, rotation: Tensor,
+        row_priors: list[RowPrior], context: ContextPosterior | None,
+    ) -> FactorPredictor:  # fmt: skip
+        """Make the predictor of the rotated factors, on the CPU.
+
+        Parameters
+        ----------
+        data : MatrixTrainingData
+            Entries that the solver was given.
+        model : FactorModel
+            Model that the solver was given.
+        rotation : Tensor of shape (k, k)
+            Rotation of the components.
+        row_priors : list of RowPrior
+            Rotated priors of the rows of U and of V.
+        context : ContextPosterior or None
+            Posterior of the effects of context.
+
+        Returns
+        -------
+        FactorPredictor
+            Predictor in scaled units.
+        """
+        state = self.result.posterior
+        n = data.shape[0]
+        turn = _pad_rotation(rotation, model.coordinates.n_coordinates).to(state.mean)
+        cov = torch.empty_like(state.cov)
+        for begin, end in matrix_blocks(len(cov), len(turn)):
+            cov[begin:end] = turn.mT @ state.cov[begin:end] @ turn
+        mean = (state.mean @ turn).cpu()
+        cov = cov.cpu()
+        draws = self.result.draws
+        if draws is not None:
+            draws = (draws @ turn.to(draws)).to(data.dtype).cpu()
+
+        # Rows and columns without entries, for labels that are unknown in predictions.
+        like = torch.zeros(1, dtype=torch.float64)
+        hyperpriors = model.prior.hyperpriors(data.shape, model.coordinates, like)
+        splits = model.coordinates.splits
+        unseen_row = _unseen_row(hyperpriors[0], row_priors[0], splits[0])
+        unseen_column = _unseen_row(hyperpriors[1], row_priors[1], splits[1])
+        return FactorPredictor(
+            rows=FactorMoments(mean[:n], cov[:n]),
+            columns=FactorMoments(mean[n:], cov[n:]),
+            coordinates=model.coordinates,
+            row_priors=(row_priors[0], row_priors[1]),
+            likelihood=state.likelihood,
+            intercept=model.intercept,
+            draws=draws,
+            unseen=(unseen_row, unseen_column),
+            context=context,
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Factorization:
-    """A solver and how long it may take."""
+    """Solver, with limits on its sweeps.
+
+    Parameters
+    ----------
+    solver : Solver
+        Computes the posterior of the factors.
+    max_iter : int
+        Largest number of sweeps.
+    tol : float or None
+        Rise of the bound in nats per observed entry below which sweeps stop; None never stops.
+    warm_start : FactorState, optional
+        Posterior from which sweeps continue.
+    defaults : FactorizationDefaults
+        Thresholds of the warnings.
+    """
 
     solver: Solver
-    max_iter: int  # sweeps
-    tol: float | None  # nats per observed entry; None never stops early
-    warm: FactorState | None = None  # where sweeps go on from
-    effort: FactorizationDefaults = FactorizationDefaults()
+    max_iter: int
+    tol: float | None
+    warm_start: FactorState | None = None
+    defaults: FactorizationDefaults = FactorizationDefaults()
 
     def fit(self, data: MatrixTrainingData, model: FactorModel, progress: FitProgress) -> FactorFit:
-        # Covariances of n + m rows, and as much twice of the gap or for the bound in float64.
+        """Run the solver.
+
+        Parameters
+        ----------
+        data : MatrixTrainingData
+            Entries to factorise.
+        model : FactorModel
+            Model of the entries.
+        progress : FitProgress
+            Reports every sweep to callbacks.
+
+        Returns
+        -------
+        FactorFit
+            Result of the solver.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If the bound was still rising, or a chain hasn't mixed.
+        UserWarning
+            If rows or columns have no observed entries.
+        """
+        # Refuse what can't be solved before anything is allocated. The gap, or the bound in
+        # float64, needs twice the memory of the covariances of n + m rows besides these.
         n_rows = sum(data.shape)
-        d = model.network.n_coordinates
-        what = f"the covariances of {n_rows:,} rows and columns in {d} components"
+        d = model.coordinates.n_coordinates
+        description = f"the covariances of {n_rows:,} rows and columns in {d} components"
         remedy = "Lower n_components, or give X as float32."
-        require_memory(
-            [MemoryAllocation(what, 3 * n_rows * d**2 * data.dtype.itemsize, remedy)], data.device
-        )
-        self.solver.group(model, n_rows)  # may refuse it
-        warn_empty_rows(data.observed, is_told=[side is not None for side in data.features])
+        n_bytes = 3 * n_rows * d**2 * data.dtype.itemsize
+        require_memory([MemoryAllocation(description, n_bytes, remedy)], data.device)
+        self.solver.group(model, n_rows)
+        warn_empty_rows(data.observed, has_features=[side is not None for side in data.features])
+
+        # Every sweep is a block for callbacks, which may ask for the present model.
         tol = -inf if self.tol is None else self.tol * max(1.0, data.total_weight)
         problem = FactorProblem(
-            data.entries, data.double_entries, model, self.max_iter, tol, data.seed, self.warm
+            data.entries,
+            data.double_entries,
+            model,
+            self.max_iter,
+            tol,
+            data.seed,
+            self.warm_start,
         )
-        latest: list[FactorState] = []
+        latest_posterior: list[FactorState] = []
 
         def on_sweep(posterior: FactorState, elbo: float | None) -> bool:
-            latest[:] = [posterior]
+            latest_posterior[:] = [posterior]
             if elbo is not None:
                 logger.debug("ELBO %.6g", elbo + data.log_jacobian)
             return progress.end_block()
 
-        progress.begin(self.max_iter, lambda: FactorFit(SolverResult(latest[0])))
+        progress.begin(self.max_iter, lambda: FactorFit(SolverResult(latest_posterior[0])))
         with torch.no_grad():
-            factors = self.solver.solve(problem, on_sweep)
-        progress.end(FactorFit(factors))
-        if factors.bounds is not None:
-            mean_field, gap = factors.bounds
-            bound = mean_field + data.log_jacobian
+            result = self.solver.solve(problem, on_sweep)
+        progress.end(FactorFit(result))
+
+        if result.bounds is not None:
+            mean_field, gap = result.bounds
+            mean_field += data.log_jacobian
             log_info(
                 "ELBO %.6g (mean-field %.6g, symmetry gap %.4g), stopped: %s after %d sweeps",
-                bound + gap.value, bound, gap.value, factors.stopped, factors.n_iter,
+                mean_field + gap.value, mean_field, gap.value, result.stop_reason, result.n_iter,
             )  # fmt: skip
-        if factors.stopped == "max_iter" and self.tol is not None:
-            if factors.curve:
-                warn_user(
-                    "not converged: the ELBO was still rising after "
-                    f"max_iter={self.max_iter} sweeps (tol={self.tol:g} nats per observed entry). "
-                    "Raise max_iter or tol.",
-                    ConvergenceWarning,
-                )
-            if factors.draws is not None:
-                self._warn_unless_mixed(factors.draws, data, model.n_components)
-        return FactorFit(factors)
+        if result.stop_reason == "max_iter" and self.tol is not None:
+            self._warn_unless_converged(result, data, model.n_components)
+        return FactorFit(result)
 
-    def _warn_unless_mixed(self, draws: Tensor, data: MatrixTrainingData, k: int) -> None:
-        """Draws that are too few, or whose fit to the entries still moves, say so."""
+    def _warn_unless_converged(
+        self, result: SolverResult, data: MatrixTrainingData, n_components: int
+    ) -> None:
+        """Warn if the bound was still rising after the last sweep, or a chain hasn't mixed."""
+        if result.elbo_curve:
+            warn_user(
+                "not converged: the ELBO was still rising after "
+                f"max_iter={self.max_iter} sweeps (tol={self.tol:g} nats per observed entry). "
+                "Raise max_iter or tol.",
+                ConvergenceWarning,
+            )
+        if result.draws is not None:
+            self._warn_unless_mixed(result.draws, data, n_components)
+
+    def _warn_unless_mixed(
+        self, draws: Tensor, data: MatrixTrainingData, n_components: int
+    ) -> None:
+        """Warn if draws are few, or if their fit to the entries still changes along the chain."""
         n_draws = len(draws)
         entries = data.double_entries.by_row
-        effort = self.effort
-        if n_draws < effort.fewest_draws:
+        defaults = self.defaults
+        if n_draws < defaults.min_draws:
             warn_user(
                 f"not converged: {n_draws} draws of {self.max_iter} sweeps say little about "
                 "whether the chain has reached the posterior. Raise max_iter and n_draws."
             )
             return
         n_entries = len(entries.value)
-        place = torch.linspace(0, n_entries - 1, min(n_entries, effort.most_entries)).round().long()
+        n_compared = min(n_entries, defaults.max_rhat_entries)
+        index = torch.linspace(0, n_entries - 1, n_compared).round().long()
         draws = draws.to(entries.value.device)
-        n = data.shape[0]
-        products = (draws[:, entries.row[place]] * draws[:, n + entries.other[place]]).sum(-1)
-        off = entries.value[place] - products / k**0.5
-        rhat = float(rank_rhat(off.square().mean(-1).reshape(1, -1, 1).cpu())[0])
-        if rhat > effort.most_rhat:
+        u = draws[:, entries.row_index[index]]
+        v = draws[:, data.shape[0] + entries.indices[index]]
+        residual = entries.value[index] - (u * v).sum(-1) / n_components**0.5
+        mean_squares = residual.square().mean(-1).reshape(1, -1, 1)
+        rhat = float(rank_rhat(mean_squares.cpu())[0])
+        if rhat > defaults.max_rhat:
             warn_user(
                 "not converged: the draws' fit to the entries still moves (split R-hat "
-                f"{rhat:.2f}, above {effort.most_rhat}). Raise max_iter."
+                f"{rhat:.2f}, above {defaults.max_rhat}). Raise max_iter."
             )
 
 
-def _full_rotation(turn: Tensor, n_coordinates: int) -> Tensor:
-    """The rotation of the factors, offsets left alone, (D, D)."""
-    whole = torch.eye(n_coordinates, dtype=turn.dtype, device=turn.device)
-    whole[: len(turn), : len(turn)] = turn
-    return whole
+def _pad_rotation(rotation: Tensor, n_coordinates: int) -> Tensor:
+    """Extend a rotation of the components to all coordinates (D, D), with offsets unchanged."""
+    padded = torch.eye(n_coordinates, dtype=rotation.dtype, device=rotation.device)
+    padded[: len(rotation), : len(rotation)] = rotation
+    return padded
 
 
-def _prior_row(prior: Hyperprior, row_prior: RowPrior, side: CoordinateSplit) -> FactorMoments:
-    """A row of which nothing is known: the prior's, its features those of any row of the fit."""
-    means = prior.features.forward.cpu() @ row_prior.coefficients
-    spread = (means - means.mean(0)).mT @ (means - means.mean(0)) / len(means)
+def _rotate_row_prior(row_prior: RowPrior, rotation: Tensor) -> RowPrior:
+    """Rotate the components of a prior of rows, and move it to the CPU."""
+    turn = _pad_rotation(rotation, len(row_prior.precision)).to(row_prior.precision)
+    precision = (turn.mT @ row_prior.precision @ turn).cpu()
+    return RowPrior(precision, (row_prior.coefficients @ turn).cpu())
+
+
+def _prior_scales(row_prior: RowPrior, n_components: int) -> Tensor:
+    """Prior standard deviations of the components, (k,)."""
+    return torch.linalg.inv(row_prior.precision).diagonal()[:n_components].sqrt()
+
+
+def _unseen_row(
+    hyperprior: Hyperprior, row_prior: RowPrior, split: CoordinateSplit
+) -> FactorMoments:
+    """Moments of a row without entries, with the features of a random row of the fit."""
+    means = hyperprior.features.forward.cpu() @ row_prior.coefficients
+    centred = means - means.mean(0)
+    feature_cov = centred.mT @ centred / len(means)
     mean = means.mean(0, keepdim=True)
-    cov = (row_prior_cov(row_prior) + spread).unsqueeze(0)
-    return FactorMoments(*append_fixed(mean, cov, side))
+    cov = (row_prior_cov(row_prior) + feature_cov).unsqueeze(0)
+    return FactorMoments(*append_fixed(mean, cov, split))
 
 
 def factor_attributes(predictor: FactorPredictor, scale: float) -> dict[str, Any]:
-    """Fitted attributes that tell of rows and columns; ``scale``: of the matrix."""
-    k = predictor.network.n_components
-    sides = (predictor.rows, predictor.columns)
-    factors = MatrixPosterior(*(GaussianRows(s.mean.numpy(), s.cov.numpy()) for s in sides))
-    factors = factors.factors(k)
+    """Return the fitted attributes of the factors and their offsets.
+
+    Parameters
+    ----------
+    predictor : FactorPredictor
+        Predictor in scaled units.
+    scale : float
+        Unit of the scaled entries.
+
+    Returns
+    -------
+    dict
+        Attributes by name.
+    """
+    k = predictor.coordinates.n_components
+    factors = (predictor.rows, predictor.columns)
+    rows, columns = (GaussianRows(f.mean.numpy(), f.cov.numpy()) for f in factors)
+    posterior = MatrixPosterior(rows, columns).factors(k)
     attributes = {
-        "posterior_": factors,
-        "components_": np.ascontiguousarray(factors.columns.mean.T) / k**0.5,
-        "components_cov_": factors.columns.cov / k,
-        "_predictor_": predictor.arrays(),
+        "posterior_": posterior,
+        "components_": np.ascontiguousarray(posterior.columns.mean.T) / k**0.5,
+        "components_cov_": posterior.columns.cov / k,
+        "_predictor_": predictor.to_arrays(),
     }
     names = ("row_offsets_", "column_offsets_")
-    for name, side, free in zip(names, sides, predictor.network.sides, strict=True):
-        if len(free.free) > k:
-            offsets = side.mean[:, free.free[-1]].numpy()
-            attributes[name] = offsets / predictor.network.pin * scale
+    for name, factor, split in zip(names, factors, predictor.coordinates.splits, strict=True):
+        if len(split.free) > k:
+            offsets = factor.mean[:, split.free[-1]].numpy()
+            attributes[name] = offsets / predictor.coordinates.fixed_value * scale
     if predictor.draws is not None:
         attributes["samples_"] = predictor.draws.numpy()[..., :k]
     return attributes
 
 
 def canonical_rotation(posterior: FactorState, n_rows: int) -> Tensor:
-    """Makes the columns of V's mean orthogonal, by decreasing norm, largest loading positive."""
+    """Return the rotation (k, k) to canonical axes of the components.
+
+    The rotated columns of V's mean are orthogonal, in order of decreasing norm, and the largest
+    loading of each is positive.
+    """
     columns = posterior.mean[n_rows:].double()
     _, vectors = torch.linalg.eigh(columns.mT @ columns)
-    turn = vectors.flip(-1)
-    loadings = columns @ turn
+    rotation = vectors.flip(-1)
+    loadings = columns @ rotation
     largest = loadings.gather(0, loadings.abs().argmax(0, keepdim=True))
-    return turn * torch.where(largest < 0.0, -1.0, 1.0).to(turn)
+    return rotation * torch.where(largest < 0.0, -1.0, 1.0).to(rotation)

@@ -105,8 +105,8 @@ def convert_labels(
             converted = np.where(dates[place] == labels, known[place], labels.astype(str))
     if converted is None:
         raise ValueError(
-            f"{name} are {labels.dtype} such as {_example_row(labels)}, but {known_name} were "
-            f"{known.dtype} such as {_example_row(known)}."
+            f"{name} are {labels.dtype} such as {_example(labels)}, but {known_name} were "
+            f"{known.dtype} such as {_example(known)}."
         )
     return converted
 
@@ -182,5 +182,70 @@ def _parsed_dates(words: Array) -> Array | None:
     return None if np.isnat(dates).any() else dates
 
 
-def _example_row(labels: Array) -> str:
+def _example(labels: Array) -> str:
     return short_repr(labels[0].item() if labels.dtype.kind not in "mM" else str(labels[0]))
+
+
+def locate_labels(raw: Any, n_known: int, name: str, known: Array | None) -> tuple[Array, int]:
+    """Find the positions of labels among the rows, or the columns, of a fitted matrix.
+
+    Parameters
+    ----------
+    raw : array-like of shape (N,) or scalar
+        Labels, or positions where the matrix has no labels.
+    n_known : int
+        Number of rows, or of columns, of the matrix.
+    name : {"rows", "columns"}
+        Name of the argument in error messages.
+    known : ndarray of shape (n_known,) or None
+        Labels of the matrix; None if its rows are numbered.
+
+    Returns
+    -------
+    positions : int64 ndarray of shape (N,)
+        Unknown labels get the positions that follow the known ones.
+    n_unseen : int
+        Number of distinct unknown labels.
+
+    Raises
+    ------
+    ValueError
+        If a position lies outside the matrix, or if labels can't be converted to the kind of the
+        known ones.
+    """
+    raw = [raw] if np.ndim(raw) == 0 else raw
+    if known is None:
+        return _check_positions(np.asarray(raw), n_known, name, raw), 0
+    labels = convert_labels(check_labels(raw, name), known, name)
+    order = np.argsort(known)
+    index = np.searchsorted(known, labels, sorter=order).clip(max=len(known) - 1)
+    positions = order[index] if labels.size else np.zeros(0, dtype=np.int64)
+    is_unseen = known[positions] != labels
+    unseen, inverse = np.unique(labels[is_unseen], return_inverse=True)
+    positions[is_unseen] = n_known + inverse
+    return positions.astype(np.int64), len(unseen)
+
+
+def _check_positions(positions: Array, n_known: int, name: str, raw: Any) -> Array:
+    """Check positions of a matrix without labels, which can't name new rows or columns."""
+    if positions.ndim != 1 or (positions.size and positions.dtype.kind not in "iu"):
+        raise ValueError(f"{name} must be a list of integers, got {short_repr(raw)}.")
+    outside = positions[(positions < 0) | (positions >= n_known)]
+    if outside.size:
+        raise ValueError(
+            f"{name} must lie between 0 and {n_known - 1}, because the matrix has {n_known} "
+            f"{name}; got {outside[0]}. For new ones use with_new_{name}."
+        )
+    return positions.astype(np.int64)
+
+
+def pad_labels(positions: Array, labels: Array | None) -> Array:
+    """Return the labels at positions, and a padding value wherever a position is -1.
+
+    The padding is -1 for positions and numbers, "" for text, and NaT for dates and durations.
+    """
+    if labels is None:
+        return positions
+    padding = {"U": "", "M": np.datetime64("NaT"), "m": np.timedelta64("NaT")}
+    missing = np.array(padding.get(labels.dtype.kind, -1)).astype(labels.dtype)
+    return np.where(positions < 0, missing, labels[positions])

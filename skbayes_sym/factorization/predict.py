@@ -1,7 +1,7 @@
-"""Predictions of a fitted factorisation: factors of rows, entries, draws, scores, rankings."""
+"""Predictions of a fitted factorisation: the methods that its estimator offers to users."""
 
 from copy import copy
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,69 +16,43 @@ from skbayes_sym.base.estimator import BayesianEstimator
 from skbayes_sym.base.posteriors import MatrixPosterior
 from skbayes_sym.base.progress import FLOATS
 from skbayes_sym.base.rows import ENCODE, Array, numeric_conversion
-from skbayes_sym.base.scikit_learn import check_array, safe_indexing, validate_data
-from skbayes_sym.base.warnings import warn_user
+from skbayes_sym.base.scikit_learn import check_array, validate_data
 from skbayes_sym.factorization.entry_distribution import EntryPredictive
-from skbayes_sym.factorization.entry_predictor import FactorMoments, FactorPredictor, row_prior_cov
+from skbayes_sym.factorization.entry_encoder import AXIS_NAMES, EntryEncoder, EntryInputs
+from skbayes_sym.factorization.entry_predictor import FactorMoments, FactorPredictor
 from skbayes_sym.factorization.entry_sites import format_targets
 from skbayes_sym.factorization.fit import factor_attributes
-from skbayes_sym.factorization.frames import find_list_columns
-from skbayes_sym.factorization.labels import check_labels, convert_labels
+from skbayes_sym.factorization.labels import convert_labels, pad_labels
 from skbayes_sym.factorization.ratings import (
     extract_entries,
     find_frame_labels,
     is_entry_list,
     mask_to_nan,
     parse_entry_list,
-    warn_conflicting_values,
 )
-from skbayes_sym.factorization.side_features import FeatureEncoder, SideFeatures, encode_new_rows
+from skbayes_sym.factorization.recommend import (
+    RANKINGS,
+    Recommendations,
+    SimilarColumns,
+    find_similar_columns,
+    rank_columns,
+    score_columns,
+)
+from skbayes_sym.factorization.side_features import FeatureEncoder
 from skbayes_sym.factorization.sparse_entries import CSREntries
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.numerics.arguments import (
-    check_arrays,
-    check_count,
-    draw_seed,
-    is_frame,
-    short_repr,
-)
+from skbayes_sym.numerics.arguments import check_arrays, check_count, draw_seed, short_repr
 from skbayes_sym.numerics.random import generator_from
 
-
-class Recommendations(NamedTuple):
-    """Recommended columns of each row, the best first.
-
-    A row that has fewer than n columns left has a shorter list, which is padded at its end. Every
-    row's list is therefore the one that the row would have on its own.
-
-    Attributes
-    ----------
-    columns : ndarray of shape (n_rows, n)
-        Labels, or positions where columns have none. The padding is -1 for positions and numbers,
-        "" for words, and NaT for dates.
-    values : ndarray of shape (n_rows, n)
-        Expected entries, probabilities, or one draw of entries. The padding is NaN.
-    """
-
-    columns: Array
-    values: Array
-
-    @property
-    def lengths(self) -> Array:
-        """Number of columns that are recommended to each row, (n_rows,)."""
-        return np.count_nonzero(~np.isnan(self.values), axis=1)
-
-
-class SimilarColumns(NamedTuple):
-    """Columns like one, the most alike first."""
-
-    columns: Array  # (n,), labels or positions
-    mean: Array  # (n,), posterior mean of the correlation
-    interval: Array  # (n, 2), ends of a central 90 % interval
+# Scores that a block of rows may hold at once in a ranking, for all draws together.
+_SCORES_PER_BLOCK = 1 << 22
 
 
 class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BayesianEstimator):
-    """Turns arrays in and out of a `FactorPredictor`; the estimator fits it."""
+    """Predicts entries, ranks columns and adds rows by means of a `FactorPredictor`.
+
+    The estimator that inherits it fits the predictor.
+    """
 
     posterior_: MatrixPosterior
     components_: Array
@@ -90,39 +64,51 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     column_offsets_: Array
     columns: Any
     noise_std_: float
-    _rotation_: Array
-    _stream_start_: tuple[int, str]  # entries when sweeps last began anew, and the settings then
-    _predictor_: dict[str, Any]
-    _is_list_: bool
-    _observed_index_: tuple[Array, ...]  # rows and columns of the entries
+    _rotation_: Array  # (k, k), canonical axes of the factors
+    _stream_start_: tuple[int, str]  # entries and parameters when a stream was last fitted anew
+    _predictor_: dict[str, Any]  # arrays of the `FactorPredictor`
+    _is_list_: bool  # whether `fit` was given a list of entries
+    _observed_index_: tuple[Array, ...]  # rows and columns of the observed entries
     _encoders_: tuple[FeatureEncoder | None, FeatureEncoder | None, FeatureEncoder | None]
 
-    def _entries_likelihood(self) -> Likelihood:
-        """The likelihood of the entries, at any parameters."""
+    def _template_likelihood(self) -> Likelihood:
+        """Return the likelihood of the entries, at any parameters."""
         raise NotImplementedError
 
-    def _labels(self, side: str) -> Array | None:
-        """Labels of the rows or the columns; None where they are numbered."""
-        labels: Array | None = vars(self).get(f"{side}_labels_")
-        return labels
-
-    @property
-    def _classes(self) -> Array | None:
-        classes: Array | None = vars(self).get("classes_")
-        return classes
-
     def predictor(self) -> FactorPredictor:
+        """Return the predictor, which is restored from its arrays once."""
         check_is_fitted(self)
         predictor: FactorPredictor = self._cached(
             "predictor",
-            lambda: FactorPredictor.from_arrays(self._predictor_, self._entries_likelihood()),
+            lambda: FactorPredictor.from_arrays(self._predictor_, self._template_likelihood()),
         )
         return predictor
 
+    def _entry_encoder(self) -> EntryEncoder:
+        """Return the conversion of users' entries to the representation of the model."""
+        check_is_fitted(self)
+        return EntryEncoder(
+            shape=(len(self.posterior_.rows.mean), len(self.posterior_.columns.mean)),
+            labels=(getattr(self, "row_labels_", None), getattr(self, "column_labels_", None)),
+            column_roles=self.columns,
+            encoders=self._encoders_,
+            mean=self.mean_,
+            scale=self.scale_,
+            classes=getattr(self, "classes_", None),
+            is_standardized=self._template_likelihood().scales_targets,
+        )
+
     def _check_matrix(self, X: Any, *, reset: bool) -> Any:
-        settings = {"accept_sparse": ("csr", "csc", "coo"), "ensure_all_finite": "allow-nan"}
+        """Validate a matrix in which NaN is missing."""
         with numeric_conversion("X", ENCODE, X):
-            return validate_data(self, mask_to_nan(X), reset=reset, dtype=FLOATS, **settings)
+            return validate_data(
+                self,
+                mask_to_nan(X),
+                reset=reset,
+                dtype=FLOATS,
+                accept_sparse=("csr", "csc", "coo"),
+                ensure_all_finite="allow-nan",
+            )
 
     def transform(self, X: Any, return_std: bool = False, *, row_features: Any = None) -> Any:
         """Posterior means of the row factors given the posterior of V; rows may be new.
@@ -130,19 +116,21 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_rows, n_columns)
-            Missing entries as in `fit`.
+            Rows of entries, with missing ones as in `fit`.
         return_std : bool, default=False
             Whether to return their standard deviations too.
         row_features : array-like, optional
-            Of these rows, if `fit` was given some.
+            Features of these rows, if `fit` was given features of rows.
 
         Returns
         -------
-        mean, std : ndarray of shape (n_rows, n_components)
-            ``std`` only if asked for.
+        mean : ndarray of shape (n_rows, n_components)
+            Posterior means of the row factors.
+        std : ndarray of shape (n_rows, n_components)
+            Posterior standard deviations, only if ``return_std``.
         """
-        data, labels = self._encode_entries(X)
-        rows = self._new_rows(data, labels, row_features)
+        entries, labels = self._encode_new_entries(X)
+        rows = self._infer_new_rows(entries, labels, row_features)
         k = len(self.components_)
         dtype = self.components_.dtype
         mean = rows.mean[:, :k].numpy().astype(dtype, copy=False)
@@ -157,11 +145,12 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         Parameters
         ----------
         X : array-like of shape (n_rows, n_components)
+            Row factors.
 
         Returns
         -------
         ndarray of shape (n_rows, n_columns)
-            In the units of the matrix.
+            Expected entries in the units of the matrix.
         """
         check_is_fitted(self)
         with numeric_conversion("X"):
@@ -171,7 +160,7 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
                 f"X has {factors.shape[1]} columns, but the model has {len(self.components_)} "
                 "components: pass what transform returns."
             )
-        offsets = vars(self).get("column_offsets_", 0.0)
+        offsets = getattr(self, "column_offsets_", 0.0)
         return factors @ self.components_ * self.scale_ + self.mean_ + offsets
 
     def reconstruct(self) -> Array:
@@ -180,7 +169,8 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         Returns
         -------
         ndarray of shape (n_rows, n_columns)
-            In the units of the matrix (of counts and classes, of the latent numbers).
+            In the units of the matrix. For counts and classes it is the mean of the latent
+            outputs.
         """
         predictor = self.predictor()
         n = len(predictor.rows.mean)
@@ -192,17 +182,24 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             product = (predictor.rows.mean @ predictor.columns.mean.T).numpy()
         return product / root_k * self.scale_ + self.mean_
 
-    # Of a matrix it would have to be of its rows.
-    @available_if(lambda self: "stop_reason_" in vars(self) and self._is_list_)
+    # A matrix has no `predict`, which scikit-learn would expect to return one value per row.
+    @available_if(lambda self: self.__sklearn_is_fitted__() and self._is_list_)
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Predict entries, where `fit` was given a list of them, as `predict_entries` does.
+        """Predict entries as `predict_entries` does, if `fit` was given a list of entries.
 
         Parameters
         ----------
         X : list of entries
-            A frame, as `fit` takes it, or a tuple; values aren't looked at and may be left out.
+            A frame, as `fit` takes it, or a tuple. Values are ignored and may be left out.
         return_std : bool, default=False
             Whether to return the standard deviation of a new observation too.
+
+        Returns
+        -------
+        mean : ndarray of shape (n_entries,)
+            Expected entries in the units of the matrix.
+        std : ndarray of shape (n_entries,)
+            Standard deviations with the noise included, only if ``return_std``.
         """
         return self.predict_entries(X, return_std=return_std)
 
@@ -212,87 +209,99 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         Parameters
         ----------
         rows, columns : array-like of shape (n_entries,)
-            Labels, where `row_labels_` and `column_labels_` are set; else positions. New labels get
-            a wider deviation. In place of both, a list of entries as `fit` takes it, values or not.
+            Labels if the model has `row_labels_` and `column_labels_`, otherwise positions. New
+            labels have a larger standard deviation. In place of both, a list of entries as `fit`
+            takes it, with or without values.
         return_std : bool, default=False
             Whether to return the standard deviation of a new observation too.
 
         Returns
         -------
         mean : ndarray of shape (n_entries,)
+            Expected entries in the units of the matrix.
         std : ndarray of shape (n_entries,)
-            Noise included; only if ``return_std``.
+            Standard deviations with the noise included, only if ``return_std``.
         """
-        row_prior = self._law(*self._asked(rows, columns))
-        return tuple(row_prior.moments()) if return_std else row_prior.mean()
+        encoder = self._entry_encoder()
+        distribution = self._predict_distribution(encoder, encoder.encode_pairs(rows, columns))
+        if return_std:
+            return tuple(distribution.moments())
+        return distribution.mean()
 
     def with_new_rows(self, X: Any, *, row_features: Any = None) -> Self:
-        """Copy of the model with rows that weren't there in `fit`, from the entries they have.
+        """Copy of the model with further rows, whose factors are inferred from their entries.
 
         Parameters
         ----------
         X : list of entries, or array-like or sparse matrix of shape (n_new, n_columns)
-            Entries of new rows, whose labels a list or a frame gives; else they are numbered on.
+            Entries of new rows. A list or a frame gives their labels, otherwise the positions
+            after the known rows are theirs.
         row_features : array-like or DataFrame, optional
-            Of these rows, if `fit` was given some.
+            Features of these rows, if `fit` was given features of rows.
 
         Returns
         -------
         model : object
-            Other rows and columns are as they were: given the columns' posterior, a new row is a
-            regression.
+            The factors of other rows and of columns don't change. Given the posterior of the
+            columns, the factor of a new row is the solution of a linear regression.
         """
-        return self._with_new(X, row_features, 0)
+        return self._append(X, row_features, 0)
 
     def with_new_columns(self, X: Any, *, column_features: Any = None) -> Self:
-        """Copy of the model with columns that weren't there in `fit`, as by `with_new_rows`.
+        """Copy of the model with further columns, whose factors are inferred from their entries.
 
         Parameters
         ----------
         X : list of entries
             Entries of new columns, such as the first ratings of a film.
         column_features : array-like or DataFrame, optional
-            Of these columns, if `fit` was given some.
+            Features of these columns, if `fit` was given features of columns.
+
+        Returns
+        -------
+        model : object
+            The factors of rows and of other columns don't change.
         """
-        return self._with_new(X, column_features, 1)
+        return self._append(X, column_features, 1)
 
     def score(self, X: Any, y: Any = None, *, row_features: Any = None) -> float:
-        """Log density of entries: of a list, or of rows with each row's factor integrated out.
+        """Mean log density of entries.
 
         Parameters
         ----------
         X : list of entries, or array-like or sparse matrix of shape (n_rows, n_columns)
-            A list has entries of known rows and columns, that `fit` didn't see for an honest score;
-            a matrix new rows.
+            A list has entries of known rows and columns. For an honest score they aren't among
+            those of `fit`. A matrix has new rows.
         y : None
             Ignored.
         row_features : array-like, optional
-            Of these rows, if `fit` was given some.
+            Features of these rows, if `fit` was given features of rows.
 
         Returns
         -------
         float
-            Nats per observed entry, as given: a row's entries under a normal with their mean and
-            covariance given the prior of rows and the posterior of V; of likelihoods but "gaussian"
-            a lower bound. 0 if nothing is observed.
+            Nats per observed entry, in the units of the matrix; 0 if nothing is observed. The
+            factor of a new row is integrated out: its entries have a joint normal density, with
+            their mean and covariance under the prior of rows and the posterior of V. For
+            likelihoods other than "gaussian" that is a lower bound.
         """
-        check_is_fitted(self)
+        encoder = self._entry_encoder()
         if is_entry_list(X, self.columns):
-            listed = parse_entry_list(X, self.columns)
-            context = self._encode_context(X, listed.place)
-            row_prior = self._law(*self._asked(*listed.entry_labels, context))
-            of_entries = row_prior.log_prob(listed.values)
-            is_empty = len(of_entries) == 0
-            return 0.0 if is_empty else float(np.average(of_entries, weights=listed.weights))
-        data, labels = self._encode_entries(X)
+            observed = parse_entry_list(X, self.columns)
+            context = encoder.encode_context(X, observed.list_index)
+            inputs = encoder.encode_pairs(*observed.entry_labels, context)
+            log_density = self._predict_distribution(encoder, inputs).log_prob(observed.values)
+            if len(log_density) == 0:
+                return 0.0
+            return float(np.average(log_density, weights=observed.weights))
+
+        entries, labels = self._encode_new_entries(X)
         with one_thread(), torch.no_grad():
-            code = self._encoders_[0]
-            features = encode_new_rows(
-                row_features, code, labels, self._rated(data), 0, self.columns
-            )
-            density = self.predictor().row_log_density(data, features)
-        total = density - len(data.value) * float(np.log(self.scale_))
-        return total / max(len(data.value), 1)
+            features = encoder.encode_features(row_features, entries, labels, 0)
+            density = self.predictor().row_log_density(entries, features)
+        n_entries = len(entries.value)
+        total = density - n_entries * float(np.log(self.scale_))
+        return total / max(n_entries, 1)
 
     def recommend(
         self, rows: Any = None, n: int = 10, *, exclude_seen: bool = True, by: str = "mean",
@@ -303,305 +312,210 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         Parameters
         ----------
         rows : array-like of shape (n_rows,), optional
-            Labels, or positions where rows have none; all rows by default. Unknown ones get what is
-            best on average.
+            Labels, or positions if rows have no labels; all rows by default. Unknown rows get the
+            columns that are best on average.
         n : int, default=10
             Number of columns for each row, at most all columns. A row with fewer columns left has a
             shorter list, which is padded.
         exclude_seen : bool, default=True
-            Whether columns that the row has an entry of are left out.
+            Whether to leave out the columns in which the row has an entry.
         by : {"mean", "probability_best", "thompson"}, default="mean"
-            By the expected entry; by the share of ``n_draws`` joint draws in which the column is
-            best; or by the order of a single draw, which explores.
+            Order of the columns: by the expected entry; by the proportion of ``n_draws`` joint
+            draws in which the column is the best one; or by a single draw, which explores.
         n_draws : int, default=200
+            Number of draws for ``by="probability_best"``.
         random_state : int, RandomState instance or None, default=None
+            Seed or generator of the draws.
 
         Returns
         -------
         Recommendations
             ``columns`` and ``values``, of shape (n_rows, n) each, where n is at most the number of
-            columns. Lists that are shorter end in -1 (positions and numbers), "" (words) or NaT
-            (dates) with the value NaN. ``lengths`` are the numbers of columns without the padding.
-            Columns of equal value are in the order of `column_labels_`.
+            columns. Shorter lists end in -1 (positions and numbers), "" (text) or NaT (dates) with
+            the value NaN. ``lengths`` are the numbers of columns without the padding. Columns of
+            equal value are in the order of `column_labels_`.
         """
-        check_is_fitted(self)
-        if by not in ("mean", "probability_best", "thompson"):
+        encoder = self._entry_encoder()
+        if by not in RANKINGS:
             raise ValueError(f"by must be 'mean', 'probability_best' or 'thompson', got {by!r}.")
         check_count("n", n)
         check_count("n_draws", n_draws)
-        n_known = len(self.posterior_.rows.mean)
-        labels = self._labels("row")
-        if rows is None:
-            asked = np.arange(n_known)
-            n_unknown = 0
-        else:
-            asked, n_unknown = places(rows, n_known, "rows", labels)
+        n_known, n_columns = encoder.shape
+        n_unseen = 0
+        row_index = np.arange(n_known)
+        if rows is not None:
+            row_index, n_unseen = encoder.locate(rows, 0)
         predictor = self.predictor()
-        predictor = predictor.append_unseen(n_unknown, 0) if n_unknown else predictor
+        if n_unseen:
+            predictor = predictor.append_unseen(n_unseen, 0)
         generator = generator_from(draw_seed(random_state), torch.device("cpu"))
-        m = len(self.posterior_.columns.mean)
-        (i, j) = self._observed_index_
-        marks = np.ones(len(i), dtype=bool)
-        seen = self._cached("seen", lambda: sp.csr_array((marks, (i, j)), shape=(n_known, m)))
-        chosen = list[Array]()
+
+        # Rows are ranked in blocks, because there is a score for every column and draw.
+        scores_per_row = n_columns * n_draws if by == "probability_best" else n_columns
+        n_blocks = max(1, len(row_index) * scores_per_row // _SCORES_PER_BLOCK)
+        columns = list[Array]()
         values = list[Array]()
-        at_once = n_draws if by == "probability_best" else 1
-        for block in np.array_split(asked, max(1, len(asked) * m * at_once // (1 << 22))):
-            x = torch.cartesian_prod(torch.as_tensor(block), torch.arange(m)).view(-1, 2)
-            scores: Array
-            if by == "mean":
-                scores = self._law(predictor, x).mean().reshape(-1, m)
-            else:
-                with one_thread(), torch.no_grad():
-                    drawn = predictor.outputs(x, at_once, generator=generator)[..., 0]
-                scores = drawn.numpy().reshape(at_once, -1, m)
-            out = np.zeros((len(block), m), dtype=bool)
+        for block in np.array_split(row_index, n_blocks):
+            is_excluded = np.zeros((len(block), n_columns), dtype=bool)
             if exclude_seen:
-                out[block < n_known] = seen[block[block < n_known]].toarray()
-            scores = np.where(out, -np.inf, scores)
-            if by == "probability_best":
-                best = scores.argmax(axis=2)
-                scores = np.stack([np.bincount(b, minlength=m) for b in best.T]) / at_once
-                scores = np.where(out, -np.inf, scores)
-            scores = scores.reshape(-1, m)
-            if by == "thompson" and predictor.likelihood.scales_targets:
-                scores = scores * self.scale_ + self.mean_
-            order = np.argsort(-scores, axis=1, kind="stable")[:, :n]
-            # Columns that the row has seen come last. They are padding, of this row alone.
-            is_padding = np.take_along_axis(out, order, axis=1)
-            chosen.append(np.where(is_padding, -1, order))
-            ordered = np.take_along_axis(scores, order, axis=1)
-            values.append(np.where(is_padding, np.nan, ordered))
-        columns = np.concatenate(chosen)
-        return Recommendations(pad_labels(columns, self._labels("column")), np.concatenate(values))
+                is_known = block < n_known
+                is_excluded[is_known] = self._observed_mask()[block[is_known]].toarray()
+            pairs = torch.cartesian_prod(torch.as_tensor(block), torch.arange(n_columns))
+            distribution = self._make_distribution(encoder, predictor, pairs.view(-1, 2))
+            scores = score_columns(distribution, is_excluded, by, n_draws, generator)
+            best_columns, best_values = rank_columns(scores, is_excluded, n)
+            columns.append(best_columns)
+            values.append(best_values)
+        labels = pad_labels(np.concatenate(columns), encoder.labels[1])
+        return Recommendations(labels, np.concatenate(values))
 
     def similar_columns(
         self, column: Any, n: int = 10, *, n_draws: int = 200, random_state: Any = None
     ) -> SimilarColumns:
-        """Find the columns that rows take to as they do to one: by correlation over rows.
+        """Find the columns most correlated with a given one.
 
         Parameters
         ----------
         column : label or int
-            Label or position.
-        n, n_draws : int, default=10, 200
-            Columns to find, and draws of the factors' posterior.
+            Label, or position if columns have no labels.
+        n : int, default=10
+            Number of columns to find.
+        n_draws : int, default=200
+            Number of draws from the posterior of the factors.
         random_state : int, RandomState instance or None, default=None
+            Seed or generator of the draws.
 
         Returns
         -------
         SimilarColumns
-            ``columns``, ``mean`` and ``interval`` of the correlation between the expected entries
-            of two columns, over rows of the prior; the highest mean first.
+            ``columns``, and ``mean`` and ``interval`` of the correlation between the expected
+            entries of two columns, over rows of the prior; the highest mean first.
         """
-        check_is_fitted(self)
+        encoder = self._entry_encoder()
         check_count("n", n)
         check_count("n_draws", n_draws)
-        predictor = self.predictor()
-        labels = self._labels("column")
-        (place,), n_unknown = places([column], len(predictor.columns.mean), "columns", labels)
-        if n_unknown:
+        (position,), n_unseen = encoder.locate([column], 1)
+        if n_unseen:
             raise ValueError(f"column {column!r} was not there in fit, so nothing is like it.")
-        # Rows t ~ N(m, C), their offset included, have entries t' v: two columns of them are
-        # correlated as v' C w says.
-        free = list(predictor.network.sides[0].free)
-        root = torch.linalg.cholesky(row_prior_cov(predictor.row_priors[0])).numpy()
-        loc = predictor.columns.mean[:, free].numpy()
-        values, vectors = np.linalg.eigh(predictor.columns.cov[:, free][:, :, free].numpy())
-        spread = vectors * np.sqrt(values.clip(min=0.0))[:, None, :]
         rng = np.random.default_rng(draw_seed(random_state))
-        cosines = []
-        for _ in range(n_draws):
-            noise = rng.standard_normal((*loc.shape, 1))
-            drawn = (loc + (spread @ noise)[..., 0]) @ root
-            drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)
-            cosines.append(drawn @ drawn[place])
-        mean = np.mean(cosines, axis=0)
-        order = np.argsort(-np.where(np.arange(len(mean)) == place, -np.inf, mean))[:n]
-        order = order[order != place]
-        ends = np.quantile(cosines, [0.05, 0.95], axis=0)
-        return SimilarColumns(
-            order if labels is None else labels[order], mean[order], ends[:, order].T
+        similar = find_similar_columns(self.predictor(), position, n, n_draws, rng)
+        labels = encoder.labels[1]
+        if labels is None:
+            return similar
+        return similar._replace(columns=labels[similar.columns])
+
+    def _observed_mask(self) -> sp.csr_array:
+        """Return a sparse mask of the entries that the model was fitted to, (n_rows, n_columns)."""
+        shape = (len(self.posterior_.rows.mean), len(self.posterior_.columns.mean))
+        rows, columns = self._observed_index_
+        is_observed = np.ones(len(rows), dtype=bool)
+        return self._cached(
+            "observed_mask", lambda: sp.csr_array((is_observed, (rows, columns)), shape=shape)
         )
 
-    def _encode_context(self, X: Any, place: Array | None) -> Array | None:
-        """Context of entries of a frame in this order, coded, (E, c); None where there is none."""
-        code = self._encoders_[2]
-        if code is None or not is_frame(X):
-            return None
-        return code.encoded(
-            SideFeatures("context", X if place is None else safe_indexing(X, place), None)
-        )
-
-    def _asked(
-        self, rows: Any, columns: Any, context: Array | None = None
-    ) -> tuple[FactorPredictor, Tensor]:
-        """Places and context of entries, and a predictor that has unknown ones at the end."""
-        check_is_fitted(self)
-        if columns is None:
-            named = find_list_columns(rows, self.columns, valued=False)
-            if named is not None:
-                context = self._encode_context(rows, None)
-                rows, columns = (rows[name] for name in named)
-            elif isinstance(rows, tuple) and len(rows) >= 2:
-                rows, columns = rows[:2]
-            else:
-                raise ValueError(
-                    "give rows and columns, or a list of entries: a tuple (rows, columns) or a "
-                    f"frame whose columns say so; got {short_repr(rows)} and no columns."
-                )
-        sizes = (len(side.mean) for side in self.posterior_)
-        (i, n_rows), (j, n_columns) = (
-            places(raw, size, f"{side}s", self._labels(side))
-            for raw, size, side in zip((rows, columns), sizes, ("row", "column"), strict=True)
-        )
-        if len(i) != len(j):
-            raise ValueError(f"rows has {len(i)} positions and columns {len(j)}: they must match.")
-        predictor = self.predictor()
-        if n_rows or n_columns:
-            predictor = predictor.append_unseen(n_rows, n_columns)
-        x = np.stack([i, j], axis=1)
-        x = x if context is None else np.column_stack([x, context])
-        return predictor, torch.as_tensor(x)
-
-    def _encode_entries(self, X: Any, side: int = 0) -> tuple[CSREntries, Array | None]:
-        """Entries of new rows, or columns, as the model has them, by row, and their labels."""
-        check_is_fitted(self)
+    def _encode_new_entries(self, X: Any, axis: int = 0) -> tuple[CSREntries, Array | None]:
+        """Encode entries of new rows, or columns, row by row; return them and their labels."""
+        encoder = self._entry_encoder()
         if is_entry_list(X, self.columns):
-            observed = parse_entry_list(X, self.columns)
-            other = ("column", "row")[side]
-            warn_conflicting_values(observed)
-            observed = observed.transposed if side else observed
-            n_other = len(self.posterior_[1 - side].mean)
-            labels = observed.row_labels
-            assert observed.column_labels is not None
-            j, n_unknown = places(observed.column_labels, n_other, f"{other}s", self._labels(other))
-            if n_unknown:
-                warn_user(
-                    f"{n_unknown} {other}s were not there in fit: their entries tell nothing.",
-                    UserWarning,
-                )
-            observed = observed.part(j[observed.columns] < n_other)
-            columns = j[observed.columns].astype(np.int32)
-            shape = (observed.shape[0], n_other)
-            observed = observed._replace(columns=columns, shape=shape)
-        else:
-            observed = extract_entries(self._check_matrix(X, reset=False))
-            labels = find_frame_labels(X)[0]
-        observed = observed._replace(values=self._as_fitted(observed.values))
-        if observed.place is not None:
-            observed = observed._replace(context=self._encode_context(X, observed.place))
-        return observed.tensors(torch.device("cpu"), torch.float64).by_row, labels
+            return encoder.encode_list(X, axis)
+        observed = extract_entries(self._check_matrix(X, reset=False))
+        return encoder.encode_matrix(observed), find_frame_labels(X)[0]
 
-    def _new_rows(
-        self, data: CSREntries, labels: Array | None, features: Any, side: int = 0
+    def _infer_new_rows(
+        self, entries: CSREntries, labels: Array | None, features: Any, axis: int = 0
     ) -> FactorMoments:
-        """Posterior of new rows, or of new columns as rows of the transposed matrix."""
-        predictor = self.predictor()
-        predictor = predictor.transposed if side else predictor
-        with one_thread(), torch.no_grad():
-            code = self._encoders_[side]
-            known = encode_new_rows(
-                features, code, labels, self._rated(data, side), side, self.columns
-            )
-            return predictor.row_posterior(data, predictor.prior_means(known))
+        """Infer the posterior of new rows or, for axis 1, of new columns.
 
-    def _with_new(self, X: Any, features: Any, side: int) -> Self:
-        data, labels = self._encode_entries(X, side)
-        name = ("row", "column")[side]
-        n = len(self.posterior_[side].mean)
-        old = self._labels(name)
+        Parameters
+        ----------
+        entries : CSREntries
+            Their entries; for axis 1 those of the transposed matrix.
+        labels : ndarray or None
+            Their labels.
+        features : array-like, DataFrame or None
+            Their features.
+        axis : {0, 1}, default=0
+            0 for rows, 1 for columns.
+
+        Returns
+        -------
+        FactorMoments
+            Means and covariances.
+        """
         predictor = self.predictor()
-        model = copy(self)
-        predictor = predictor.transposed if side else predictor
-        predictor = predictor.append_rows(self._new_rows(data, labels, features, side))
-        model.__dict__.update(
-            factor_attributes(predictor.transposed if side else predictor, self.scale_)
-        )
-        if old is not None:
-            labels = None if labels is None else convert_labels(labels, old, f"{name}s")
-            if labels is None or len(np.intersect1d(old, labels)):
+        if axis == 1:
+            predictor = predictor.transposed
+        with one_thread(), torch.no_grad():
+            encoded = self._entry_encoder().encode_features(features, entries, labels, axis)
+            return predictor.row_posterior(entries, predictor.prior_means(encoded))
+
+    def _append(self, X: Any, features: Any, axis: int) -> Self:
+        """Return a copy of the model with further rows (axis 0) or columns (axis 1)."""
+        name = AXIS_NAMES[axis]
+        encoder = self._entry_encoder()
+        entries, labels = self._encode_new_entries(X, axis)
+        new_rows = self._infer_new_rows(entries, labels, features, axis)
+
+        # Columns are appended as rows of the transposed matrix.
+        predictor = self.predictor()
+        if axis == 0:
+            predictor = predictor.append_rows(new_rows)
+        else:
+            predictor = predictor.transposed.append_rows(new_rows).transposed
+        attributes = factor_attributes(predictor, self.scale_)
+
+        old_labels = encoder.labels[axis]
+        if old_labels is not None:
+            if labels is not None:
+                labels = convert_labels(labels, old_labels, f"{name}s")
+            if labels is None or len(np.intersect1d(old_labels, labels)):
                 raise ValueError(
                     f"{name}s that are new need labels of their own, got {short_repr(labels)}: "
                     "give a list of entries, and more entries of what was there to partial_fit."
                 )
-            setattr(model, f"{name}_labels_", np.concatenate([old, labels]))
-        new = (n + data.row.numpy().astype(np.int32), data.other.numpy())
-        pairs = zip(self._observed_index_, new[::-1] if side else new, strict=True)
-        model._observed_index_ = tuple(np.concatenate(pair) for pair in pairs)
-        model._cache = {}
+            attributes[f"{name}_labels_"] = np.concatenate([old_labels, labels])
+
+        # The new entries count as observed in recommendations.
+        new_index = encoder.shape[axis] + entries.row_index.numpy().astype(np.int32)
+        other_index = entries.indices.numpy()
+        pairs = (new_index, other_index) if axis == 0 else (other_index, new_index)
+        attributes["_observed_index_"] = tuple(
+            np.concatenate([old, new])
+            for old, new in zip(self._observed_index_, pairs, strict=True)
+        )
+        model = copy(self)
+        model.__dict__.update({**attributes, "_cache": {}})
         return model
 
-    def _rated(self, data: CSREntries, side: int = 0) -> sp.csr_array:
-        """Ones where new rows, or columns, have entries."""
-        shape = data.n_rows, len(self.posterior_[1 - side].mean)
-        places = np.ones(len(data.other)), data.other.numpy(), data.start.numpy()
-        return sp.csr_array(places, shape=shape)
+    def _predict_distribution(self, encoder: EntryEncoder, inputs: EntryInputs) -> EntryPredictive:
+        """Return the distribution of new observations of entries, in the units of the matrix."""
+        predictor = self.predictor()
+        if inputs.n_unseen_rows or inputs.n_unseen_columns:
+            predictor = predictor.append_unseen(inputs.n_unseen_rows, inputs.n_unseen_columns)
+        return self._make_distribution(encoder, predictor, inputs.x)
 
-    def _as_fitted(self, values: Array) -> Array:
-        """Values as the model has them: scaled, or positions among the classes that were seen."""
-        if self._classes is None:
-            counts = not self._entries_likelihood().scales_targets
-            values = np.asarray(values, dtype=np.float64)
-            return values if counts else (values - self.mean_) / self.scale_
-        place = np.searchsorted(self._classes, values).clip(max=len(self._classes) - 1)
-        unknown = np.asarray(values)[self._classes[place] != values]
-        if unknown.size:
-            raise ValueError(f"{unknown[0]!r} is none of the labels {self._classes.tolist()}.")
-        return place.astype(np.float64)
-
-    def _law(self, predictor: FactorPredictor, x: Tensor) -> EntryPredictive:
-        """Distribution of new observations of entries, in the units of the matrix."""
-        is_scaled = predictor.likelihood.scales_targets
-        units = (self.mean_, self.scale_) if is_scaled else (0.0, 1.0)
+    def _make_distribution(
+        self, encoder: EntryEncoder, predictor: FactorPredictor, x: Tensor
+    ) -> EntryPredictive:
+        """Return the distribution of entries under a predictor, in the units of the matrix."""
+        location = 0.0
+        scale = 1.0
+        if predictor.likelihood.scales_targets:
+            location = self.mean_
+            scale = self.scale_
 
         def log_density(x: Tensor, values: Any) -> Array:
             values = mask_to_nan(values)
             checked = check_arrays("entries", {"values": len(x)}, values=values)["values"]
             if np.isnan(checked).any():
                 raise ValueError("values holds NaN: leave out the entries that aren't observed.")
-            y = torch.tensor(self._as_fitted(checked), dtype=torch.float64)
+            y = torch.tensor(encoder.encode_values(checked), dtype=torch.float64)
             with one_thread(), torch.no_grad():
                 density = predictor.log_density(x, format_targets(predictor.likelihood, y))
-            return (density - np.log(units[1])).numpy()
+            return (density - np.log(scale)).numpy()
 
-        return EntryPredictive(predictor, x, *units, self._classes, log_density)
+        return EntryPredictive(predictor, x, location, scale, encoder.classes, log_density)
 
     def _predictive(self, X: Any) -> EntryPredictive:
-        return self._law(*self._asked(X, None))
-
-
-def pad_labels(positions: Array, labels: Array | None) -> Array:
-    """Labels at positions, and the padding where a position is -1."""
-    if labels is None:
-        return positions
-    padding = {"U": "", "M": np.datetime64("NaT"), "m": np.timedelta64("NaT")}
-    missing = np.array(padding.get(labels.dtype.kind, -1)).astype(labels.dtype)
-    return np.where(positions < 0, missing, labels[positions])
-
-
-def places(raw: Any, n: int, name: str, labels: Array | None) -> tuple[Array, int]:
-    """Positions in a side of length ``n``, and how many distinct new labels follow after it.
-
-    Raises ValueError of positions outside, and of words where labels are numbers.
-    """
-    raw = [raw] if np.ndim(raw) == 0 else raw
-    if labels is None:
-        array = np.asarray(raw)
-        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-            raise ValueError(f"{name} must be a list of integers, got {short_repr(raw)}.")
-        outside = array[(array < 0) | (array >= n)]
-        if outside.size:
-            raise ValueError(
-                f"{name} must lie between 0 and {n - 1}, the matrix has {n} {name}; got "
-                f"{outside[0]}. For new ones use with_new_{name}."
-            )
-        return array.astype(np.int64), 0
-    array = convert_labels(check_labels(raw, name), labels, name)
-    order = np.argsort(labels)
-    place = np.searchsorted(labels, array, sorter=order).clip(max=len(labels) - 1)
-    chosen = order[place] if array.size else np.zeros(0, dtype=np.int64)
-    is_new = labels[chosen] != array
-    new, which = np.unique(array[is_new], return_inverse=True)
-    chosen[is_new] = n + which
-    return chosen.astype(np.int64), len(new)
+        encoder = self._entry_encoder()
+        return self._predict_distribution(encoder, encoder.encode_pairs(X, None))

@@ -26,17 +26,17 @@ class ObservedEntries(NamedTuple):
     weights: Array | None = None  # (N,)
     row_labels: Array | None = None  # (n,); None: their positions
     column_labels: Array | None = None  # (m,)
-    place: Array | None = None  # (N,), of each entry in its list
+    list_index: Array | None = None  # (N,), of each entry in its list
     context: Array | None = None  # (N, c), coded
 
-    def part(self, kept: Array) -> "ObservedEntries":
+    def select(self, kept: Array) -> "ObservedEntries":
         """Entries chosen by a mask; rows and columns stay."""
         return self._replace(
             rows=self.rows[kept],
             columns=self.columns[kept],
             values=self.values[kept],
             weights=None if self.weights is None else self.weights[kept],
-            place=None if self.place is None else self.place[kept],
+            list_index=None if self.list_index is None else self.list_index[kept],
             context=None if self.context is None else self.context[kept],
         )
 
@@ -49,7 +49,7 @@ class ObservedEntries(NamedTuple):
         )  # fmt: skip
 
     @property
-    def rated(self) -> sp.csr_array:
+    def indicator(self) -> sp.csr_array:
         """Ones where there are entries."""
         ones = np.ones(len(self.values))
         shape = self.shape
@@ -67,7 +67,7 @@ class ObservedEntries(NamedTuple):
             self.columns if columns is None else columns[self.columns],
         )
 
-    def tensors(self, device: torch.device, dtype: torch.dtype) -> Entries:
+    def to_tensors(self, device: torch.device, dtype: torch.dtype) -> Entries:
         """On the device, grouped by row and by column."""
         rows, columns = (torch.as_tensor(a, device=device) for a in (self.rows, self.columns))
         values = torch.as_tensor(self.values, device=device).to(dtype)
@@ -169,11 +169,11 @@ def compute_scaling(
     return mean, spread if scale else 1.0, spread
 
 
-def warn_empty_rows(observed: ObservedEntries, *, is_told: Sequence[bool]) -> None:
+def warn_empty_rows(observed: ObservedEntries, *, has_features: Sequence[bool]) -> None:
     """Say how many rows and columns have nothing to learn from; ``is_told``: by their features."""
     counts = [
-        0 if told else n - np.count_nonzero(np.bincount(places, minlength=n))
-        for places, n, told in zip(observed[:2], observed.shape, is_told, strict=True)
+        0 if featured else n - np.count_nonzero(np.bincount(places, minlength=n))
+        for places, n, featured in zip(observed[:2], observed.shape, has_features, strict=True)
     ]
     if any(counts):
         warn_user(

@@ -1,7 +1,7 @@
-"""The objects of ``solver=`` in a matrix factorisation: how the posterior of the factors is found.
+"""Solvers for ``solver=`` of a matrix factorisation, which compute the posterior of the factors.
 
-`VI` is symmetrised variational inference (Moore 2016); `MAP` and `Gibbs` are what it is compared
-with.
+`VI` is symmetrised variational inference (Moore 2016). `MAP` and `Gibbs` are baselines for
+comparison.
 """
 
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from skbayes_sym.factorization.coordinate_ascent import (
 from skbayes_sym.factorization.entry_sites import is_normal
 from skbayes_sym.factorization.factor_model import (
     MAX_PERMUTED_COMPONENTS,
-    NAMES,
+    SYMMETRY_NAMES,
     FactorBounds,
     FactorModel,
     FactorProblem,
@@ -45,54 +45,112 @@ COVARIANCES = ("isotropic", "row", "diag", "full")
 
 
 class Solver(Protocol):
-    """A way to the posterior of the factors; third parties may bring their own."""
+    """Computes the posterior of the factors; users may write solvers of their own."""
 
     @property
     def learns_prior(self) -> bool:
-        """Whether scales of the factors can be learned; else "learn" stands for one."""
+        """Whether it can learn the scales of the factors; otherwise "learn" means a scale of 1."""
 
     def group(self, model: FactorModel, n_rows: int) -> SymmetryGroup | None:
-        """Group that the posterior of n + m rows is averaged over; ValueError where it can't be."""
+        """Return the group that the posterior is averaged over.
+
+        Parameters
+        ----------
+        model : FactorModel
+            Model of the entries.
+        n_rows : int
+            Number n + m of rows of both factors.
+
+        Returns
+        -------
+        SymmetryGroup or None
+            None if the posterior isn't averaged.
+
+        Raises
+        ------
+        ValueError
+            If the solver can't solve the model.
+        """
 
     def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> SolverResult:
-        """Find it; ``on_sweep`` is told the posterior of the moment after every sweep."""
+        """Compute the posterior of the factors.
+
+        Parameters
+        ----------
+        problem : FactorProblem
+            Factorisation to solve.
+        on_sweep : callable
+            Called after every sweep with the present posterior, and with the ELBO if there is one.
+            True stops.
+
+        Returns
+        -------
+        SolverResult
+            Posterior, and what the solver knows about it.
+        """
 
 
-class _Settings:
-    """Settings of a solver, with scikit-learn's ``get_params``, ``set_params`` and clones."""
+class _SolverParameters:
+    """Parameters of a solver, by scikit-learn's ``get_params``, ``set_params`` and ``clone``."""
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Settings by name; none has settings of its own, whatever ``deep`` says."""
+        """Get the parameters by name.
+
+        Parameters
+        ----------
+        deep : bool, default=True
+            Ignored, because no parameter has parameters of its own.
+
+        Returns
+        -------
+        dict
+            Values by name.
+        """
         return dict(vars(self))
 
-    def set_params(self, **settings: Any) -> Self:
-        """Change settings; ValueError, and no change, where one has no such name or value."""
-        for name in settings:
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters.
+
+        Parameters
+        ----------
+        **params : dict
+            New values by name.
+
+        Returns
+        -------
+        self : object
+            The solver.
+
+        Raises
+        ------
+        ValueError
+            If there is no such parameter, or a value isn't valid. Nothing is changed then.
+        """
+        for name in params:
             if name not in vars(self):
                 raise ValueError(f"{self!r} has no setting {name!r}, but {sorted(vars(self))}.")
-        changed = replace(self, **settings)  # type: ignore[type-var]
+        changed = replace(self, **params)  # type: ignore[type-var]
         vars(self).update(vars(changed))
         return self
 
 
 @dataclass
-class VI(_Settings):
+class VI(_SolverParameters):
     """Symmetrised variational inference: independent Gaussian rows, averaged over a group.
 
     Parameters
     ----------
     covariance : {"isotropic", "row", "diag", "full"}, default="full"
-        Of q: one variance for all rows of U and one for those of V, one per row, one per entry, or
-        a full matrix per row. With "isotropic" and "row" the gap under rotations is exact up to
-        three components, a lower bound otherwise.
+        Covariance of q: one variance for all rows of U and one for those of V, one per row, one per
+        entry, or a full matrix per row. With "isotropic" and "row" the gap under rotations is exact
+        up to three components, and a lower bound otherwise.
     symmetry : str, SymmetryGroup or None, default="auto"
         "orthogonal", "signed_permutation", "sign_flip", or a group of the rows of U and V, those of
-        U first. "auto" is all that the prior has: "orthogonal", or with ``prior="ard"``
-        "signed_permutation" (k up to 14; beyond, "sign_flip"), finite parts of it. None is plain
-        mean-field inference.
+        U first. "auto" is the whole symmetry of the prior: "orthogonal", or with ``prior="ard"``
+        "signed_permutation" (k up to 14; beyond, "sign_flip"). None is plain mean-field inference.
     gap : Gap, optional
-        Estimate of the symmetrisation gap; by default the best one known for the group and the
-        covariance.
+        Estimator of the symmetrisation gap. By default it is the best one known for the group and
+        the covariance.
     """
 
     covariance: str = "full"
@@ -105,8 +163,10 @@ class VI(_Settings):
             raise ValueError(
                 f"covariance must be one of {sorted(COVARIANCES)}, got {self.covariance!r}."
             )
-        if isinstance(self.symmetry, str) and self.symmetry not in NAMES:
-            raise ValueError(f"symmetry must be one of {sorted(NAMES)}, got {self.symmetry!r}.")
+        if isinstance(self.symmetry, str) and self.symmetry not in SYMMETRY_NAMES:
+            raise ValueError(
+                f"symmetry must be one of {sorted(SYMMETRY_NAMES)}, got {self.symmetry!r}."
+            )
         if self.symmetry is None and self.gap is not None:
             raise ValueError(
                 "symmetry=None averages over no group, so VI(gap=...) has no meaning: leave "
@@ -114,6 +174,7 @@ class VI(_Settings):
             )
 
     def group(self, model: FactorModel, n_rows: int) -> SymmetryGroup | None:
+        """Return the group that the posterior is averaged over, as `Solver.group` does."""
         if self.symmetry is None:
             return None
         k = model.n_components
@@ -128,7 +189,11 @@ class VI(_Settings):
         return group
 
     def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> SolverResult:
-        """Sweeps in the precision of the data; both parts of the bound in float64, by new draws."""
+        """Maximise the symmetrised ELBO, as `Solver.solve` describes.
+
+        Sweeps run in the precision of the data. Both parts of the final bound are computed in
+        float64, the gap from new draws.
+        """
         family = CovarianceFamily(self.covariance)
         gap = self.gap
         group = self.group(problem.model, sum(problem.shape))
@@ -136,40 +201,45 @@ class VI(_Settings):
             gap = row_gap(
                 group, is_isotropic=family.is_isotropic, is_elementwise=family.is_elementwise
             )
-        stream = None if gap is None else SeededGap(gap, problem.generator("gap"))
-        result = _by_sweeps(problem, family, stream, on_sweep)
+        seeded_gap = None if gap is None else SeededGap(gap, problem.generator("gap"))
+        start = initialise_from_svd(problem)
+        result = fit_factors(problem, start, family, gap=seeded_gap, on_sweep=on_sweep)
+
         posterior = result.posterior.to(torch.float64)
-        report = Estimate(0.0, 0.0)
+        gap_estimate = Estimate(0.0, 0.0)
         if gap is not None:
             factors = posterior.factors(problem.model.n_components)
-            report = gap.estimate(factors, generator=problem.generator("report"))
-        bound = mean_field_elbo(problem.precise, posterior, problem.model)
-        return replace(result, bounds=FactorBounds(bound, report))
+            gap_estimate = gap.estimate(factors, generator=problem.generator("report"))
+        elbo = mean_field_elbo(problem.double_data, posterior, problem.model)
+        return replace(result, bounds=FactorBounds(elbo, gap_estimate))
 
 
 @dataclass
-class MAP(_Settings):
-    """The most probable factors, by sweeps over point masses."""
+class MAP(_SolverParameters):
+    """Maximum a posteriori factors, by sweeps over point estimates."""
 
     learns_prior: ClassVar[bool] = False
 
     def group(self, model: FactorModel, n_rows: int) -> None:
-        """None: points are their own average."""
+        """Return None, because point estimates aren't averaged."""
 
     def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> SolverResult:
-        return _by_sweeps(problem, CovarianceFamily("none"), None, on_sweep)
+        """Maximise the log joint density, as `Solver.solve` describes."""
+        start = initialise_from_svd(problem)
+        family = CovarianceFamily("none")
+        return fit_factors(problem, start, family, gap=None, on_sweep=on_sweep)
 
 
 @dataclass
-class Gibbs(_Settings):
-    """Gibbs sampling: the posterior itself, up to Monte Carlo error (Salakhutdinov & Mnih 2008).
+class Gibbs(_SolverParameters):
+    """Gibbs sampling, exact up to Monte Carlo error (Salakhutdinov & Mnih 2008).
 
-    The first quarter of the sweeps is thrown away; all are made, whatever ``tol`` is.
+    The first quarter of the sweeps is discarded. All sweeps are made, because ``tol`` is ignored.
 
     Parameters
     ----------
     n_draws : int, default=200
-        Draws kept.
+        Number of draws to keep.
     """
 
     n_draws: int = 200
@@ -179,6 +249,7 @@ class Gibbs(_Settings):
         check_count("n_draws", self.n_draws)
 
     def group(self, model: FactorModel, n_rows: int) -> None:
+        """Return None, because draws aren't averaged; refuse likelihoods other than Gaussian."""
         if not is_normal(model.likelihood):
             raise ValueError(
                 f"solver='gibbs' draws rows given normal entries: likelihood={model.likelihood!r} "
@@ -186,40 +257,40 @@ class Gibbs(_Settings):
             )
 
     def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> SolverResult:
-        """Draws, aligned; their moments stand for them where one Gaussian is needed."""
+        """Draw the factors and align the draws, as `Solver.solve` describes.
+
+        The posterior of the result has the moments of the draws, for uses that need one Gaussian.
+        """
         if problem.data.by_row.context is not None:
             raise ValueError("solver='gibbs' knows no context of entries: use solver='vi'.")
-        draws, noises, n_sweeps, stopped = sample_factors(
+        start = problem.initial_state
+        n_warmup = problem.max_iter // 4
+        draws, noise_variances, n_sweeps, stop_reason = sample_factors(
             problem,
-            problem.start,
-            n_warmup=problem.max_iter // 4,
-            n_kept=min(self.n_draws, problem.max_iter - problem.max_iter // 4),
+            start,
+            n_warmup=n_warmup,
+            n_draws=min(self.n_draws, problem.max_iter - n_warmup),
             on_sweep=on_sweep,
         )
-        aligned = align_draws(problem, draws)
-        start = problem.start
-        log_noise = 0.5 * noises.double().mean().log().reshape(1)
+        draws = align_draws(problem, draws)
+
+        log_noise = 0.5 * noise_variances.double().mean().log().reshape(1)
         likelihood = Gaussian(log_noise, learn=bool(start.likelihood.n_params))
-        posterior = FactorState(*_moments(aligned), likelihood, start.row_priors)
-        for index, side in enumerate(problem.priors):
-            moments = compute_row_statistics(problem, posterior, index)
-            row_prior, _ = side.learned(moments, problem.distributions(posterior)[index])
+        mean, cov = _draw_moments(draws)
+        posterior = FactorState(mean, cov, likelihood, start.row_priors)
+        for index, hyperprior in enumerate(problem.hyperpriors):
+            statistics = compute_row_statistics(problem, posterior, index)
+            row_prior, _ = hyperprior.optimise(statistics, problem.row_priors(posterior)[index])
             posterior = replace_row_prior(problem, posterior, index, row_prior)
-        return SolverResult(posterior, n_sweeps, stopped, draws=aligned)
+        return SolverResult(posterior, n_sweeps, stop_reason, draws=draws)
 
 
-def _by_sweeps(
-    problem: FactorProblem, family: CovarianceFamily, gap: SeededGap | None, on_sweep: OnSweep
-) -> SolverResult:
-    return fit_factors(problem, initialise_from_svd(problem), family, gap=gap, on_sweep=on_sweep)
-
-
-def _moments(draws: Tensor) -> tuple[Tensor, Tensor]:
+def _draw_moments(draws: Tensor) -> tuple[Tensor, Tensor]:
     """Means and covariances of the rows of draws (S, n + m, D)."""
-    n_draws, n, size = draws.shape
-    mean = draws.new_empty(n, size)
-    cov = draws.new_empty(n, size, size)
-    for begin, end in matrix_blocks(n, size):
+    n_draws, n_rows, n_coordinates = draws.shape
+    mean = draws.new_empty(n_rows, n_coordinates)
+    cov = draws.new_empty(n_rows, n_coordinates, n_coordinates)
+    for begin, end in matrix_blocks(n_rows, n_coordinates):
         rows = draws[:, begin:end].double()
         mean[begin:end] = rows.mean(0)
         centred = rows - rows.mean(0)

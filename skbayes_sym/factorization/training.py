@@ -1,4 +1,4 @@
-"""A matrix as its factorisation takes it: checked, centred, scaled, on the device; and a stream."""
+"""Training data of a factorisation: entries in scaled units, features, and streams of entries."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
 from torch import Tensor
 
-from skbayes_sym.base.device import choose_device, choose_dtype, resolve_device
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import safe_indexing
 from skbayes_sym.base.training import LARGEST
@@ -22,144 +20,137 @@ from skbayes_sym.factorization.entry_sites import (
     set_noise_scale,
 )
 from skbayes_sym.factorization.factor_model import FactorState
-from skbayes_sym.factorization.frames import check_columns, select_context_columns
+from skbayes_sym.factorization.frames import select_context_columns
 from skbayes_sym.factorization.hyperpriors import RowPrior
 from skbayes_sym.factorization.labels import convert_labels
 from skbayes_sym.factorization.ratings import (
     ObservedEntries,
     compute_scaling,
     extend_labels,
-    extract_entries,
-    find_frame_labels,
-    is_entry_list,
-    parse_entry_list,
-    warn_conflicting_values,
 )
-from skbayes_sym.factorization.side_features import FeatureEncoder, SideFeatures
+from skbayes_sym.factorization.side_features import (
+    EncodedFeatures,
+    FeatureEncoder,
+    SideFeatures,
+)
 from skbayes_sym.factorization.sparse_entries import Entries
-from skbayes_sym.numerics.arguments import draw_seed
-
-Coded = tuple[FeatureEncoder, Array]  # how features become numbers, and these
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
 
 
 @dataclass(frozen=True, eq=False)
 class MatrixTrainingData:
-    """The entries that a factorisation is fitted to.
+    """Entries that a factorisation is fitted to.
 
-    ``mean``, ``scale``: what the entries as given were centred and divided by; of counts and two
-    classes ``mean`` is the best constant output. ``device``, ``dtype``: where and in which
-    precision it computes. ``features``: of the rows and of the columns; ``context``: how that of
-    entries became numbers.
+    Parameters
+    ----------
+    observed : ObservedEntries
+        Entries, centred and scaled. Class labels are replaced by their positions in ``classes``.
+    seed : int
+        Seed of all random numbers of the fit.
+    device : torch.device
+        Device of the computation.
+    dtype : torch.dtype
+        Precision of the computation.
+    callback_arguments : dict
+        Arguments that callbacks are handed, see `FitProgress`.
+    mean, scale : float, default=0.0, 1.0
+        The given values were centred by ``mean`` and divided by ``scale``. For counts and two
+        classes ``mean`` is the best constant output.
+    std : float, default=1.0
+        Standard deviation of the observed entries, in scaled units.
+    features : tuple of EncodedFeatures or None
+        Features of the rows and of the columns.
+    context_encoder : FeatureEncoder or None
+        Encoder of the context of entries.
+    is_list : bool, default=False
+        Whether the user gave a list of entries.
+    classes : ndarray or None
+        Distinct values in increasing order, for likelihoods of classes.
     """
 
-    observed: ObservedEntries  # centred and scaled, or positions in ``classes``
-    mean: float
-    scale: float
-    spread: float  # standard deviation of the observed entries, in scaled units
-    seed: int  # the one source of randomness of a fit
+    observed: ObservedEntries
+    seed: int
     device: torch.device
     dtype: torch.dtype
-    callback_arguments: Mapping[str, Any]  # what callbacks are handed, see `FitProgress`
-    features: tuple[Coded | None, Coded | None] = (None, None)
-    context: FeatureEncoder | None = None
+    callback_arguments: Mapping[str, Any]
+    mean: float = 0.0
+    scale: float = 1.0
+    std: float = 1.0
+    features: tuple[EncodedFeatures | None, EncodedFeatures | None] = (None, None)
+    context_encoder: FeatureEncoder | None = None
     is_list: bool = False
-    classes: Array | None = None  # distinct values in increasing order, of classes only
+    classes: Array | None = None
 
-    @classmethod
-    def open(
-        cls, estimator: BaseEstimator, X: Any, row_features: Any = None, column_features: Any = None
+    def transform_values(
+        self, likelihood: Likelihood, standardize: bool | str
     ) -> "MatrixTrainingData":
-        """Validate everything before the first array is allocated for the fit."""
-        likelihood = estimator._entry_likelihood()
-        observed, checked = read_entries(estimator, X)
-        is_list = is_entry_list(X, estimator.columns)
-        described = [
-            SideFeatures.read(features, side, estimator.columns)
-            for side, features in enumerate((row_features, column_features))
-        ]
-        for side, features in enumerate(described):
-            if is_list and features is not None and features.labels is not None:
-                observed = extend_labels(
-                    observed, side, features.labels, features.name, is_numbered=features.is_numbered
-                )
-        context = None
-        if estimator.context:
-            table = select_context_columns(X, estimator.context, estimator.columns)
-            n_entries = len(observed.values)
-            weights = np.ones(n_entries) if observed.weights is None else observed.weights
-            told = SideFeatures("context", safe_indexing(table, observed.place), None)
-            context = FeatureEncoder.of_context(told, weights)
-            observed = observed._replace(context=context.encoded(told))
-        if is_list:
-            warn_conflicting_values(observed)
-        labels = observed.row_labels, observed.column_labels
-        n_directions = estimator._effort.n_directions(len(observed.values))
-        codes = [
-            FeatureEncoder.learned(
-                None if each is None else each.ordered(names, n),
-                entries.rated if estimator.implicit in (True, side) else None,
-                n_directions,
-            )
-            for each, names, n, entries, side in zip(
-                described, labels, observed.shape, (observed, observed.transposed),
-                ("rows", "columns"), strict=True,
-            )
-        ]  # fmt: skip
-        dtype = choose_dtype(checked)
-        k = estimator._n_factors(min(observed.shape))
-        data = cls(
-            observed=observed, mean=0.0, scale=1.0, spread=1.0,
-            seed=draw_seed(estimator.random_state),
-            device=choose_device(
-                estimator.device,
-                resolve_device(estimator.device),
-                # Second moments at every entry, and a system of every row and column, about.
-                lambda: 2.0 * k**2 * len(observed.values) + k**3 * sum(observed.shape),
-            ),
-            dtype=dtype,
-            # Its target is the matrix itself: scikit-learn's monitor scores nothing without one.
-            callback_arguments={"estimator": estimator, "X": X, "y": X, "metadata": None},
-            features=(codes[0], codes[1]), context=context, is_list=is_list,
-        )  # fmt: skip
-        if likelihood.scales_targets:
-            data = data._standardized(estimator.standardize)
-            _require_range(data.spread, dtype)
-            return data
-        if is_class_likelihood(likelihood):
-            classes, place = np.unique(observed.values, return_inverse=True)
-            if likelihood.kind == "ordinal":
-                _require_labels(classes)
-            observed = observed._replace(values=place.astype(np.float64))
-            data = replace(data, observed=observed, classes=classes)
-        else:
-            wrong = observed.values[(observed.values < 0.0) | (observed.values % 1.0 != 0.0)]
-            if likelihood.is_discrete and wrong.size:
-                raise ValueError(f"{likelihood=} is of counts, but X holds {wrong[0]:g}.")
-        if not len(observed.values):
-            return data
-        y = format_targets(likelihood, torch.as_tensor(observed.values)).numpy()
-        best = likelihood.fit_constant_outputs(y, data.weights)
-        known = np.ravel([] if best is None else best)
-        return replace(data, mean=float(known[0])) if len(known) else data
+        """Transform the values of the entries as a likelihood takes them.
 
-    def _standardized(self, standardize: bool | str) -> "MatrixTrainingData":
+        Real values are standardised, and class labels are replaced by their positions. Counts stay
+        as they are.
+
+        Parameters
+        ----------
+        likelihood : Likelihood
+            Likelihood of the entries.
+        standardize : bool or {"center", "scale"}
+            Whether to centre and scale real values, or do one of the two.
+
+        Returns
+        -------
+        MatrixTrainingData
+            Data with transformed values.
+
+        Raises
+        ------
+        ValueError
+            If the values don't fit the likelihood or the arithmetic.
+        """
+        if likelihood.scales_targets:
+            data = self._standardise(standardize)
+            _require_range(data.std, self.dtype)
+            return data
+
+        data = self
         values = self.observed.values
-        center = standardize in (True, "center")
-        mean, scale, spread = compute_scaling(
-            values, center, standardize in (True, "scale"), self.observed.weights
-        )
+        if is_class_likelihood(likelihood):
+            classes, index = np.unique(values, return_inverse=True)
+            if likelihood.kind == "ordinal":
+                _require_ordinal_classes(classes)
+            observed = self.observed._replace(values=index.astype(np.float64))
+            data = replace(self, observed=observed, classes=classes)
+        else:
+            not_counts = values[(values < 0.0) | (values % 1.0 != 0.0)]
+            if likelihood.is_discrete and not_counts.size:
+                raise ValueError(f"{likelihood=} is of counts, but X holds {not_counts[0]:g}.")
+
+        # Factors explain deviations from the best constant output.
+        if not len(values):
+            return data
+        y = format_targets(likelihood, torch.as_tensor(data.observed.values)).numpy()
+        constants = likelihood.fit_constant_outputs(y, data.weights)
+        if constants is None or not np.size(constants):
+            return data
+        return replace(data, mean=float(np.ravel(constants)[0]))
+
+    def _standardise(self, standardize: bool | str) -> "MatrixTrainingData":
+        """Centre and scale the values of the entries."""
+        values = self.observed.values
+        centres = standardize in (True, "center")
+        scales = standardize in (True, "scale")
+        mean, scale, std = compute_scaling(values, centres, scales, self.observed.weights)
         values = (values.astype(np.float64) - mean) / scale
-        if center and len(values) and not values.any():
+        if centres and len(values) and not values.any():
             warn_user(
                 "all observed entries of X are equal: there is nothing to learn but that.",
                 UserWarning,
             )
         observed = self.observed._replace(values=values)
-        return replace(self, observed=observed, mean=mean, scale=scale, spread=spread / scale)
+        return replace(self, observed=observed, mean=mean, scale=scale, std=std / scale)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns of the matrix."""
+        """Numbers of rows and columns of the matrix."""
         return self.observed.shape
 
     @cached_property
@@ -171,11 +162,11 @@ class MatrixTrainingData:
     @cached_property
     def entries(self) -> Entries:
         """Observed entries on the device, in the precision of the sweeps."""
-        return self.observed.tensors(self.device, self.dtype)
+        return self.observed.to_tensors(self.device, self.dtype)
 
     @cached_property
     def double_entries(self) -> Entries:
-        """The entries by row in float64, for bounds; the places are shared."""
+        """Entries by row in float64, for bounds; indices are shared with `entries`."""
         if self.dtype == torch.float64:
             return self.entries
         by_row = self.entries.by_row
@@ -191,152 +182,262 @@ class MatrixTrainingData:
 
     @property
     def total_weight(self) -> float:
-        """Entries, each counted by its weight."""
+        """Number of entries, each counted by its weight."""
         return float(self.weights.sum())
 
     @property
     def log_jacobian(self) -> float:
-        """Turns a log density of scaled entries into that of the entries as given, nats."""
+        """Log density of the given entries minus that of the scaled ones, nats."""
         return -self.total_weight * float(np.log(self.scale))
 
     def attributes(self) -> dict[str, Any]:
-        """Fitted attributes that depend on the matrix alone."""
-        codes = (None if side is None else side[0] for side in self.features)
-        named = {
-            "row_labels_": self.observed.row_labels,
-            "column_labels_": self.observed.column_labels,
-            "classes_": self.classes,
-        }
-        return {
+        """Return the fitted attributes that depend on the data alone."""
+        row_features, column_features = self.features
+        attributes = {
             "mean_": self.mean,
             "scale_": self.scale,
             "n_observed_": len(self.observed.values),
             "device_": str(self.device),
             "dtype_": str(self.dtype).removeprefix("torch."),
             "_is_list_": self.is_list,
-            "_encoders_": (*codes, self.context),
-            **{name: value for name, value in named.items() if value is not None},
+            "_encoders_": (
+                None if row_features is None else row_features.encoder,
+                None if column_features is None else column_features.encoder,
+                self.context_encoder,
+            ),
         }
+        optional = {
+            "row_labels_": self.observed.row_labels,
+            "column_labels_": self.observed.column_labels,
+            "classes_": self.classes,
+        }
+        attributes.update({name: x for name, x in optional.items() if x is not None})
+        return attributes
 
 
-def read_entries(estimator: BaseEstimator, X: Any) -> tuple[ObservedEntries, Any]:
-    """The entries of a matrix or a list of entries, and what their precision is read off."""
-    check_columns(estimator.columns)
-    if is_entry_list(X, estimator.columns):
-        observed = parse_entry_list(X, estimator.columns)
-        if 0 in observed.shape:
-            raise ValueError("a list of entries has 0 sample(s): at least one entry is required.")
-        labels = observed.column_labels
-        estimator._set_columns(np.arange(observed.shape[1]) if labels is None else labels)
-        return observed, observed.values
-    rows, columns = find_frame_labels(X)
-    checked = estimator._check_matrix(X, reset=True)
-    observed = extract_entries(checked)
-    return observed._replace(row_labels=rows, column_labels=columns), checked
+def add_feature_labels(
+    observed: ObservedEntries, features: tuple[SideFeatures | None, SideFeatures | None]
+) -> ObservedEntries:
+    """Add the labels of features that have no entries to the rows and columns of a list."""
+    for axis, side in enumerate(features):
+        if side is not None and side.labels is not None:
+            observed = extend_labels(
+                observed, axis, side.labels, side.name, is_numbered=side.is_numbered
+            )
+    return observed
 
 
-def _require_labels(classes: Array, most: int = 100) -> None:
-    """Refuse ordinal labels that are too many for cut points, or one far away from the others."""
-    if len(classes) > most:
+def encode_features(
+    observed: ObservedEntries, features: tuple[SideFeatures | None, SideFeatures | None],
+    implicit: bool | str, n_directions: int,
+) -> tuple[EncodedFeatures | None, EncodedFeatures | None]:  # fmt: skip
+    """Encode the features of rows and of columns.
+
+    Parameters
+    ----------
+    observed : ObservedEntries
+        Entries of the matrix.
+    features : tuple of SideFeatures or None
+        Given features of rows and of columns.
+    implicit : bool or {"rows", "columns"}
+        Where to use the pattern of observed entries as features.
+    n_directions : int
+        Number of implicit features.
+
+    Returns
+    -------
+    tuple of EncodedFeatures or None
+        Features of rows and of columns.
+    """
+    encoded = []
+    for axis, entries in enumerate((observed, observed.transposed)):
+        side = features[axis]
+        if side is not None:
+            side = side.align(entries.row_labels, entries.shape[0])
+        is_implicit = implicit in (True, ("rows", "columns")[axis])
+        indicator = entries.indicator if is_implicit else None
+        encoded.append(FeatureEncoder.fit(side, indicator, n_directions))
+    return encoded[0], encoded[1]
+
+
+def encode_context(
+    observed: ObservedEntries, X: Any, context: Any, columns: Any
+) -> tuple[ObservedEntries, FeatureEncoder]:
+    """Encode the context of the entries of a frame.
+
+    Parameters
+    ----------
+    observed : ObservedEntries
+        Entries of the frame.
+    X : DataFrame
+        List of entries.
+    context : str or list of str
+        Names of the columns that hold the context.
+    columns : "auto", tuple or dict
+        Parameter ``columns`` of the estimator.
+
+    Returns
+    -------
+    observed : ObservedEntries
+        Entries with their encoded context.
+    encoder : FeatureEncoder
+        Encoder, for predictions.
+    """
+    table = select_context_columns(X, context, columns)
+    weights = observed.weights
+    if weights is None:
+        weights = np.ones(len(observed.values))
+    features = SideFeatures("context", safe_indexing(table, observed.list_index), None)
+    encoder = FeatureEncoder.fit_context(features, weights)
+    return observed._replace(context=encoder.encode(features)), encoder
+
+
+def _require_ordinal_classes(classes: Array, max_classes: int = 100) -> None:
+    """Refuse ordinal classes that are too many, or of which one is far away from the others."""
+    if len(classes) > max_classes:
         raise ValueError(
-            f"likelihood='ordinal' takes at most {most} labels, got {len(classes)} distinct "
+            f"likelihood='ordinal' takes at most {max_classes} labels, got {len(classes)} distinct "
             "values: use likelihood='gaussian', or round them."
         )
     with np.errstate(over="ignore"):
         steps = np.diff(classes)
-        is_far = len(steps) > 2 and steps.max() / 20.0 > np.median(steps)
-    if is_far:
-        far = classes[-1] if steps[-1] == steps.max() else classes[0]
+        has_outlier = len(steps) > 2 and steps.max() / 20.0 > np.median(steps)
+    if has_outlier:
+        outlier = classes[-1] if steps[-1] == steps.max() else classes[0]
         raise ValueError(
-            f"likelihood='ordinal' has {far:g}, which lies {steps.max():g} from others in steps of "
-            f"{np.median(steps):g}: leave such entries out, or number the labels by their order."
+            f"likelihood='ordinal' has {outlier:g}, which lies {steps.max():g} from others in "
+            f"steps of {np.median(steps):g}: leave such entries out, or number the labels by their "
+            "order."
         )
 
 
-def _require_range(spread: float, dtype: torch.dtype) -> None:
-    """Refuse scaled entries whose squares leave the arithmetic's range."""
+def _require_range(std: float, dtype: torch.dtype) -> None:
+    """Refuse scaled entries whose squares leave the range of the arithmetic."""
     largest = LARGEST[dtype]
-    if not 1.0 / largest <= spread <= largest:
+    if not 1.0 / largest <= std <= largest:
         raise ValueError(
-            f"the observed entries of X spread by {spread:.3g}, which must lie between "
+            f"the observed entries of X spread by {std:.3g}, which must lie between "
             f"{1.0 / largest:g} and {largest:g} in this arithmetic: use standardize=True, rescale "
             "them, or give X as float64."
         )
 
 
-LabelledEntries = tuple[Array, Array, Array, Array]  # rows, columns, values and weights, by label
+# Rows, columns, values and weights of the entries of a stream, (N,) each. Rows and columns are
+# labels, and NaN is a missing value.
+LabelledEntries = tuple[Array, Array, Array, Array]
 
 
 def merge_entries(old: LabelledEntries | None, new: ObservedEntries) -> LabelledEntries:
-    """Rows, columns, values and weights of both, by label; the fields of a list of entries.
+    """Add entries to those of earlier calls; a new entry replaces an old one of the same labels.
 
-    What is new replaces what was there of the same row and column.
+    Parameters
+    ----------
+    old : LabelledEntries or None
+        Entries of earlier calls.
+    new : ObservedEntries
+        Entries of this call.
 
-    Raises ValueError if labels that were numbers are words now, or the other way round.
+    Returns
+    -------
+    LabelledEntries
+        All entries, the old ones first.
+
+    Raises
+    ------
+    ValueError
+        If labels that were numbers are text now, or the other way round.
     """
     rows, columns = new.entry_labels
-    weights = np.ones(len(new.values)) if new.weights is None else new.weights
-    parts: tuple[Array, ...] = (rows, columns, new.values, weights)
+    values = new.values
+    weights = np.ones(len(values)) if new.weights is None else new.weights
     if new.row_labels is None and new.column_labels is None:
-        # Missing entries say that rows and columns of a matrix are there.
+        # Missing entries represent the rows and columns of a matrix that have no entries.
         n, m = new.shape
-        i = np.concatenate([np.arange(n), np.zeros(m, dtype=np.int64)])
-        j = np.concatenate([np.zeros(n, dtype=np.int64), np.arange(m)])
-        missing = (i, j, np.full(n + m, np.nan), np.ones(n + m))
-        parts = tuple(np.concatenate(pair) for pair in zip(parts, missing, strict=True))
+        rows = np.concatenate([rows, np.arange(n), np.zeros(m, dtype=np.int64)])
+        columns = np.concatenate([columns, np.zeros(n, dtype=np.int64), np.arange(m)])
+        values = np.concatenate([values, np.full(n + m, np.nan)])
+        weights = np.concatenate([weights, np.ones(n + m)])
     if old is None:
-        return parts[0], parts[1], parts[2], parts[3]
-    parts = (
-        convert_labels(parts[0], old[0], "rows of partial_fit", "rows of earlier calls"),
-        convert_labels(parts[1], old[1], "columns of partial_fit", "columns of earlier calls"),
-        *parts[2:],
+        return rows, columns, values, weights
+
+    old_rows, old_columns, old_values, old_weights = old
+    rows = convert_labels(rows, old_rows, "rows of partial_fit", "rows of earlier calls")
+    columns = convert_labels(
+        columns, old_columns, "columns of partial_fit", "columns of earlier calls"
     )
-    n_old = len(old[0])
-    codes = [
-        np.unique(np.concatenate(pair), return_inverse=True)[1]
-        for pair in zip(old[:2], parts[:2], strict=True)
-    ]
-    place = codes[0].astype(np.int64) * (codes[1].max(initial=0) + 1) + codes[1]
-    is_new = np.concatenate([np.zeros(n_old, dtype=bool), ~np.isnan(parts[2])])
-    stays = ~np.isin(place[:n_old], place[is_new])
-    first, second, third, fourth = (
-        np.concatenate([before[stays], now]) for before, now in zip(old, parts, strict=True)
-    )
-    return first, second, third, fourth
+    rows = np.concatenate([old_rows, rows])
+    columns = np.concatenate([old_columns, columns])
+
+    # Entries are compared by the number of their pair of labels.
+    row_codes = np.unique(rows, return_inverse=True)[1].astype(np.int64)
+    column_codes = np.unique(columns, return_inverse=True)[1]
+    pairs = row_codes * (column_codes.max(initial=0) + 1) + column_codes
+    n_old = len(old_rows)
+    new_pairs = pairs[n_old:][~np.isnan(values)]
+    is_kept = np.ones(len(pairs), dtype=bool)
+    is_kept[:n_old] = ~np.isin(pairs[:n_old], new_pairs)
+    values = np.concatenate([old_values, values])
+    weights = np.concatenate([old_weights, weights])
+    return rows[is_kept], columns[is_kept], values[is_kept], weights[is_kept]
 
 
 def extend_state(
     fitted: FactorPredictor, data: MatrixTrainingData, labels: tuple[Array, Array], ratio: float
 ) -> FactorState:
-    """The posterior of a fit over the rows and columns there are now; new ones at their prior.
+    """Extend the posterior of a fit to the rows and columns of more data.
 
-    ``fitted``: of the entries so far, with as many components and the offsets of now; ``data``: of
-    all entries; ``labels``: of the rows and columns of ``fitted``; ``ratio``: unit of its entries
-    over that of all.
+    Parameters
+    ----------
+    fitted : FactorPredictor
+        Posterior given the earlier entries, with the same components and offsets.
+    data : MatrixTrainingData
+        All entries.
+    labels : tuple of ndarray
+        Labels of the rows and of the columns of ``fitted``.
+    ratio : float
+        Unit of the earlier scaled entries, divided by the unit of ``data``.
+
+    Returns
+    -------
+    FactorState
+        Initial state of further sweeps. New rows and columns are at their prior.
     """
-    order = list[Tensor]()
-    n_new = list[int]()
-    observed = data.observed
-    for old, new in zip(labels, (observed.row_labels, observed.column_labels), strict=True):
-        assert new is not None  # entries that are added to others have labels
-        place = np.full(len(new), -1)
-        place[np.searchsorted(new, old)] = np.arange(len(old))
-        is_new = place < 0
-        place[is_new] = len(old) + np.arange(np.count_nonzero(is_new))
-        order.append(torch.as_tensor(place))
-        n_new.append(int(np.count_nonzero(is_new)))
-    wider = fitted.append_unseen(*n_new)
-    sides = [
-        [part[places].to(data.device, data.dtype) for part in side]
-        for side, places in zip((wider.rows, wider.columns), order, strict=True)
-    ]
-    mean, cov = (torch.cat(parts) for parts in zip(*sides, strict=True))
-    first, second = (
-        RowPrior(row_prior.precision.to(data.device), row_prior.coefficients.to(data.device))
-        for row_prior in fitted.row_priors
+    row_index, n_new_rows = _index_labels(labels[0], data.observed.row_labels)
+    column_index, n_new_columns = _index_labels(labels[1], data.observed.column_labels)
+    extended = fitted.append_unseen(n_new_rows, n_new_columns)
+
+    def gather(rows: Tensor, columns: Tensor) -> Tensor:
+        parts = [
+            part[index].to(data.device, data.dtype)
+            for part, index in ((rows, row_index), (columns, column_index))
+        ]
+        return torch.cat(parts)
+
+    rows_prior, columns_prior = (
+        RowPrior(prior.precision.to(data.device), prior.coefficients.to(data.device))
+        for prior in fitted.row_priors
     )
     likelihood = fitted.likelihood
-    scale = fitted.likelihood.noise_scale
-    if len(scale):
-        likelihood = set_noise_scale(likelihood, float(scale[0]) * ratio)
-    return FactorState(mean, cov, likelihood, (first, second))
+    noise_scale = likelihood.noise_scale
+    if len(noise_scale):
+        likelihood = set_noise_scale(likelihood, float(noise_scale[0]) * ratio)
+    return FactorState(
+        gather(extended.rows.mean, extended.columns.mean),
+        gather(extended.rows.cov, extended.columns.cov),
+        likelihood,
+        (rows_prior, columns_prior),
+    )
+
+
+def _index_labels(old: Array, new: Array | None) -> tuple[Tensor, int]:
+    """Return the positions of sorted labels among old ones, and the number of labels not there.
+
+    Labels that aren't among the old ones have the positions after them.
+    """
+    assert new is not None  # entries of a stream have labels
+    index = np.full(len(new), -1)
+    index[np.searchsorted(new, old)] = np.arange(len(old))
+    is_new = index < 0
+    n_new = int(np.count_nonzero(is_new))
+    index[is_new] = len(old) + np.arange(n_new)
+    return torch.as_tensor(index), n_new

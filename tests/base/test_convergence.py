@@ -14,7 +14,6 @@ from skbayes_sym.base.warnings import warn_moving_mode, warn_unless_converged
 from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.factorization.fit import Factorization
 from skbayes_sym.factorization.solvers import Gibbs
-from skbayes_sym.factorization.training import MatrixTrainingData
 from skbayes_sym.numerics.optimise import OptimiseResult
 
 IRIS = load_iris(return_X_y=True)
@@ -106,7 +105,8 @@ def test_many_are_not(seed):
 
 @pytest.mark.parametrize("drift", [0.0, 3.0])
 def test_a_chain_on_its_way_is_told(drift):
-    data = MatrixTrainingData.open(sk.SymVIMatrixFactorization(2, solver="gibbs"), RATINGS)
+    mf = sk.SymVIMatrixFactorization(2, solver="gibbs")
+    data = mf._prepare_data(RATINGS, *mf._read_entries(RATINGS))
     method = Factorization(Gibbs(), max_iter=80, tol=1e-4)
     generator = torch.Generator().manual_seed(0)
     draws = torch.randn(40, 35, 2, generator=generator, dtype=torch.float64)

@@ -57,7 +57,7 @@ def problem_of(data, k, *, noise=0.25, noise_range=None, prior=1.0, seed=0, **se
 
 
 def swept(problem, family, gap=None, start=None, on_sweep=lambda posterior, elbo: False):
-    start = problem.start if start is None else start
+    start = problem.initial_state if start is None else start
     return fit_factors(problem, start, family, gap=gap, on_sweep=on_sweep)
 
 

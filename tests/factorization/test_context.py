@@ -39,14 +39,14 @@ def test_without_factors_it_is_bayesian_linear_regression():
     squares = row_prior.mean.square().sum() + row_prior.cov.trace()
     assert row_prior.precision == pytest.approx(3.0 / float(squares))
     marginal = multivariate_normal(cov=C @ C.mT / row_prior.precision + noise * torch.eye(len(y)))
-    assert fit.curve[-1] == pytest.approx(marginal.logpdf(y), abs=1e-3)
+    assert fit.elbo_curve[-1] == pytest.approx(marginal.logpdf(y), abs=1e-3)
 
 
 @pytest.mark.parametrize("prior", [1.0, "learn"])
 def test_the_bound_never_falls_and_weights_are_repetitions(prior):
     problems = [problem_with_context(prior, copies) for copies in ("weight", "list")]
     weighted, listed = (swept(problem, FAMILIES["full"]) for problem in problems)
-    assert (torch.tensor(weighted.curve)[16:].diff() > -1e-9).all()
-    bound = mean_field_elbo(problems[0].precise, weighted.posterior, problems[0].model)
-    assert weighted.curve[-1] == pytest.approx(bound, abs=1e-8)
-    assert weighted.curve[-1] == pytest.approx(listed.curve[-1], abs=1e-8)
+    assert (torch.tensor(weighted.elbo_curve)[16:].diff() > -1e-9).all()
+    bound = mean_field_elbo(problems[0].double_data, weighted.posterior, problems[0].model)
+    assert weighted.elbo_curve[-1] == pytest.approx(bound, abs=1e-8)
+    assert weighted.elbo_curve[-1] == pytest.approx(listed.elbo_curve[-1], abs=1e-8)

@@ -36,7 +36,7 @@ def problem_of(data, prior="learn", k=4):
 
 def updated(problem, index):
     """One side after its update, and the sums of it."""
-    state, side = problem.start, problem.data.sides[index]
+    state, side = problem.initial_state, problem.data.by_factor[index]
     return state, sides.update_factor(problem, side, index, state, FAMILIES["full"], None)
 
 
@@ -46,26 +46,29 @@ def test_the_bound_rises_by_what_is_said(index, prior, generator):
     data = incomplete(generator, (30, 20))
     problem = problem_of(data, prior)
     state, update = updated(problem, index)
-    k, prior, row_prior = 4, problem.priors[index], problem.distributions(state)[index]
+    k, prior, row_prior = 4, problem.hyperpriors[index], problem.row_priors(state)[index]
     before = mean_field_elbo(data, state, problem.model)
     moments = compute_row_statistics(problem, state, index)
     noise, sums = Noise(k, state.noise_variance), update[2]
     scales, _, value = optimise_scales(sums, moments, prior, row_prior, noise)
     assert float((scales.log()).abs().max()) > 0.01
     assert_close(scales[k:], torch.ones_like(scales[k:]))
-    fit = sums.fit(scales, k) - sums.fit(torch.ones_like(scales), k)
-    said = -0.5 * fit / state.noise_variance + value - prior.learned(moments, row_prior)[1]
+    fit = sums.squared_error(scales, k) - sums.squared_error(torch.ones_like(scales), k)
+    said = -0.5 * fit / state.noise_variance + value - prior.optimise(moments, row_prior)[1]
     said += moments.n * float(scales.log().sum())
-    state, total, part = sides.update_row_prior(problem, index, state, update, problem.n_held)
+    state, total, part = sides.update_row_prior(
+        problem, index, state, update, problem.n_fixed_prior_sweeps
+    )
     rise = mean_field_elbo(data, state, problem.model) - before
     assert rise == pytest.approx(said, rel=1e-9)
     assert rise > 0.0
     # What the sweep adds up is the posterior's own.
     assert total == pytest.approx(
-        expected_squared_error(data.by_row, state, problem.model) - data.by_row.squares, rel=1e-9
+        expected_squared_error(data.by_row, state, problem.model) - data.by_row.sum_of_squares,
+        rel=1e-9,
     )
-    rows = problem.data.sides[index].own
-    free = torch.tensor(problem.model.network.sides[index].free)
+    rows = problem.data.by_factor[index].own_rows
+    free = torch.tensor(problem.model.coordinates.splits[index].free)
     entropy = row_entropy(state.cov[rows][:, free][:, :, free])
     assert part == pytest.approx(value + entropy, rel=1e-9)
 
@@ -73,14 +76,17 @@ def test_the_bound_rises_by_what_is_said(index, prior, generator):
 def test_the_slope_of_a_prior_is_that_of_its_density(generator):
     """Of coordinates' log sizes, by differences."""
     problem = problem_of(incomplete(generator, (30, 20)))
-    prior, moments = problem.priors[0], compute_row_statistics(problem, problem.start, 0)
-    row_prior, _ = prior.learned(moments, problem.distributions(problem.start)[0])
-    for i, growth in enumerate(prior.growth(row_prior)):
+    prior, moments = (
+        problem.hyperpriors[0],
+        compute_row_statistics(problem, problem.initial_state, 0),
+    )
+    row_prior, _ = prior.optimise(moments, problem.row_priors(problem.initial_state)[0])
+    for i, growth in enumerate(prior.scale_slope(row_prior)):
         values = []
         for step in (1e-4, -1e-4):
             scales = torch.ones(5, dtype=torch.float64)
             scales[i] += step
-            values.append(prior.learned(moments.scaled(scales), row_prior)[1])
+            values.append(prior.optimise(moments.multiply(scales), row_prior)[1])
         assert float(growth) - moments.n == pytest.approx((values[0] - values[1]) / 2e-4, rel=1e-5)
 
 
@@ -108,8 +114,8 @@ def test_conditionals_are_bayesian_regressions(generator):
         sums, row_prior, prior_means, Noise(k, noise)
     )
     for i in range(5):
-        seen = data.row == i
-        design = others[data.other[seen]] / k**0.5
+        seen = data.row_index == i
+        design = others[data.indices[seen]] / k**0.5
         expected = design.mT @ design / noise + row_prior.precision
         assert_close(precision[i], expected)
         assert_close(factor[i] @ factor[i].mT, expected)
@@ -124,11 +130,11 @@ def test_components_of_noise_shrink_in_a_few_sweeps(generator, monkeypatch):
 
     problem = replace(problem_of(data), max_iter=40)
     quick = swept(problem, FAMILIES["full"])
-    assert min(torch.tensor(quick.curve[16:]).diff()) > -1e-6
-    stay = lambda _, moments, prior, row_prior, noise: (None, *prior.learned(moments, row_prior))  # noqa: E731
+    assert min(torch.tensor(quick.elbo_curve[16:]).diff()) > -1e-6
+    stay = lambda _, moments, prior, row_prior, noise: (None, *prior.optimise(moments, row_prior))  # noqa: E731
     monkeypatch.setattr(sides, "optimise_scales", stay)
     slow = swept(problem, FAMILIES["full"])
-    assert quick.curve[-1] > slow.curve[-1] + 1.0
+    assert quick.elbo_curve[-1] > slow.elbo_curve[-1] + 1.0
 
     def scales(fitted):
         own = torch.linalg.inv(fitted.posterior.row_priors[0].precision)

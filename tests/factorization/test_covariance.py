@@ -16,7 +16,7 @@ def precisions(generator, n=5, k=3):
 
 def projected(family, precision):
     cov = family.project(precision, torch.linalg.cholesky(precision))
-    return cov * family.pool(cov)[:, None, None]
+    return cov * family.pooling_ratio(cov)[:, None, None]
 
 
 def objective(precision, cov):
@@ -74,7 +74,7 @@ def test_an_offset_beside_the_factors(family, generator):
     """Full: one matrix. Else: an offset's variance is its own, whatever that of the factors."""
     precision = precisions(generator, k=4)
     root = torch.linalg.cholesky(precision)
-    cov = family.project_free(precision, root, 3)
+    cov = family.project_with_offsets(precision, root, 3)
     if not family.is_elementwise:
         assert_close(cov, torch.linalg.inv(precision))
         return

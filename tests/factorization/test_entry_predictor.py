@@ -37,13 +37,15 @@ def factors(generator, n, spread):
     return FactorMoments(mean, root @ root.mT)
 
 
-def predictor_of(columns, rows=None, likelihood=NORMAL, shift=0.0):
-    return FactorPredictor(rows or columns, columns, Coordinates(K), (LAW, LAW), likelihood, shift)
+def predictor_of(columns, rows=None, likelihood=NORMAL, intercept=0.0):
+    return FactorPredictor(
+        rows or columns, columns, Coordinates(K), (LAW, LAW), likelihood, intercept
+    )
 
 
 def entries_of(row, data):
-    own = slice(int(data.by_row.start[row]), int(data.by_row.start[row + 1]))
-    return data.by_row.other[own], data.by_row.value[own]
+    own = slice(int(data.by_row.indptr[row]), int(data.by_row.indptr[row + 1]))
+    return data.by_row.indices[own], data.by_row.value[own]
 
 
 def test_means_of_new_rows_are_bayesian_regression(generator):
@@ -100,7 +102,7 @@ def test_the_law_of_a_count_is_a_mixture_over_its_rate(generator):
     """And all of it comes back from arrays."""
     predictor = predictor_of(factors(generator, M, 0.2), None, Poisson(), 0.7)
     anyone = factors(generator, 1, 1.0), factors(generator, 1, 1.0)
-    predictor = replace(predictor, unknown=anyone)
+    predictor = replace(predictor, unseen=anyone)
     x = torch.tensor([[0, 1], [3, 3], [5, 8]])
     mean, variance = predictor.moments(x)
     row_prior = predictor.distribution(x)
@@ -112,7 +114,7 @@ def test_the_law_of_a_count_is_a_mixture_over_its_rate(generator):
     expected = np.log(stats.poisson.pmf(2, rates).mean(1))
     y = torch.full((3, 1), 2.0, dtype=torch.float64)
     np.testing.assert_allclose(predictor.log_density(x, y), expected, atol=0.02)
-    again = FactorPredictor.from_arrays(predictor.arrays(), Poisson())
+    again = FactorPredictor.from_arrays(predictor.to_arrays(), Poisson())
     assert_close(again.distribution(x).mean(), row_prior.mean(), rtol=0, atol=0)
     assert_close(again.mean(x), row_prior.mean())
     rates = again.sample_functions(x, 9, generator=torch.Generator().manual_seed(0))
@@ -127,7 +129,7 @@ def test_the_transposed_matrix_and_rows_that_are_added(offsets, generator):
     wide = [
         FactorMoments(*append_fixed(*side, free)) for side, free in (
             (factors_of(generator, n, K + own), free)
-            for n, own, free in zip((5, 4, 1, 1), offsets * 2, network.sides * 2, strict=True)
+            for n, own, free in zip((5, 4, 1, 1), offsets * 2, network.splits * 2, strict=True)
         )
     ]  # fmt: skip
     row_priors = (LAW, LAW)

@@ -10,7 +10,12 @@ from scipy import optimize
 from torch.testing import assert_close
 
 from skbayes_sym.factorization.coordinate_ascent import mean_field_elbo
-from skbayes_sym.factorization.entry_sites import EntryMoments, expected, learned, sites
+from skbayes_sym.factorization.entry_sites import (
+    EntryMoments,
+    compute_sites,
+    expected_log_prob,
+    update_likelihood,
+)
 from skbayes_sym.factorization.factor_model import FactorProblem
 from skbayes_sym.factorization.sparse_entries import group_entries
 from skbayes_sym.models.likelihoods.categorical import Bernoulli
@@ -43,10 +48,10 @@ def seen(generator, likelihood, n=40, weight=None):
 def test_sites_have_the_slopes_of_the_bound(likelihood, generator):
     """A Gaussian entry with the site's value and weight, by differences."""
     told, step = seen(generator, likelihood, n=6), 1e-5
-    value, weight = sites(told, expected(likelihood, told), 99)
+    value, weight = compute_sites(told, expected_log_prob(likelihood, told), 99)
     for name, slope in (("mean", weight * (value - told.mean)), ("variance", -0.5 * weight)):
         ends = [
-            expected(likelihood, told._replace(**{name: getattr(told, name) + s})).value
+            expected_log_prob(likelihood, told._replace(**{name: getattr(told, name) + s})).value
             for s in (step, -step)
         ]
         assert_close((ends[0] - ends[1]) / (2 * step), slope, rtol=1e-4, atol=1e-5)
@@ -55,10 +60,10 @@ def test_sites_have_the_slopes_of_the_bound(likelihood, generator):
 @every_likelihood
 def test_learning_never_lowers_the_bound_and_gets_there(likelihood, generator):
     told, values = seen(generator, likelihood, n=200), []
-    terms = expected(likelihood, told)
+    terms = expected_log_prob(likelihood, told)
     for _ in range(12):
-        values.append(told.total(terms.value))
-        likelihood, terms = learned(likelihood, told, terms, (1e-6, 1e6))
+        values.append(told.weighted_sum(terms.value))
+        likelihood, terms = update_likelihood(likelihood, told, terms, (1e-6, 1e6))
     assert min(np.diff(values)) >= 0.0
     assert values[-1] - values[-2] < 1e-2 * (values[-1] - values[0]) + 1e-6
     if not likelihood.n_params:
@@ -67,7 +72,7 @@ def test_learning_never_lowers_the_bound_and_gets_there(likelihood, generator):
     for direction in torch.eye(likelihood.n_params, dtype=torch.float64):
         for sign in (0.1, -0.1):
             beside = likelihood.at(likelihood.params + sign * direction)
-            assert told.total(expected(beside, told).value) < values[-1] + 1e-3
+            assert told.weighted_sum(expected_log_prob(beside, told).value) < values[-1] + 1e-3
 
 
 @every_likelihood
@@ -79,9 +84,9 @@ def test_weights_are_repetitions(likelihood, generator):
     )
     totals, params = [], []
     for each in (told._replace(weight=weight), repeated):
-        terms = expected(likelihood, each)
-        moved, after = learned(likelihood, each, terms, (1e-6, 1e6))
-        totals += [each.total(terms.value), each.total(after.value)]
+        terms = expected_log_prob(likelihood, each)
+        moved, after = update_likelihood(likelihood, each, terms, (1e-6, 1e6))
+        totals += [each.weighted_sum(terms.value), each.weighted_sum(after.value)]
         params.append(moved.params)
     assert totals[:2] == pytest.approx(totals[2:], rel=1e-12)
     # Slopes of single entries are weighted once in the step's curvature, as repetitions are.
@@ -91,7 +96,7 @@ def test_weights_are_repetitions(likelihood, generator):
 def test_early_sites_are_not_far_off():
     """An exponential rate would overflow: an entry of 1000 where one is expected."""
     told = EntryMoments(torch.tensor([1000.0]), None, torch.zeros(1), torch.zeros(1))
-    value, weight = sites(told, expected(Poisson(), told), 0)
+    value, weight = compute_sites(told, expected_log_prob(Poisson(), told), 0)
     assert float(value) == pytest.approx(3.0)
     assert float(weight) == pytest.approx(333.0)
 
@@ -111,7 +116,7 @@ def poisson_bound(data, mean, cov, shift):
     """
     mean, cov, n, k = mean.numpy(), cov.numpy(), data.n_rows, mean.shape[1]
     total = 0.0
-    for i, j, y in zip(data.by_row.row, data.by_row.other, data.by_row.value, strict=True):
+    for i, j, y in zip(data.by_row.row_index, data.by_row.indices, data.by_row.value, strict=True):
         u, v, a, b = mean[i], mean[n + j], cov[i], cov[n + j]
         centre = shift + u @ v / sqrt(k)
         spread = (v @ a @ v + u @ b @ u + np.sum(a * b)) / k
@@ -124,13 +129,13 @@ def poisson_bound(data, mean, cov, shift):
 def test_fits_of_counts_climb_to_an_optimum(generator):
     """The bound never falls, is an independent sum, and L-BFGS finds nothing more from there."""
     data, shift = counts(generator), 1.2
-    model = model_of(2, likelihood=Poisson())._replace(shift=shift)
+    model = model_of(2, likelihood=Poisson())._replace(intercept=shift)
     found = swept(FactorProblem(data, data, model, 300, 1e-9), FAMILIES["full"])
-    assert min(np.diff(found.curve)) > -1e-9
+    assert min(np.diff(found.elbo_curve)) > -1e-9
     mean, cov, *_ = found.posterior
     bound = mean_field_elbo(data, found.posterior, model)
     assert bound == pytest.approx(poisson_bound(data, mean, cov, shift), rel=1e-10)
-    assert bound == pytest.approx(found.curve[-1], abs=1e-6)
+    assert bound == pytest.approx(found.elbo_curve[-1], abs=1e-6)
     cov = cov.clone()
 
     def loss(flat):

@@ -402,7 +402,9 @@ def test_too_small_for_its_components(bad):
 def test_bad_settings_of_solvers_are_named():
     with pytest.raises(ValueError, match=r"symmetry must be one of.*'rotation'"):
         VI(symmetry="rotation")
-    with pytest.raises(TypeError, match=r"solver=.*has no learns_prior and no group.*Solver says"):
+    with pytest.raises(
+        TypeError, match=r"solver=.*has no learns_prior and no group.*Solver documents"
+    ):
         clone(MODEL).set_params(solver=Unfinished()).fit(X)
     with pytest.raises(ValueError, match=r"VI\(gap=...\) has no meaning"):
         VI(symmetry=None, gap=SignFlipGap(None))

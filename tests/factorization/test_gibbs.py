@@ -12,7 +12,7 @@ from thin import some
 from torch.testing import assert_close
 
 from skbayes_sym.factorization.factor_model import FactorProblem
-from skbayes_sym.factorization.gibbs import _draw_noise, align_draws, sample_factors
+from skbayes_sym.factorization.gibbs import _sample_noise_variance, align_draws, sample_factors
 
 # Moore's Figure 3: the exact posterior mean, by tests/oracles/gaps.py.
 EXACT = {0.5: 0.14609664, 2.0: 0.83339463, 4.0: 2.80367299}
@@ -28,7 +28,7 @@ def test_gibbs_has_the_posterior_of_one_number(r):
     for seed in range(20):
         problem = problem_of(data, 1, noise=1.0, max_iter=130, seed=seed)
         draws, *_ = sample_factors(
-            problem, problem.start, n_warmup=30, n_kept=100, on_sweep=lambda *told: False
+            problem, problem.initial_state, n_warmup=30, n_draws=100, on_sweep=lambda *told: False
         )
         means.append((draws[:, 0, 0] * draws[:, 1, 0]).mean())
     means = torch.stack(means)
@@ -41,18 +41,18 @@ def test_the_noise_of_given_factors_is_inverse_gamma(generator, weight):
     """Shape N / 2: the mean of 1 / noise is N over the sum of squares; exact, for few entries."""
     off = complete(torch.tensor([[1.0, -2.0], [0.5, 0.1]], dtype=torch.float64)).by_row
     off = off._replace(weight=weight)
-    drawn = torch.tensor([_draw_noise(off, (1e-9, 1e9), generator) for _ in range(4000)])
-    expected = off.total_weight / off.squares
+    drawn = torch.tensor([_sample_noise_variance(off, (1e-9, 1e9), generator) for _ in range(4000)])
+    expected = off.total_weight / off.sum_of_squares
     spread = expected * (2.0 / off.total_weight) ** 0.5
     assert abs(float((1.0 / drawn).mean()) - expected) < 4.0 * spread / len(drawn) ** 0.5
-    assert _draw_noise(off, (1e-9, 1e-8), generator) == 1e-8
+    assert _sample_noise_variance(off, (1e-9, 1e-8), generator) == 1e-8
 
 
 def test_gibbs_learns_the_noise(generator):
     data = incomplete(generator, (60, 50), noise=0.5)
     problem = problem_of(data, 3, noise_range=(1e-4, 1e2), max_iter=150)
     _, noises, *_ = sample_factors(
-        problem, problem.start, n_warmup=50, n_kept=100, on_sweep=lambda *told: False
+        problem, problem.initial_state, n_warmup=50, n_draws=100, on_sweep=lambda *told: False
     )
     spread = float(noises.std())
     assert abs(float(noises.mean()) - 0.25) < 4.0 * spread

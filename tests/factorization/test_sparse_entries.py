@@ -36,8 +36,8 @@ def test_sums_are_those_of_a_loop(problem):
     for i, j, r in zip(rows, columns, values, strict=True):
         second[i] += torch.outer(mean[j], mean[j]) + cov[j]
         first[i] += r * mean[j]
-    assert_close(found.second, second, rtol=0, atol=1e-12)
-    assert_close(found.first, first, rtol=0, atol=1e-12)
+    assert_close(found.gram, second, rtol=0, atol=1e-12)
+    assert_close(found.rhs, first, rtol=0, atol=1e-12)
     assert (data.n_rows, data.n_columns, data.n_observed) == (N, M, len(values))
 
 
@@ -47,9 +47,9 @@ def test_blocks_are_parts_of_the_whole(problem):
     packed = pack_second_moments(mean, cov)
     whole = compute_normal_equations(data.by_row, packed, mean)
     for begin, end in ((0, 2), (2, 4), (3, 4), (4, N)):
-        part = compute_normal_equations(data.by_row.block(begin, end), packed, mean)
-        assert_close(part.second, whole.second[begin:end], rtol=0, atol=0)
-        assert_close(part.first, whole.first[begin:end], rtol=0, atol=0)
+        part = compute_normal_equations(data.by_row.slice_rows(begin, end), packed, mean)
+        assert_close(part.gram, whole.gram[begin:end], rtol=0, atol=0)
+        assert_close(part.rhs, whole.rhs[begin:end], rtol=0, atol=0)
 
 
 def test_products_and_both_groupings_agree(problem, generator):
@@ -70,5 +70,5 @@ def test_nothing_observed(problem):
     none = torch.zeros(0, dtype=torch.int64)
     data = group_entries(none, none, torch.zeros(0, dtype=torch.float64), (N, M))
     found = compute_normal_equations(data.by_row, pack_second_moments(mean, cov), mean)
-    assert float(found.second.abs().max()) == float(found.first.abs().max()) == 0.0
+    assert float(found.gram.abs().max()) == float(found.rhs.abs().max()) == 0.0
     assert compute_products(mean[:N], mean, data.by_row).shape == (0,)

@@ -54,8 +54,8 @@ def test_mean_field_elbo_is_an_expectation(family, generator):
     root = torch.linalg.cholesky(cov)
     z = torch.randn(draws, *mean.shape, 1, generator=generator, dtype=torch.float64)
     x = mean + (root @ z).squeeze(-1)
-    rows = torch.repeat_interleave(torch.arange(14), data.by_row.start.diff())
-    fitted = (x[:, rows] * x[:, 14 + data.by_row.other]).sum(-1) / sqrt(k)
+    rows = torch.repeat_interleave(torch.arange(14), data.by_row.indptr.diff())
+    fitted = (x[:, rows] * x[:, 14 + data.by_row.indices]).sum(-1) / sqrt(k)
     log_lik = -0.5 * (data.by_row.value - fitted).square().sum(-1) / noise
     log_lik = log_lik - 0.5 * data.n_observed * log(2 * pi * noise)
     log_prior = -0.5 * x.square().sum((-2, -1)) - 0.5 * mean.numel() * log(2 * pi)
@@ -71,7 +71,7 @@ def test_mean_field_elbo_is_an_expectation(family, generator):
 def test_plain_sweeps_never_lower_the_bound(family, generator):
     data = incomplete(generator)
     fitted = fit(data, 3, family, None, noise_range=(1e-4, 1e2), max_iter=60, tol=-1.0)
-    curve = torch.tensor(fitted.curve[13:])  # the noise is learned, axes are turned before
+    curve = torch.tensor(fitted.elbo_curve[13:])  # the noise is learned, axes are turned before
     assert float(curve.diff().min()) > -1e-9
     # The curve's value is at the noise before its last update, which can only have raised it.
     end = bound(data, fitted.posterior)
@@ -114,7 +114,7 @@ def test_plain_sweeps_from_singular_vectors_end_at_the_global_optimum():
     bounds = [mean_field_elbo(data, q, problem.model) for q in (found, best)]
     assert abs(bounds[0] - bounds[1]) < 1e-3
     learned = problem_of(data, 2, prior="learn")  # begins at random, as all other problems do
-    assert_close(initialise_from_svd(learned).mean, learned.start.mean, rtol=0, atol=0)
+    assert_close(initialise_from_svd(learned).mean, learned.initial_state.mean, rtol=0, atol=0)
     nothing = initialise_from_svd(problem_of(complete(torch.zeros(5, 4).double()), 6))
     assert float(nothing.mean.square().sum(0).min()) > 0.25  # no component begins at zero
 

@@ -64,7 +64,7 @@ def test_analytic_solution_is_the_end_of_coordinate_ascent(shape, prior_scale):
     exact = analytic_mean_field(matrix, problem.model)
     bound = mean_field_elbo(data, exact, problem.model)
     fitted = swept(problem, CovarianceFamily("full"))
-    assert bound - 0.01 < fitted.curve[-1] < bound + 1e-6
+    assert bound - 0.01 < fitted.elbo_curve[-1] < bound + 1e-6
 
 
 def test_analytic_noise_is_a_maximum():
