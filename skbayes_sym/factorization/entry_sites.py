@@ -1,10 +1,11 @@
 r"""Gaussian sites for entries of any likelihood, and updates of the likelihood's parameters.
 
 Given the mean m and the variance v of an entry's output under q,
-`Likelihood.approximate_expected_log_prob` is a lower bound in nats with slopes. A Gaussian entry of value :math:`m + g / \lambda` and precision
-:math:`\lambda`, where g is the slope in m and :math:`-\lambda / 2` the slope in v, has the same
-slopes. It is called a site. With sites in place of the entries, a sweep handles Gaussian entries
-only. Entries with a Gaussian likelihood are their own sites.
+`Likelihood.approximate_expected_log_prob` is a lower bound in nats with slopes. A Gaussian entry of
+value :math:`m + g / \lambda` and precision :math:`\lambda`, where g is the slope in m and
+:math:`-\lambda / 2` the slope in v, has the same slopes. It is called a site. With sites in place
+of the entries, a sweep handles Gaussian entries only. Entries with a Gaussian likelihood are their
+own sites.
 """
 
 from dataclasses import replace
