@@ -198,8 +198,8 @@ def test_the_numbers_behind_auto_are_on_their_page() -> None:
     assert set(re.findall(r"^\.\. defaults:: (\S+)$", page, re.M)) == defined
     pytest.importorskip("docutils")
     table = runpy.run_path(str(DOCS / "defaults_tables.py"))["table"]
-    text = "\n".join(table("skbayes_sym.bayesian_mlp.fit.PoolDefaults"))
-    assert "``least_gain = 0.85``\n     - Networks of one kind count" in text
+    text = "\n".join(table("skbayes_sym.bayesian_mlp.defaults.PoolDefaults"))
+    assert "``min_gain = 0.85``\n     - Networks of one kind get weight" in text
 
 
 def blocks(page):

@@ -95,8 +95,7 @@ class PlannedStage:
 def format_settings(settings: Mapping[str, Any]) -> str:
     """Format settings as keyword arguments, with separators between thousands."""
     texts = {
-        key: f"{value:,}" if isinstance(value, int) else str(value)
-        for key, value in settings.items()
+        key: f"{value:,}" if type(value) is int else str(value) for key, value in settings.items()
     }
     return ", ".join(f"{key}={text}" for key, text in texts.items())
 

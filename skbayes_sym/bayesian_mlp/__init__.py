@@ -1,5 +1,6 @@
 """Mixtures of networks without parameters to tune: Laplace modes and ensemble members.
 
 * `estimators`: `BayesianMLPRegressor` and `BayesianMLPClassifier`
-* `fit`: choose the members by the size of the data, fit and weight them
+* `defaults`: constants behind the mixtures, and the plan of their fit
+* `fit`: fit the components of a mixture and weight them by leave-one-out predictions
 """

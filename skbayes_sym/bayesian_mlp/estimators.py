@@ -21,7 +21,11 @@ from skbayes_sym.base.model_factory import (
 )
 from skbayes_sym.base.network_estimator import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.base.noise_levels import level_weights
+<<<<<<< HEAD
 from skbayes_sym.base.noise_shape import NoiseShape, ShapedPredictor
+=======
+from skbayes_sym.base.pipelines import fitted_attribute
+>>>>>>> 01d7e63a (A plan for the fit of a mixture of networks, and its execution)
 from skbayes_sym.base.predictor import DrawsPredictor, Predictor
 from skbayes_sym.base.progress import N_JOBS, RUN_CONSTRAINTS
 from skbayes_sym.base.regressor import BayesianRegressorMixin
@@ -53,7 +57,7 @@ from skbayes_sym.symmetry.group import Trivial
 
 
 class NetworkMixture(NetworkEstimator):
-    """A fitted pool: every part a predictor, and what it counts for."""
+    """Base of the mixtures of networks: components that predict, and their weights."""
 
     n_modes: int
     network_: MLP
@@ -64,7 +68,7 @@ class NetworkMixture(NetworkEstimator):
     linear_posterior_: ModeMixture
     noise_shape_: NoiseShape | None = None
     refitted_members_: RefittedMembers | None = None
-    _weights_: dict[str, float]  # of the parts that were found and count
+    _weights_: dict[str, float]  # of the components with a positive weight
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **RUN_CONSTRAINTS,
@@ -79,11 +83,14 @@ class NetworkMixture(NetworkEstimator):
     }
 
     def _n_parallel_networks(self, n_weights: int) -> float:
-        """All modes, and a gradient a weight for the curvature; else one member after another."""
+        """Number of gradients per step: all modes, with one gradient per weight for the curvature.
+
+        Without modes, members are trained one after the other.
+        """
         return float(max(1, self.n_modes * n_weights))
 
-    def _units(self, data: Training, n_outputs: int) -> int:
-        """Hidden units of "auto"."""
+    def _choose_width(self, data: Training, n_outputs: int) -> int:
+        """Choose the number of hidden units for ``hidden_layer_sizes="auto"``."""
         raise NotImplementedError
 
     def _make_model(self, data: Training) -> Model:
@@ -94,30 +101,34 @@ class NetworkMixture(NetworkEstimator):
         n_outputs = self._count_outputs(data)
         widths = self.hidden_layer_sizes
         if isinstance(widths, str):
-            widths = self._units(data, n_outputs)
+            widths = self._choose_width(data, n_outputs)
         network = MLP(data.n_features, layer_sizes(widths), n_outputs, TANH)
         prior = bind_prior(self.prior, self._learned_prior(network), network)
         return Model(network, likelihood, prior, Trivial())
 
-    def _make_part(self, name: str, like: Tensor) -> Predictor:
+    def _make_predictor(self, name: str, like: Tensor) -> Predictor:
+        """Make the predictor of a component: "modes", "members" or "linear"."""
         raise NotImplementedError
 
-    def _linearised(self, name: str, like: Tensor) -> LinearisedModes:
-        """The networks at the modes, or the linear model."""
+    def _linearise(self, name: str, like: Tensor) -> LinearisedModes:
+        """Linearise the networks at the modes, or return the linear model."""
         network = self.network_
         if name == "linear":
             network = MLP(network.n_inputs, (), network.n_outputs, IDENTITY)
-        posterior = self.linear_posterior_ if name == "linear" else self.posterior_
-        return LinearisedModes(network, *(t.to(like.device) for t in posterior.tensors))
+            posterior = self.linear_posterior_
+        else:
+            posterior = self.posterior_
+        return LinearisedModes(network, *(tensor.to(like.device) for tensor in posterior.tensors))
 
     def predictor(self, like: Tensor) -> Predictor:
-        """The parts that count as one predictor on the device of ``like``, made once."""
+        """Mixture of the components on the device of ``like``; made once."""
 
         def make() -> Predictor:
-            parts = {name: self._make_part(name, like) for name in self._weights_}
+            parts = {name: self._make_predictor(name, like) for name in self._weights_}
             pool = PooledPredictor(parts, self._weights_)
-            shape = self.noise_shape_
-            return pool if shape is None else ShapedPredictor(pool, shape)
+            if self.noise_shape_ is None:
+                return pool
+            return ShapedPredictor(pool, self.noise_shape_)
 
         return self._cached(f"pool on {like.device}", make)
 
@@ -319,53 +330,63 @@ class BayesianMLPRegressor(TabularInputMixin, BayesianRegressorMixin, NetworkMix
     _noise_levels_linear_: ClassVar[Array | None] = None
     _noise_levels_members_: ClassVar[Array | None] = None
 
-    def _units(self, data: Training, n_outputs: int) -> int:
+    def _choose_width(self, data: Training, n_outputs: int) -> int:
         return GaussNewtonDefaults().choose_regression_width(
             data.n_rows, data.n_features, n_outputs
         )
 
     def _make_method(self) -> RegressionPool:
-        widens = isinstance(self.hidden_layer_sizes, str)
-        is_free = self._has_default_noise and isinstance(self.noise_std, str)
-        prior = resolve_prior(self.prior)
-        start = self._found() if self._continues_fit else None
-        return RegressionPool(self.n_modes, self.n_members, widens, prior, is_free, start)
+        initial_modes = None
+        if self._continues_fit:
+            initial_modes = self._previous_modes()
+        return RegressionPool(
+            self.n_modes,
+            self.n_members,
+            selects_width=isinstance(self.hidden_layer_sizes, str),
+            unbound_prior=resolve_prior(self.prior),
+            fits_noise_shape=self._has_default_noise and isinstance(self.noise_std, str),
+            initial_modes=initial_modes,
+        )
 
-    def _found(self) -> InitialModes | None:
-        """Modes of the last fit."""
-        if "prior_scale_modes_" not in vars(self):
+    def _previous_modes(self) -> InitialModes | None:
+        """Modes of the last fit, from which a warm start continues."""
+        prior_scale = fitted_attribute(self, "prior_scale_modes_", None)
+        if prior_scale is None:
             return None
-        scale = self.prior_scale_modes_
-        noise_std = self.noise_std_modes_ / self.y_scale_
-        state = self.posterior_.loc, -2.0 * np.log(scale), noise_std**-2.0
-        prior = ARD() if "relevance_" in vars(self) else LayerScales()
+        log_precision = -2.0 * np.log(prior_scale)
+        noise_precision = (self.noise_std_modes_ / self.y_scale_) ** -2.0
+        prior = LayerScales() if fitted_attribute(self, "relevance_", None) is None else ARD()
+        state = (self.posterior_.loc, log_precision, noise_precision)
         return InitialModes(self.network_, prior, *map(torch.as_tensor, state))
 
-    def _make_part(self, name: str, like: Tensor) -> ModesPredictor | DrawsPredictor:
+    def _make_predictor(self, name: str, like: Tensor) -> ModesPredictor | DrawsPredictor:
         if name == "members":
-            return self._members_predictor(like)
+            return self._make_members_predictor(like)
         if name == "linear":
             noise_std = self.noise_std_linear_
             levels = self._noise_levels_linear_
         else:
             noise_std = self.noise_std_modes_
             levels = self._noise_levels_modes_
-        scaled = None if levels is None else torch.as_tensor(levels / self.y_scale_).to(like)
-        noise = self._noise_law(noise_std, like)
-        return ModesPredictor(self._linearised(name, like), noise, scaled)
+        scaled_levels = None
+        if levels is not None:
+            scaled_levels = torch.as_tensor(levels / self.y_scale_).to(like)
+        noise = self._noise_distribution(noise_std, like)
+        return ModesPredictor(self._linearise(name, like), noise, scaled_levels)
 
-    def _members_predictor(self, like: Tensor) -> DrawsPredictor:
+    def _make_members_predictor(self, like: Tensor) -> DrawsPredictor:
+        """Make the predictor of the ensemble members, with quadrature nodes of their noise."""
         theta = torch.as_tensor(self.samples_).to(like)
         levels = self._noise_levels_members_
         if levels is None:
-            noise = self._noise_law(self.noise_std_samples_, like)
+            noise = self._noise_distribution(self.noise_std_samples_, like)
             return DrawsPredictor(self.member_network_, theta, noise)
-        noise = self._noise_law(levels.reshape(-1, levels.shape[-1]), like)
+        noise = self._noise_distribution(levels.reshape(-1, levels.shape[-1]), like)
         weights = (level_weights() / len(theta)).repeat(len(theta)).log().to(like)
         return DrawsPredictor(self.member_network_, theta, noise, weights, n_states=levels.shape[1])
 
-    def _noise_law(self, noise_std: Array, like: Tensor) -> Gaussian:
-        """Normal noise of every network, from standard deviations (R, T) in target units."""
+    def _noise_distribution(self, noise_std: Array, like: Tensor) -> Gaussian:
+        """Normal noise of each network, from standard deviations (R, T) in target units."""
         return Gaussian(torch.as_tensor(noise_std / self.y_scale_).log().unsqueeze(1).to(like))
 
 
@@ -544,13 +565,18 @@ class BayesianMLPClassifier(TabularInputMixin, BayesianClassifierMixin, NetworkM
     verbose: Any = 0
 
     def _count_outputs(self, data: Training) -> int:
-        return 1 if len(data.classes) == 2 else len(data.classes)
+        """Number of logits: one for two classes."""
+        if len(data.classes) == 2:
+            return 1
+        return len(data.classes)
 
     def _learned_prior(self, network: Network) -> UnboundPrior:
-        # A linear model has one mode, whose scales don't run away.
-        return STRONG_HYPERPRIOR if require_mlp(network).hidden_layer_sizes else LayerScales()
+        # A linear model has a single mode, whose prior scales don't diverge.
+        if not require_mlp(network).hidden_layer_sizes:
+            return LayerScales()
+        return STRONG_HYPERPRIOR
 
-    def _units(self, data: Training, n_outputs: int) -> int:
+    def _choose_width(self, data: Training, n_outputs: int) -> int:
         n_rows = data.n_rows
         n_inputs = data.n_features
         return GaussNewtonDefaults().choose_classification_width(
@@ -558,10 +584,12 @@ class BayesianMLPClassifier(TabularInputMixin, BayesianClassifierMixin, NetworkM
         )
 
     def _make_method(self) -> ClassificationPool:
-        alternative = WEAK_HYPERPRIOR if isinstance(self.prior, str) else None
-        return ClassificationPool(self.n_modes, self.n_members, alternative)
+        alternative_prior = None
+        if isinstance(self.prior, str):
+            alternative_prior = WEAK_HYPERPRIOR
+        return ClassificationPool(self.n_modes, self.n_members, alternative_prior)
 
-    def _make_part(self, name: str, like: Tensor) -> Predictor:
+    def _make_predictor(self, name: str, like: Tensor) -> Predictor:
         if name == "members":
             if self.refitted_members_ is None:
                 theta = torch.as_tensor(self.samples_).to(like)
@@ -570,6 +598,6 @@ class BayesianMLPClassifier(TabularInputMixin, BayesianClassifierMixin, NetworkM
             return RefittedPredictor(
                 self.member_network_, distributions, self.member_variance_scale_
             )
-        modes = self._linearised(name, like)
+        modes = self._linearise(name, like)
         scale = self.linear_variance_scale_ if name == "linear" else self.variance_scale_
         return ClassModesPredictor(modes, scale)

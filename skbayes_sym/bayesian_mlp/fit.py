@@ -1,11 +1,10 @@
-"""Evidence-trained modes, ensemble members and a linear model, pooled by the rows they leave out.
+"""Fit modes, ensemble members and a linear model, and weight them by leave-one-out predictions.
 
-`Pool.fit` is the whole sentence: one part after another, each where it may add something and takes
-seconds, then the weights that left-out rows give. `Numbers` and `Labels` say how a part is fitted,
-and what its left-out rows are.
+`Pool.fit` executes the plan of `defaults.plan_fit`. `RegressionPool` and `ClassificationPool`
+define how the components are fitted and weighted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import log
 from typing import Any, ClassVar, NamedTuple
@@ -19,8 +18,10 @@ from skbayes_sym.base import requirements as asks
 from skbayes_sym.base.log import log_info
 from skbayes_sym.base.model_factory import require_mlp
 from skbayes_sym.base.noise_shape import NoiseShape, fit_noise_shape
+from skbayes_sym.base.plan import Execution, PlannedStage, Results, TableSize, execute
 from skbayes_sym.base.progress import FitProgress, StageProgress
 from skbayes_sym.base.requirements import Method
+from skbayes_sym.base.rows import Array
 from skbayes_sym.base.stacking_weights import (
     fit_baseline_weight,
     leave_one_out,
@@ -29,8 +30,8 @@ from skbayes_sym.base.stacking_weights import (
     stacking_weights,
 )
 from skbayes_sym.base.training import Training
-from skbayes_sym.ensemble.fit import DeepEnsemble, EnsembleFit, MemberRefitter
-from skbayes_sym.laplace.defaults import GaussNewtonDefaults, gauss_newton_cost
+from skbayes_sym.bayesian_mlp.defaults import PoolDefaults, PoolSettings, plan_fit
+from skbayes_sym.ensemble.fit import EnsembleFit
 from skbayes_sym.laplace.gauss_newton_laplace import (
     GaussNewtonLaplaceClassification,
     GaussNewtonLaplaceRegression,
@@ -38,95 +39,69 @@ from skbayes_sym.laplace.gauss_newton_laplace import (
 from skbayes_sym.laplace.initialization import noise_variance_fraction
 from skbayes_sym.laplace.map import evenly_spaced_rows
 from skbayes_sym.laplace.mode_finding import InitialModes
-from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data, Model
-from skbayes_sym.models.networks.mlp import IDENTITY, MLP, RELU
+from skbayes_sym.models.networks.mlp import IDENTITY, MLP
 from skbayes_sym.models.predictive_mixtures import NormalMixture
-from skbayes_sym.models.priors import LayerScales, Normal, UnboundPrior
+from skbayes_sym.models.priors import LayerScales, UnboundPrior
 from skbayes_sym.numerics.optimise import StopReason, combine_stop_reasons
 from skbayes_sym.symmetry.group import Trivial
 
-# Fitted attributes of a part's own method, and how a pool calls them.
-_MEMBERS = {"samples_": "samples_", "noise_std_samples_": "noise_std_samples_",
-            "refitted_members_": "refitted_members_",
-            "variance_scale_": "member_variance_scale_",
-            "_noise_levels_samples_": "_noise_levels_members_"}  # fmt: skip
-_LINEAR = {"posterior_": "linear_posterior_", "noise_std_modes_": "noise_std_linear_",
-           "variance_scale_": "linear_variance_scale_",
-           "_noise_levels_modes_": "_noise_levels_linear_"}  # fmt: skip
+# Attributes of the members and of the linear model, and their names in the mixture.
+_MEMBER_ATTRIBUTES = {
+    "samples_": "samples_",
+    "noise_std_samples_": "noise_std_samples_",
+    "refitted_members_": "refitted_members_",
+    "variance_scale_": "member_variance_scale_",
+    "_noise_levels_samples_": "_noise_levels_members_",
+}
+_LINEAR_ATTRIBUTES = {
+    "posterior_": "linear_posterior_",
+    "noise_std_modes_": "noise_std_linear_",
+    "variance_scale_": "linear_variance_scale_",
+    "_noise_levels_modes_": "_noise_levels_linear_",
+}
 
 
-@dataclass(frozen=True)
-class PoolDefaults:
-    """Numbers behind the choices of a pool."""
-
-    mode_tol: float = 5e-6  # nats per unit of sample weight
-    modes: GaussNewtonDefaults = field(default=GaussNewtonDefaults())
-    modes_blocks: float = 0.5  # of the fit's; members have the rest
-    linear_blocks: float = 0.01
-    # Two members are trained first, and all only where these, beside two modes, gain a share nearly
-    # as large as all must.
-    judges: int = 2
-    judges_blocks: float = 0.2  # of the members'
-    judges_gain: float = 0.7
-    # The ensemble's own defaults: relu under a fixed prior of 1 is what tanh modes lack.
-    member_width: int = 50
-    member_rate: float = 0.03
-    member_steps: int = 2000
-    member_tol: float | None = 1e-3
-    noise_prior_scale: float = 1.0
-    eigenvectors: float = 9.0  # multiplications of symmetric matrices' eigenvectors, over m^3
-    # Networks of one kind count if they gain at least this share of the other kind's gain over the
-    # linear model. Left-out rows of linearised networks are too rough to weigh the kinds more
-    # finely: at .91 members gain a tenth of a nat per row (concrete), at .6 to .8 they cost .03 to
-    # .2 (yacht, airfoil, friedman1).
-    least_gain: float = 0.85
-    # Share of the labels' entropy, on rows that modes leave out, up to which members count as
-    # trained: beyond they lose up to half a nat per row.
-    most_unexplained: float = 0.2
-    # With fewer rows a column members fit any labels, and left-out rows promise too much.
-    least_rows_a_column: int = 3
-
-    def members_model(self, n_inputs: int, n_outputs: int, likelihood: Likelihood) -> Model:
-        """Network and prior of every member."""
-        network = MLP(n_inputs, (self.member_width,), n_outputs, RELU)
-        return Model(network, likelihood, Normal(1.0).bind(network.layout), Trivial())
-
-    def ensemble(self, n_members: int, refitter: MemberRefitter | None = None) -> DeepEnsemble:
-        """How members are trained; those of numbers have effective noise."""
-        return DeepEnsemble(
-            n_members, self.noise_prior_scale, self.member_rate, self.member_steps,
-            self.member_tol, has_effective_noise=refitter is None, refitter=refitter,
-        )  # fmt: skip
-
-
-class Weights(NamedTuple):
-    """Weights of the kinds, which add up to 1; within a kind all count alike."""
+class ComponentWeights(NamedTuple):
+    """Weights of the components, with sum 1. Modes, and members, have equal weights."""
 
     linear: float
     modes: float
     members: float
 
     @classmethod
-    def of(cls, linear: float, networks: Mapping[str, float]) -> "Weights":
-        """Weights of networks in the proportions given, beside a linear model's."""
+    def from_proportions(cls, linear: float, networks: Mapping[str, float]) -> "ComponentWeights":
+        """Weights of networks in given proportions, next to a given weight of the linear model."""
         unit = (1.0 - linear) / (sum(networks.values()) or 1.0)
-        return cls(linear, *(unit * networks.get(kind, 0.0) for kind in ("modes", "members")))
+        modes, members = (unit * networks.get(kind, 0.0) for kind in ("modes", "members"))
+        return cls(linear, modes, members)
 
-    def with_evidence(self, linear: float, networks: float) -> "Weights":
-        """The linear model counts for at least what the evidences, in nats, give it.
+    def with_evidence(self, linear: float, networks: float) -> "ComponentWeights":
+        """Raise the weight of the linear model to its weight by the evidence.
 
-        For more weights than rows: these networks have seen every row that they leave out, and
-        promise a quarter of a nat more per row than they keep (250 rows x 50 columns).
+        With more weights than rows, leave-one-out scores of networks are 0.25 nats per row too high
+        (250 rows x 50 columns), since the features have seen every row.
+
+        Parameters
+        ----------
+        linear, networks : float
+            Log evidence of the linear model and of the networks, in nats.
+
+        Returns
+        -------
+        ComponentWeights
+            These weights, or weights with a larger weight of the linear model.
         """
-        share = float(expit(linear - networks))
-        if share <= self.linear:
+        weight = float(expit(linear - networks))
+        if weight <= self.linear:
             return self
-        return Weights.of(share, {"modes": self.modes, "members": self.members})
+        return ComponentWeights.from_proportions(
+            weight, {"modes": self.modes, "members": self.members}
+        )
 
 
-class Parts(NamedTuple):
-    """Fits of the parts that a pool has (so far)."""
+class Components(NamedTuple):
+    """Fitted components of a mixture; None for those that haven't been fitted."""
 
     modes: Any = None
     members: EnsembleFit | None = None
@@ -134,430 +109,714 @@ class Parts(NamedTuple):
 
     @property
     def n_modes(self) -> int:
-        """Restarts that ended in a mode that counts."""
-        return 0 if self.modes is None else int(self.modes.modes.n_restarts.sum())
+        """Number of restarts that ended in a mode of the mixture."""
+        if self.modes is None:
+            return 0
+        return int(self.modes.modes.n_restarts.sum())
 
     @property
     def n_members(self) -> int:
-        return 0 if self.members is None else len(self.members.theta)
+        """Number of ensemble members."""
+        if self.members is None:
+            return 0
+        return len(self.members.theta)
 
     @property
     def stop_reason(self) -> StopReason:
+        """Reason why fitting stopped: the most severe one of the components."""
         return combine_stop_reasons([fit.stop_reason for fit in self if fit is not None])
 
     @property
     def were_stopped(self) -> bool:
-        """Whether a part was told to end, and with it the whole fit."""
+        """Whether a callback or an interrupt stopped a component, and with it the whole fit."""
         return self.stop_reason in ("interrupted", "callback")
 
 
 @dataclass(frozen=True, eq=False)
 class PoolFit:
-    """Parts and their weights (so far)."""
+    """Fitted mixture, final or in the middle of a fit.
 
-    parts: Parts
-    weights: Weights
+    Parameters
+    ----------
+    components : Components
+        Modes, members and linear model.
+    weights : ComponentWeights
+        Weights of the components.
+    members_model : Model
+        Network, likelihood and prior of the members.
+    noise : NoiseShape, optional
+        Noise that depends on the predicted mean. None for constant noise.
+    leave_one_out : Tensor of shape (N,), optional
+        Leave-one-out log densities in nats; nan for unknown rows.
+    summary : str
+        Description of the fit for users.
+    """
+
+    components: Components
+    weights: ComponentWeights
     members_model: Model
     noise: NoiseShape | None = None
-    # (N,), log densities of rows left out, nats; nan where unknown
     leave_one_out: Tensor | None = None
-    choice: str = "what had been found when the fit was interrupted"
+    summary: str = "components that were fitted before an interrupt"
 
     @property
     def n_iter(self) -> int:
-        return sum(fit.n_iter for fit in self.parts if fit is not None)
+        """Total number of steps."""
+        return sum(fit.n_iter for fit in self.components if fit is not None)
 
     @property
     def stop_reason(self) -> StopReason:
-        return self.parts.stop_reason
+        """Reason why fitting stopped."""
+        return self.components.stop_reason
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
+        """Attributes of the fitted estimator."""
         weights = self.weights._asdict()
-        (modes, members, linear) = self.parts
-        attributes: dict[str, Any] = {"summary_": self.choice, "leave_one_out_log_density": None}
+        modes, members, linear = self.components
+        attributes: dict[str, Any] = {"summary_": self.summary, "leave_one_out_log_density": None}
         if self.leave_one_out is not None:
-            of_rows = np.append(self.leave_one_out.cpu().numpy(), np.nan)[data.inverse_index]
+            # Rows of zero weight have the index -1 and an unknown density.
+            with_unknown = np.append(self.leave_one_out.cpu().numpy(), np.nan)
+            log_density = with_unknown[data.inverse_index]
             jacobian = data.log_jacobian / data.total_weight
-            attributes["leave_one_out_log_density"] = of_rows + jacobian
-        attributes |= {f"{part}_weight_": weight for part, weight in weights.items()}
-        parts = [part for part, fit in self.parts._asdict().items() if fit is not None]
-        attributes["_weights_"] = {part: weights[part] for part in parts if weights[part]}
+            attributes["leave_one_out_log_density"] = log_density + jacobian
+        attributes |= {f"{name}_weight_": weight for name, weight in weights.items()}
+        fitted = [name for name, fit in self.components._asdict().items() if fit is not None]
+        attributes["_weights_"] = {name: weights[name] for name in fitted if weights[name]}
+
         if modes is not None:
             attributes |= modes.attributes(data, model)
         if members is not None:
-            trained = members.attributes(data, self.members_model)
-            attributes |= {new: trained[name] for name, new in _MEMBERS.items() if name in trained}
+            found = members.attributes(data, self.members_model)
+            attributes |= _rename(found, _MEMBER_ATTRIBUTES)
             attributes["member_network_"] = self.members_model.network
         if linear is not None and self.weights.linear:
-            line = linear.attributes(data, model)
-            attributes |= {new: line[name] for name, new in _LINEAR.items() if name in line}
+            attributes |= _rename(linear.attributes(data, model), _LINEAR_ATTRIBUTES)
         if self.noise is not None:
             attributes["noise_shape_"] = self.noise
         if data.y_scaling is not None:
-            # Root of the mean noise variance (T,), in units whose squares may be beyond numbers.
-            unit = data.y_scaling.scale
-            variance = np.zeros(len(unit))
-            for name, share in zip(("linear", "modes", "samples"), self.weights, strict=True):
-                if f"noise_std_{name}_" in attributes:
-                    squares = np.square(attributes[f"noise_std_{name}_"] / unit)
-                    by_mode = attributes["posterior_"].weight if name == "modes" else None
-                    variance += share * np.average(squares, axis=0, weights=by_mode)
-            if self.noise is not None:
-                variance = variance * self.noise.mean_square
-            noise_std = unit * np.sqrt(variance)
-            attributes["noise_std_"] = float(noise_std[0]) if len(noise_std) == 1 else noise_std
+            attributes["noise_std_"] = self._noise_std(data.y_scaling.scale, attributes)
         return attributes
+
+    def _noise_std(self, scale: Array, attributes: Mapping[str, Any]) -> Any:
+        """Root of the mean noise variance of the mixture, in the units of the targets."""
+        # Squares of standard deviations in the units of the targets could overflow.
+        variance = np.zeros(len(scale))
+        for name, weight in zip(("linear", "modes", "samples"), self.weights, strict=True):
+            if f"noise_std_{name}_" in attributes:
+                squares = np.square(attributes[f"noise_std_{name}_"] / scale)
+                mode_weights = attributes["posterior_"].weight if name == "modes" else None
+                variance += weight * np.average(squares, axis=0, weights=mode_weights)
+        if self.noise is not None:
+            variance = variance * self.noise.mean_square
+        noise_std = scale * np.sqrt(variance)
+        if len(noise_std) == 1:
+            return float(noise_std[0])
+        return noise_std
+
+
+def _rename(attributes: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Select attributes and give them their names in the mixture."""
+    return {new: attributes[name] for name, new in names.items() if name in attributes}
+
+
+@dataclass(frozen=True, eq=False)
+class ModesResult:
+    """Result of the stage that finds modes.
+
+    Parameters
+    ----------
+    fit : object
+        Modes with their Laplace approximations.
+    data : Training
+        Training data.
+    """
+
+    fit: Any
+    data: Training
+
+    @property
+    def n_modes(self) -> int:
+        """Number of restarts that ended in a mode of the mixture."""
+        return int(self.fit.modes.n_restarts.sum())
+
+    def noise_fraction(self) -> float:
+        """Share of the targets' variance that is noise according to the modes."""
+        return noise_variance_fraction(self.fit.modes, self.data.double_data.y.cpu())
+
+    @property
+    def held_out_loss(self) -> Tensor | None:
+        """Mean leave-one-out log loss of the classes, in nats per row; None if it is unknown."""
+        if self.fit.leave_one_out is None:
+            return None
+        weight = self.data.double_data.weight
+        return -((weight / weight.sum()) @ self.fit.leave_one_out)
+
+    @property
+    def class_entropy(self) -> Tensor:
+        """Entropy of the class frequencies, in nats."""
+        weight = self.data.double_data.weight
+        frequency = torch.bincount(self.data.double_data.y, weight / weight.sum())
+        return -torch.xlogy(frequency, frequency).sum()
+
+    def __str__(self) -> str:
+        widths = " x ".join(map(str, self.fit.network.hidden_layer_sizes)) or "no"
+        text = f"{len(self.fit.modes.theta)} modes of {widths} tanh units by the evidence"
+        if self.fit.variance_scale is not None:
+            text += f", variance scale {self.fit.variance_scale:g} by leave-one-out"
+        scores = getattr(self.fit, "width_scores", None) or {}
+        if len(scores) > 1:  # otherwise cross-validation was stopped
+            listed = ", ".join(f"{score:.2f} for {width}" for width, score in scores.items())
+            text += f", cross-validated nats per row: {listed} units"
+        return text
+
+
+@dataclass(frozen=True, eq=False)
+class MembersResult:
+    """Result of a stage that trains ensemble members.
+
+    Parameters
+    ----------
+    fit : EnsembleFit
+        Trained members.
+    leave_one_out : callable
+        Computes the leave-one-out log densities of the linear model (N,), of the other components
+        by name, and the weights of the rows (N,). As many modes as members take part.
+    """
+
+    fit: EnsembleFit
+    leave_one_out: Callable[[], tuple[Tensor, dict[str, Tensor], Tensor]]
+
+    @property
+    def n_members(self) -> int:
+        """Number of trained members."""
+        return len(self.fit.theta)
+
+    @property
+    def is_refitted(self) -> bool:
+        """Whether the members were refitted as linearised networks."""
+        return self.fit.refit is not None
+
+    def __str__(self) -> str:
+        if self.fit.refit is not None:
+            scale = self.fit.refit.variance_scale
+            return f"{self.n_members} refitted ensemble members, variance scale {scale:g}"
+        if self.fit.leverage is not None:
+            return f"{self.n_members} ensemble members with effective noise"
+        return f"{self.n_members} ensemble members as trained"
+
+
+class LinearResult(NamedTuple):
+    """Result of the stage that fits a linear model."""
+
+    fit: Any
+
+    def __str__(self) -> str:
+        return "a linear model by the evidence"
+
+
+class PoolActions:
+    """Actions of the plan, and the components that they have fitted so far.
+
+    Parameters
+    ----------
+    pool : Pool
+        Method of a mixture for regression or classification.
+    data : Training
+        Training data.
+    model : Model
+        Network, likelihood and prior of the modes.
+    progress : FitProgress
+        Progress of the fit.
+    """
+
+    def __init__(self, pool: "Pool", data: Training, model: Model, progress: FitProgress) -> None:
+        self._pool = pool
+        self._data = data
+        self._model = model
+        self._progress = progress
+        self._progress_left = 1.0 - pool.defaults.linear_progress
+        self.components = Components()
+        network = require_mlp(model.network)
+        linear = MLP(network.n_inputs, (), network.n_outputs, IDENTITY)
+        prior = LayerScales().bind(linear.layout)
+        self._linear_model = Model(linear, model.likelihood, prior, Trivial())
+        n_outputs = network.n_outputs
+        if data.y_scaling is None:
+            n_outputs = max(2, n_outputs)
+        self.members_model = pool.defaults.members_model(
+            network.n_inputs, n_outputs, model.likelihood
+        )
+
+    def execute(self, plan: Sequence[PlannedStage]) -> Execution:
+        """Run the stages of a plan until a component is stopped."""
+        actions: dict[str, Callable[..., Any]] = {
+            "find_modes": self._find_modes,
+            "fit_linear": self._fit_linear,
+            "train_members": self._train_members,
+            "maximise_leave_one_out_score": self._fit_weights,
+        }
+        return execute(plan, actions, lambda: self.components.were_stopped)
+
+    def with_equal_weights(self, components: Components) -> PoolFit:
+        """Mixture in which networks have equal weights and the linear model has none."""
+        counts = {"modes": components.n_modes, "members": components.n_members}
+        if self._pool.kinds_have_equal_weights:
+            counts = {kind: min(1, n) for kind, n in counts.items()}
+        weights = ComponentWeights.from_proportions(0.0, counts)
+        return PoolFit(components, weights, self.members_model)
+
+    def _fit(self, name: str, method: Method, model: Model, progress: float) -> Any:
+        """Fit a component, which is ``progress`` of the whole fit."""
+        components = self.components
+
+        def mixture_with(fit: Any) -> PoolFit:
+            return self.with_equal_weights(components._replace(**{name: fit}))
+
+        fit: Any = method.fit(
+            self._data, model, StageProgress(self._progress, progress, mixture_with)
+        )
+        self.components = components._replace(**{name: fit})
+        return fit
+
+    def _find_modes(self, _results: Results, **settings: Any) -> ModesResult:
+        """Find modes of the small network."""
+        progress = self._pool.defaults.modes_progress
+        method = self._pool.modes_method(**settings)
+        fit = self._fit("modes", method, self._model, progress)
+        self._progress_left -= progress
+        return ModesResult(fit, self._data)
+
+    def _fit_linear(self, _results: Results, **settings: Any) -> LinearResult:
+        """Fit the linear model."""
+        progress = self._pool.defaults.linear_progress
+        method = self._pool.linear_method(**settings)
+        return LinearResult(self._fit("linear", method, self._linear_model, progress))
+
+    def _train_members(
+        self,
+        _results: Results,
+        *,
+        n_members: int,
+        tol: float | None,
+        progress: float,
+        not_more_than_modes: bool = False,
+    ) -> MembersResult:
+        """Train members of an ensemble.
+
+        Parameters
+        ----------
+        n_members : int
+            Number of members.
+        tol : float or None
+            Training stops when the log posterior gains less than this many nats per row.
+        progress : float
+            Share of this stage in the progress that the modes leave.
+        not_more_than_modes : bool, default=False
+            Whether the number of members is at most the number of modes.
+
+        Returns
+        -------
+        MembersResult
+            Trained members.
+        """
+        if not_more_than_modes:
+            n_members = min(n_members, self.components.n_modes)
+        is_classifier = self._data.y_scaling is None
+        method = self._pool.defaults.ensemble(n_members, tol, is_classifier=is_classifier)
+        progress = progress * self._progress_left
+        fit = self._fit("members", method, self.members_model, progress)
+        return MembersResult(fit, self._leave_one_out_of_trial)
+
+    def _leave_one_out_of_trial(self) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        """Leave-one-out log densities with as many modes as members."""
+        modes = self.components.modes
+        n_modes = min(self.components.n_members, len(modes.search.modes.theta))
+        search = modes.search.select(torch.arange(n_modes))
+        components = self.components._replace(modes=replace(modes, search=search))
+        _, density, rows = _predict_leave_one_out(components, self.members_model, self._data)
+        baseline = density.pop("linear")
+        return baseline, density, rows.weight
+
+    def _fit_weights(self, _results: Results, **settings: Any) -> PoolFit:
+        """Maximise the leave-one-out score over the weights of the components."""
+        return self._pool.fit_weights(
+            self.with_equal_weights(self.components), self._data, **settings
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Modes, members and a linear model: base of pools of numbers and of labels."""
+    """Base of the mixtures of modes, ensemble members and a linear model.
 
-    kinds_are_alike: ClassVar[bool] = False
+    Parameters
+    ----------
+    n_modes : int
+        Largest number of modes. There are fewer if they would take too long.
+    n_members : int
+        Largest number of ensemble members.
+    defaults : PoolDefaults
+        Constants of the mixture.
+    """
 
-    n_modes: int  # restarts of the evidence-trained network, as far as rows and weights allow them
+    kinds_have_equal_weights: ClassVar[bool] = False
+
+    n_modes: int
     n_members: int
-    effort: PoolDefaults = field(default=PoolDefaults(), kw_only=True)
+    defaults: PoolDefaults = field(default=PoolDefaults(), kw_only=True)
 
     def fit(self, data: Training, model: Model, progress: FitProgress) -> PoolFit:
-        """Fit one part after another, and weigh them by the rows that each leaves out."""
+        """Plan the fit, execute the plan, and describe its outcome.
+
+        Parameters
+        ----------
+        data : Training
+            Training data.
+        model : Model
+            Network, likelihood and prior of the modes.
+        progress : FitProgress
+            Progress of the fit.
+
+        Returns
+        -------
+        PoolFit
+            Components and their weights.
+        """
+        actions = PoolActions(self, data, model, progress)
         network = require_mlp(model.network)
-        effort = self.effort
-        n_columns = network.n_outputs if data.y_scaling is not None else max(2, network.n_outputs)
-        members = effort.members_model(network.n_inputs, n_columns, model.likelihood)
-        linear = MLP(network.n_inputs, (), network.n_outputs, IDENTITY)
-        line = Model(linear, model.likelihood, LayerScales().bind(linear.layout), Trivial())
+        size = TableSize(
+            n_rows=data.n_rows,
+            n_columns=data.n_features,
+            n_outputs=network.n_outputs,
+            n_classes=0 if data.y_scaling is not None else actions.members_model.network.n_outputs,
+        )
+        settings = PoolSettings(self.n_modes, self.n_members, network, actions.members_model)
+        plan = plan_fit(size, settings, self.defaults)
+
         progress.begin()
-        parts = Parts()
-        blocks = 1.0 - effort.linear_blocks
+        execution = actions.execute(plan)
 
-        def pooled(parts: Parts) -> PoolFit:
-            """Networks that count alike, of labels the two kinds; the linear model doesn't."""
-            counts = {"modes": parts.n_modes, "members": parts.n_members}
-            if self.kinds_are_alike:
-                counts = {kind: min(1, n) for kind, n in counts.items()}
-            return PoolFit(parts, Weights.of(0.0, counts), members)
-
-        def fitted(name: str, method: Method | None, of: Model, blocks: float) -> Parts:
-            if method is None or parts.were_stopped:
-                return parts
-            stage = StageProgress(
-                progress, blocks, lambda fit: pooled(parts._replace(**{name: fit}))
-            )
-            fit: Any = method.fit(data, of, stage)
-            return parts._replace(**{name: fit})
-
-        parts = fitted("modes", self.modes(data, model), model, effort.modes_blocks)
-        if parts.modes is not None:
-            blocks -= effort.modes_blocks
-        parts = fitted("linear", self.linear(data, line, parts), line, effort.linear_blocks)
-        for share in (effort.judges_blocks, 1.0 - effort.judges_blocks):
-            more = self.members(data, members, parts)
-            parts = fitted("members", more, members, share * blocks)
-        pool = pooled(parts) if parts.were_stopped else self.weighed(pooled(parts), data)
-        pool = replace(pool, choice=self._choice(data, pool))
-        log_info("%s", pool.choice)
+        # A fit that was stopped has equal weights.
+        pool = execution.results.get("weights")
+        if pool is None:
+            pool = actions.with_equal_weights(actions.components)
+        pool = replace(pool, summary=summarize(size, plan, execution, pool))
+        log_info("%s", pool.summary)
         progress.end(pool)
         return pool
 
-    def modes(self, data: Training, model: Model) -> Any:
-        """How modes are found; None where there are none, like the next two."""
+    def modes_method(self, *args: Any, **settings: Any) -> Any:
+        """Method that finds the modes."""
         raise NotImplementedError
 
-    def members(self, data: Training, model: Model, parts: Parts) -> DeepEnsemble | None:
+    def linear_method(self, *args: Any, **settings: Any) -> Any:
+        """Method that fits the linear model."""
         raise NotImplementedError
 
-    def linear(self, data: Training, model: Model, parts: Parts) -> Any:
+    def fit_weights(self, *args: Any, **settings: Any) -> PoolFit:
+        """Set the weights of the components, and the noise, by leave-one-out predictions."""
         raise NotImplementedError
 
-    def weighed(self, pooled: PoolFit, data: Training) -> PoolFit:
-        """Parts with the weights, and the noise, that left-out rows give."""
-        raise NotImplementedError
 
-    def reasons(self, data: Training, pooled: PoolFit) -> list[str]:
-        """Why there are no other parts, and what left-out rows say besides."""
-        raise NotImplementedError
+def summarize(
+    size: TableSize, plan: Sequence[PlannedStage], execution: Execution, pool: PoolFit
+) -> str:
+    """Describe the table, and each stage of the plan with its result.
 
-    def _choice(self, data: Training, pooled: PoolFit) -> str:
-        """Line that says what was fitted, with which weight and why."""
-        rows = f"{data.n_rows:,} distinct rows of {data.n_features} features"
-        if data.y_scaling is None:
-            rows += f", {pooled.members_model.network.n_outputs} classes"
-        (modes, members, linear) = pooled.parts
-        told = []
-        if modes is not None:
-            sizes = " x ".join(map(str, modes.network.hidden_layer_sizes)) or "no"
-            text = f"{len(modes.modes.theta)} modes of {sizes} tanh units by the evidence"
-            if modes.variance_scale is not None:
-                text += f" (variance scale {modes.variance_scale:g} by left-out rows)"
-            told.append(f"{text}, {pooled.weights.modes:.0%}")
-        if members is not None:
-            text = "ensemble members with effective noise"
-            if members.refit is not None:
-                scale = members.refit.variance_scale
-                text = f"refitted ensemble members (variance scale {scale:g})"
-            elif data.y_scaling is None:
-                text = "ensemble members as trained"
-            told.append(f"{pooled.parts.n_members} {text}, {pooled.weights.members:.0%}")
-        if linear is not None:
-            told.append(f"a linear model, {pooled.weights.linear:.0%}")
-        return "; ".join([f"{rows}: {told[0]}", *told[1:], *self.reasons(data, pooled)])
+    Parameters
+    ----------
+    size : TableSize
+        Size of the training data.
+    plan : sequence of PlannedStage
+        Plan of the fit.
+    execution : Execution
+        Outcome of the plan.
+    pool : PoolFit
+        Components and their weights.
+
+    Returns
+    -------
+    str
+        One line for the table and one for each stage.
+    """
+    table = f"{size.n_rows:,} distinct rows of {size.n_columns} features"
+    if size.n_classes:
+        table += f", {size.n_classes} classes"
+    weights = {
+        "modes": pool.weights.modes,
+        "linear model": pool.weights.linear,
+        "members": pool.weights.members,
+    }
+    if "members" not in execution.results:
+        weights["trial members"] = pool.weights.members
+
+    def describe(stage: str) -> str:
+        if stage == "weights":
+            return f"by leave-one-out{'' if pool.noise is None else f', {pool.noise}'}"
+        text = str(execution.results[stage])
+        if stage in weights:
+            return f"{text}, weight {weights[stage]:.0%}"
+        return text
+
+    return f"{table}\n{execution.format(plan, describe)}"
 
 
-def _floored(weights: Weights, parts: Parts, data: Training, copies: float = 0.0) -> Weights:
-    """Weights by the evidences, too, where weights of the best mode outnumber the rows."""
-    if parts.modes is None or parts.linear is None:
+def _require_evidence(
+    weights: ComponentWeights, components: Components, data: Training, log_copies: float = 0.0
+) -> ComponentWeights:
+    """Respect the evidence of the linear model if a mode has more weights than there are rows.
+
+    Parameters
+    ----------
+    weights : ComponentWeights
+        Weights by leave-one-out.
+    components : Components
+        Fitted components.
+    data : Training
+        Training data.
+    log_copies : float, default=0.0
+        Logarithm of the number of symmetric copies of the best mode.
+
+    Returns
+    -------
+    ComponentWeights
+        Weights in which the linear model has at least its weight by the evidence.
+    """
+    modes = components.modes
+    linear = components.linear
+    if modes is None or linear is None:
         return weights
-    network = parts.modes.network
-    if data.n_rows * network.n_outputs >= network.layout.n_params:
+    if data.n_rows * modes.network.n_outputs >= modes.network.layout.n_params:
         return weights
-    linear, modes = (float(p.modes.score.max()) for p in (parts.linear, parts.modes))
-    return weights.with_evidence(linear, modes + copies)
+    linear_evidence = float(linear.modes.score.max())
+    mode_evidence = float(modes.modes.score.max())
+    return weights.with_evidence(linear_evidence, mode_evidence + log_copies)
 
 
 @dataclass(frozen=True, eq=False)
 class RegressionPool(Pool):
-    """Pool of regression: where modes find much noise there are no members."""
+    """Mixture for regression.
+
+    Parameters
+    ----------
+    selects_width : bool, default=False
+        Whether cross-validation chooses the number of hidden units.
+    unbound_prior : UnboundPrior, optional
+        Prior of the modes; None lets cross-validation choose between scales per layer and per
+        column.
+    fits_noise_shape : bool, default=True
+        Whether leave-one-out predictions decide if the noise depends on the predicted mean.
+    initial_modes : InitialModes, optional
+        Modes from which the fit continues.
+    """
 
     requirements: ClassVar[asks.Requirements] = asks.Requirements(
         asks.NORMAL_NOISE, asks.FULLY_CONNECTED, asks.NORMAL_OR_LEARNED_PRIOR
     )
 
-    widens: bool = False  # as for `GaussNewtonLaplaceRegression`, like the next
-    wide_prior: UnboundPrior | None = None
-    shapes_noise: bool = True  # whether left-out rows may say that the noise isn't the same for all
-    start: InitialModes | None = None  # to go on from
+    selects_width: bool = False
+    unbound_prior: UnboundPrior | None = None
+    fits_noise_shape: bool = True
+    initial_modes: InitialModes | None = None
 
-    def modes(self, data: Training, model: Model) -> GaussNewtonLaplaceRegression | None:
-        network = require_mlp(model.network)
-        if not self.effort.modes.affordable_modes(self.n_modes, data.n_rows, network):
-            return None
+    def modes_method(self, *, max_modes: int, **_settings: Any) -> GaussNewtonLaplaceRegression:
         return GaussNewtonLaplaceRegression(
-            "auto", "auto", self.effort.mode_tol, selects_width=self.widens,
-            unbound_prior=self.wide_prior,
-            max_modes=self.n_modes, initial_modes=self.start,
-            defaults=self.effort.modes,
-        )  # fmt: skip
+            "auto",
+            "auto",
+            self.defaults.mode_tol,
+            selects_width=self.selects_width,
+            unbound_prior=self.unbound_prior,
+            max_modes=max_modes,
+            initial_modes=self.initial_modes,
+            defaults=self.defaults.modes,
+        )
 
-    def members(self, data: Training, model: Model, parts: Parts) -> DeepEnsemble | None:
-        n = self.n_members
-        effort = self.effort
-        if not model.likelihood.n_params:  # under hardly any noise nats per row never settle
-            effort = replace(effort, member_tol=None)
-        if parts.modes is None:
-            return None if parts.members else effort.ensemble(max(1, n))
-        # As many members as modes: neither kind outvotes the other.
-        n = min(n, parts.n_modes)
-        if parts.n_members == n or (parts.members and not self._count(parts, data, model)):
-            return None
-        modes = effort.modes
-        is_few = data.n_rows <= effort.modes.small_sample_rows
-        most = modes.negligible_noise_fraction if is_few else modes.max_noise_fraction
-        if noise_variance_fraction(parts.modes.modes, data.double_data.y.cpu()) > most:
-            return None
-        # The noise and the left-out rows of a member cost two eigendecompositions in the smaller of
-        # the spaces of rows and weights.
-        network = model.network
-        n_numbers = len(evenly_spaced_rows(data.n_rows)) * network.n_outputs
-        m, larger = sorted((n_numbers, network.layout.n_params))
-        done = n * 2.0 * m**2 * (larger + effort.eigenvectors * m)
-        is_judged = parts.linear is not None and parts.members is None
-        n = min(n, effort.judges) if is_judged else n
-        return effort.ensemble(n) if done <= effort.modes.max_work else None
+    def linear_method(self, *, max_iter: int) -> GaussNewtonLaplaceRegression:
+        return GaussNewtonLaplaceRegression(
+            1, max_iter, self.defaults.mode_tol, defaults=self.defaults.modes
+        )
 
-    def _count(self, parts: Parts, data: Training, model: Model) -> bool:
-        """Whether members gain, on left-out rows, nearly what as many modes do."""
-        assert parts.modes is not None
-        search = parts.modes.search
-        some = search.select(torch.arange(min(parts.n_members, len(search.modes.theta))))
-        parts = parts._replace(modes=replace(parts.modes, search=some))
-        _, density, rows = _left_out(parts, model, data)
+    def fit_weights(self, pool: PoolFit, data: Training, *, min_gain: float) -> PoolFit:
+        """Set the weights of the components, and the noise, by leave-one-out predictions.
+
+        Parameters
+        ----------
+        pool : PoolFit
+            Mixture with equal weights of its networks.
+        data : Training
+            Training data.
+        min_gain : float
+            Modes, or members, get no weight if they gain less than this share of what the others
+            gain over the linear model.
+
+        Returns
+        -------
+        PoolFit
+            Mixture with its weights, noise and leave-one-out log densities.
+        """
+        components = pool.components
+        distributions, density, rows = _predict_leave_one_out(components, pool.members_model, data)
+
+        # Networks keep their proportions. Only the weight of the linear model is optimised.
         baseline = density.pop("linear")
-        least = self.effort.judges_gain
-        return "members" in select_components(baseline, density, rows.weight, least)
+        selected = select_components(baseline, density, rows.weight, min_gain)
+        equal = pool.weights._asdict()
+        total = sum(equal[kind] for kind in selected)
+        proportions = {kind: equal[kind] / total for kind in selected}
+        linear_weight = fit_baseline_weight(baseline, density, proportions, rows.weight)
+        log_copies = 0.0
+        if components.modes is not None:
+            log_copies = components.modes.network.symmetry().log_order
+        weights = _require_evidence(
+            ComponentWeights.from_proportions(linear_weight, proportions),
+            components,
+            data,
+            log_copies,
+        )
 
-    def linear(
-        self, data: Training, model: Model, parts: Parts
-    ) -> GaussNewtonLaplaceRegression | None:
-        n_numbers = data.n_rows * model.network.n_outputs
-        effort = self.effort.modes
-        if (
-            gauss_newton_cost(1, effort.steps, n_numbers, model.network.layout.n_params)
-            > effort.target_work
-        ):
-            return None
-        return GaussNewtonLaplaceRegression(1, effort.steps, self.effort.mode_tol, defaults=effort)
-
-    def weighed(self, pooled: PoolFit, data: Training) -> PoolFit:
-        parts = pooled.parts
-        equal = pooled.weights._asdict()
-        if parts.linear is None:
-            return pooled
-        distributions, density, rows = _left_out(parts, pooled.members_model, data)
-        baseline = density.pop("linear")
-        kept = select_components(baseline, density, rows.weight, self.effort.least_gain)
-        inner = {kind: equal[kind] / sum(equal[k] for k in kept) for kind in kept}
-        share = fit_baseline_weight(baseline, density, inner, rows.weight)
-        copies = 0.0 if parts.modes is None else parts.modes.network.symmetry().log_order
-        weights = _floored(Weights.of(share, inner), parts, data, copies)
-        counting = {kind: share for kind, share in weights._asdict().items() if share}
-        distribution = mixture([distributions[kind] for kind in counting], list(counting.values()))
+        positive = {kind: weight for kind, weight in weights._asdict().items() if weight}
+        distribution = _mix(distributions, positive)
         noise = None
-        without = distribution.log_prob(rows.y)
-        if self.shapes_noise:
-            if "modes" in counting:
-                # Left-out rows of members are the more favourable: all of their many units saw
-                # them.
-                counting.pop("members", None)
-            judged = mixture([distributions[kind] for kind in counting], list(counting.values()))
-            noise, judged_density = fit_noise_shape(judged, rows.y, rows.weight)
+        log_density = distribution.log_prob(rows.y)
+        if self.fits_noise_shape:
+            if "modes" in positive:
+                # Leave-one-out predictions of members are too optimistic, since their many units
+                # have seen all rows.
+                positive.pop("members", None)
+            reference = _mix(distributions, positive)
+            noise, reference_density = fit_noise_shape(reference, rows.y, rows.weight)
             if noise is not None:
-                # What the rows lose where the shape is fitted without them.
-                lost = noise.shaped(judged).log_prob(rows.y) - judged_density
-                without = noise.shaped(distribution).log_prob(rows.y) - lost
-        if parts.members is not None:  # by the rows that were judged, among all
-            everywhere = without.new_full((data.n_rows,), torch.nan)
-            everywhere[evenly_spaced_rows(data.n_rows).to(without.device)] = without
-            without = everywhere
-        return replace(pooled, weights=weights, noise=noise, leave_one_out=without)
+                # The shape of the noise has seen the rows. Leave-one-out densities are lower.
+                optimism = noise.shaped(reference).log_prob(rows.y) - reference_density
+                log_density = noise.shaped(distribution).log_prob(rows.y) - optimism
 
-    def reasons(self, data: Training, pooled: PoolFit) -> list[str]:
-        reasons = []
-        modes = pooled.parts.modes
-        n_sought = 0
-        if modes is not None:
-            n_sought = self.effort.modes.choose_n_restarts(
-                "auto", data.n_rows, modes.network, self.n_modes
-            )
-            if pooled.parts.n_modes < n_sought and not pooled.parts.were_stopped:
-                reasons.append(f"of {n_sought} the others predict left-out rows worse")
-            scores = modes.width_scores or {}
-            if len(scores) > 1:  # else it was stopped
-                told = ", ".join(f"{score:.2f} by {width}" for width, score in scores.items())
-                reasons.append(f"cross-validated nats per row: {told} units")
-        if n_sought < self.n_modes:
-            reasons.append(f"{self.n_modes} modes would take too long")
-        return reasons if pooled.noise is None else [*reasons, str(pooled.noise)]
+        if components.members is not None:
+            # Only some of the rows have leave-one-out predictions.
+            all_rows = log_density.new_full((data.n_rows,), torch.nan)
+            index = evenly_spaced_rows(data.n_rows).to(log_density.device)
+            all_rows[index] = log_density
+            log_density = all_rows
+        return replace(pool, weights=weights, noise=noise, leave_one_out=log_density)
 
 
-def _left_out(
-    parts: Parts, members_model: Model, data: Training
+def _mix(distributions: Mapping[str, NormalMixture], weights: Mapping[str, float]) -> NormalMixture:
+    """Mixture of the distributions that have a weight."""
+    return mixture([distributions[kind] for kind in weights], list(weights.values()))
+
+
+def _predict_leave_one_out(
+    components: Components, members_model: Model, data: Training
 ) -> tuple[dict[str, NormalMixture], dict[str, Tensor], Data]:
-    """Distributions and log densities of the rows that each part leaves out, and these rows.
+    """Leave-one-out predictions of the components.
 
-    Where there are members, of more than 4,096 rows that many decide.
+    With ensemble members, at most 4,096 evenly spaced rows are predicted.
+
+    Parameters
+    ----------
+    components : Components
+        Fitted components.
+    members_model : Model
+        Network, likelihood and prior of the members.
+    data : Training
+        Training data.
+
+    Returns
+    -------
+    distributions : dict of str to NormalMixture
+        Predictive distributions of the rows, by component.
+    log_density : dict of str to Tensor of shape (N,)
+        Their log densities in nats.
+    rows : Data
+        The predicted rows.
     """
-    (modes, members, linear) = parts
+    modes, members, linear = components
     rows = data.double_data
     distributions = {}
     if members is not None:
-        chosen = evenly_spaced_rows(len(rows.x)).to(rows.x.device)
+        index = evenly_spaced_rows(len(rows.x)).to(rows.x.device)
         theta = torch.as_tensor(members.theta).to(rows.x)
         leverage = members.leverage
-        assert leverage is not None  # of members with effective noise that have ended
-        share = float(rows.weight.sum()) / float(rows.weight[chosen].sum())
-        rows = Data(*(t[chosen] for t in rows))
-        each = leverage.to(rows.x).mT / (share * rows.weight).unsqueeze(1)  # of one repetition
+        assert leverage is not None  # members with effective noise have it after training
+        weight_ratio = float(rows.weight.sum()) / float(rows.weight[index].sum())
+        rows = Data(*(tensor[index] for tensor in rows))
+        # Leverage of a single repetition of each row.
+        single_leverage = leverage.to(rows.x).mT / (weight_ratio * rows.weight).unsqueeze(1)
         noise = members.noise_scale(members_model).to(rows.x).square().unsqueeze(1)
         outputs = members_model.network.forward(theta, rows.x)
-        distribution = NormalMixture(outputs, noise * each, noise)
+        distribution = NormalMixture(outputs, noise * single_leverage, noise)
         distributions["members"] = leave_one_out(distribution, rows.y, rows.weight)
-    for name, fit in (("modes", modes), ("linear", linear)):
-        if fit is not None:
-            distributions[name] = fit.leave_one_out_predictive(rows)
-    return (
-        distributions,
-        {kind: distribution.log_prob(rows.y) for kind, distribution in distributions.items()},
-        rows,
-    )
+    if modes is not None:
+        distributions["modes"] = modes.leave_one_out_predictive(rows)
+    if linear is not None:
+        distributions["linear"] = linear.leave_one_out_predictive(rows)
+    log_density = {kind: d.log_prob(rows.y) for kind, d in distributions.items()}
+    return distributions, log_density, rows
 
 
 @dataclass(frozen=True, eq=False)
 class ClassificationPool(Pool):
-    """Pool of classification: members are refitted, or stay out where classes overlap."""
+    """Mixture for classification.
+
+    Parameters
+    ----------
+    alternative_prior : UnboundPrior, optional
+        Prior that modes use if its evidence is higher, as with noisy labels.
+    """
 
     requirements: ClassVar[asks.Requirements] = asks.Requirements(
         asks.SOFTMAX, asks.FULLY_CONNECTED, asks.NORMAL_OR_LEARNED_PRIOR
     )
-    kinds_are_alike: ClassVar[bool] = True
+    kinds_have_equal_weights: ClassVar[bool] = True
 
-    # of the modes, as `GaussNewtonLaplaceClassification` has it
-    alternative: UnboundPrior | None = None
+    alternative_prior: UnboundPrior | None = None
 
-    def modes(self, data: Training, model: Model) -> GaussNewtonLaplaceClassification | None:
-        network = require_mlp(model.network)
-        effort = self.effort.modes
-        n_modes, tries = effort.affordable_classification_modes(self.n_modes, data.n_rows, network)
+    def modes_method(
+        self, *, n_modes: int, allow_label_noise: bool, **_settings: Any
+    ) -> GaussNewtonLaplaceClassification:
         return GaussNewtonLaplaceClassification(
-            n_modes, "auto", "auto", "loo", alternative_prior=self.alternative,
-            allow_label_noise=tries, defaults=effort,
-        ) if n_modes else None  # fmt: skip
-
-    def members(self, data: Training, model: Model, parts: Parts) -> DeepEnsemble | None:
-        refitter = MemberRefitter("loo", is_optional=True)
-        modes = parts.modes
-        if parts.members is not None or (modes is not None and not self.n_members):
-            return None
-        if modes is not None:
-            is_due = refitter.is_affordable(self.n_members, data, model)
-            if not is_due and modes.leave_one_out is not None:
-                # Labels of left-out rows may be predicted too well for classes to overlap.
-                weight = data.double_data.weight / data.double_data.weight.sum()
-                frequency = torch.bincount(data.double_data.y, weight)
-                entropy = -torch.xlogy(frequency, frequency).sum()
-                most = self.effort.most_unexplained * entropy
-                is_due = bool(-(weight @ modes.leave_one_out) <= most)
-            if self._has_many_columns(data) or not is_due:
-                return None
-        return self.effort.ensemble(max(1, self.n_members), refitter)
-
-    def _has_many_columns(self, data: Training) -> bool:
-        return data.n_rows < self.effort.least_rows_a_column * data.n_features
-
-    def linear(
-        self, data: Training, model: Model, parts: Parts
-    ) -> GaussNewtonLaplaceClassification | None:
-        effort = self.effort.modes
-        is_there = parts.modes is not None and parts.modes.network.n_layers == 1
-        long = not effort.affordable_classification_modes(
-            1, data.n_rows, require_mlp(model.network)
-        )[0]
-        if long or is_there or not self.n_modes:
-            return None
-        return GaussNewtonLaplaceClassification(
-            1, "auto", "auto", "loo", defaults=self.effort.modes
+            n_modes,
+            "auto",
+            "auto",
+            "loo",
+            alternative_prior=self.alternative_prior,
+            allow_label_noise=allow_label_noise,
+            defaults=self.defaults.modes,
         )
 
-    def weighed(self, pooled: PoolFit, data: Training) -> PoolFit:
-        modes, members, linear = pooled.parts
-        if members is not None and members.refit is None:  # which leave no rows out
-            return pooled
-        fits = {"modes": modes, "members": members and members.refit, "linear": linear}
-        density = {kind: fit.leave_one_out for kind, fit in fits.items() if fit is not None}
-        baseline = density.pop("linear", None)
-        weight = data.double_data.weight
-        inner = dict.fromkeys(density, 1.0)
-        if len(density) == 2:
-            # A few rows leave each near a half.
-            p = stacking_weights(torch.stack([*density.values()]), weight, prior=torch.ones(2))
-            inner = dict(zip(density, p.tolist(), strict=True))
-        share = fit_baseline_weight(baseline, density, inner, weight)
-        # The best mode without its copies: most units are pruned under this prior, so they overlap.
-        weights = _floored(Weights.of(share, inner), pooled.parts, data)
-        density = density if baseline is None else {**density, "linear": baseline}
-        shares = weights._asdict()
-        judged = [rows + log(shares[kind]) for kind, rows in density.items() if shares[kind]]
-        return replace(pooled, weights=weights, leave_one_out=torch.stack(judged).logsumexp(0))
+    def linear_method(self) -> GaussNewtonLaplaceClassification:
+        return GaussNewtonLaplaceClassification(
+            1, "auto", "auto", "loo", defaults=self.defaults.modes
+        )
 
-    def reasons(self, data: Training, pooled: PoolFit) -> list[str]:
-        members = pooled.parts.members
-        reasons = []
-        if pooled.parts.n_modes < self.n_modes:
-            reasons.append(f"{self.n_modes} modes would take too long")
-        if members is None and self._has_many_columns(data):
-            reasons.append("so many columns are no task for an ensemble's members")
-        elif members is None:
-            reasons.append("refitting members of an ensemble would take too long")
-        elif members.refit is None:
-            reasons.append("refitting members would take too long")
-        return reasons
+    def fit_weights(self, pool: PoolFit, data: Training) -> PoolFit:
+        """Set the weights of the components by leave-one-out predictions."""
+        modes, members, linear = pool.components
+        log_density = {}
+        if modes is not None:
+            log_density["modes"] = modes.leave_one_out
+        if members is not None and members.refit is not None:
+            log_density["members"] = members.refit.leave_one_out
+        baseline = None if linear is None else linear.leave_one_out
+        weight = data.double_data.weight
+
+        proportions = dict.fromkeys(log_density, 1.0)
+        if len(log_density) == 2:
+            # With few rows the prior leaves each near one half.
+            stacked = torch.stack([*log_density.values()])
+            fitted = stacking_weights(stacked, weight, prior=torch.ones(2))
+            proportions = dict(zip(log_density, fitted.tolist(), strict=True))
+        linear_weight = fit_baseline_weight(baseline, log_density, proportions, weight)
+
+        # Symmetric copies of the best mode aren't counted: most units are pruned under this prior,
+        # so that the copies overlap.
+        weights = _require_evidence(
+            ComponentWeights.from_proportions(linear_weight, proportions), pool.components, data
+        )
+        if baseline is not None:
+            log_density["linear"] = baseline
+        by_kind = weights._asdict()
+        weighted = [
+            density + log(by_kind[kind]) for kind, density in log_density.items() if by_kind[kind]
+        ]
+        mixed = torch.stack(weighted).logsumexp(0)
+        return replace(pool, weights=weights, leave_one_out=mixed)

@@ -104,7 +104,7 @@ class MemberRefitter:
     max_work: float = 3e11  # about fifteen seconds of one core
     max_jacobian_size: float = 4e7  # 320 MB
 
-    def is_affordable(self, n_members: int, data: Training, model: Model) -> bool:
+    def is_affordable(self, n_members: int, n_rows: int, model: Model) -> bool:
         """Whether the members are refitted: always, unless the refit is optional and too slow."""
         if not self.is_optional:
             return True
@@ -112,11 +112,11 @@ class MemberRefitter:
             return False
         n_outputs = model.network.n_outputs
         n_logits = 1 if n_outputs == 2 else n_outputs
-        n = data.n_rows * n_logits
+        n = n_rows * n_logits
         p = model.network.layout.n_params
         m = min(n, p)
         work = n_members * (n * p * m + 60 * n * m**2 + 10 * m**3)
-        jacobian_size = data.n_rows * n_outputs * p
+        jacobian_size = n_rows * n_outputs * p
         return work <= self.max_work and jacobian_size <= self.max_jacobian_size
 
     def refit_members(
@@ -347,7 +347,7 @@ class DeepEnsemble:
         refitter = self.refitter
         if refitter is None or members.stop_reason == "interrupted":
             return members
-        if not refitter.is_affordable(self.n_members, data, model):
+        if not refitter.is_affordable(self.n_members, data.n_rows, model):
             return members
         scale = compute_prior_scales(members, model)
         result = refitter.refit_members(members.theta, scale, data, model, progress.n_jobs)

@@ -212,7 +212,7 @@ def test_one_between_two_searches_keeps_the_best_mode(monkeypatch):
 )
 def test_a_pool_s_linear_model_can_be_interrupted(name, owner, monkeypatch):
     """It comes last, and may have no share: the interrupt arrives, and the networks are kept."""
-    linear = owner.linear
+    linear = owner.linear_method
 
     class Struck(NamedTuple):
         method: object
@@ -221,7 +221,9 @@ def test_a_pool_s_linear_model_can_be_interrupted(name, owner, monkeypatch):
             monkeypatch.setattr(progress, "end_block", interrupted)
             return self.method.fit(data, model, progress)
 
-    monkeypatch.setattr(owner, "linear", lambda *args: Struck(linear(*args)))
+    monkeypatch.setattr(
+        owner, "linear_method", lambda *args, **settings: Struck(linear(*args, **settings))
+    )
     model = interrupted_fit(name)
     assert model.linear_weight_ == 0.0
     model.predict(FITS[name].X)

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from skbayes_sym import BayesianMLPClassifier, BayesianMLPRegressor
 from skbayes_sym.base.plan import PlannedStage, Rule, TableSize, execute, format_plan, never
+from skbayes_sym.bayesian_mlp.defaults import PoolDefaults, PoolSettings
+from skbayes_sym.bayesian_mlp.defaults import plan_fit as plan_mixture
+from skbayes_sym.laplace.defaults import GaussNewtonDefaults
+from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.noise import Gaussian
+from skbayes_sym.models.networks.mlp import MLP, TANH
 from skbayes_sym.stacking.defaults import StackSettings
 from skbayes_sym.stacking.defaults import plan_fit as plan_stack
 from skbayes_sym.stacking.members import MEMBERS
@@ -63,18 +70,40 @@ def plan_by_caption(caption):
     """Plan to which the caption of a block in the user guide belongs."""
     n_rows = int(re.search(r"([\d,]+) rows", caption)[1].replace(",", ""))
     classes = re.search(r"(\d+) classes", caption)
-    size = TableSize(
-        n_rows, 10, n_classes=int(classes[1]) if classes else 0, total_weight=float(n_rows)
+    n_classes = int(classes[1]) if classes else 0
+    size = TableSize(n_rows, 10, n_classes=n_classes, total_weight=float(n_rows))
+    if "stack" in caption:
+        members = {name: make_member() for name, make_member in MEMBERS.items()}
+        return plan_stack(size, StackSettings(members))
+
+    # The widths, and the numbers of modes and members, are those of the estimators.
+    n_outputs = max(1, n_classes)
+    if n_classes:
+        estimator = BayesianMLPClassifier()
+        likelihood = Categorical()
+        width = GaussNewtonDefaults().choose_classification_width(
+            n_rows, 10, n_outputs, estimator.n_modes
+        )
+    else:
+        estimator = BayesianMLPRegressor()
+        likelihood = Gaussian()
+        width = GaussNewtonDefaults().choose_regression_width(n_rows, 10, n_outputs)
+    settings = PoolSettings(
+        estimator.n_modes,
+        estimator.n_members,
+        MLP(10, (width,), n_outputs, TANH),
+        PoolDefaults().members_model(10, n_outputs, likelihood),
     )
-    members = {name: make_member() for name, make_member in MEMBERS.items()}
-    return plan_stack(size, StackSettings(members))
+    return plan_mixture(size, settings)
 
 
 BLOCKS = re.findall(r":caption: (Plan of .*)\n\n((?:   .*\n)+)", PAGE.read_text(encoding="utf-8"))
 
 
-def test_the_user_guide_prints_plans_of_three_sizes():
-    sizes = {re.search(r"([\d,]+) rows", caption)[1] for caption, _ in BLOCKS}
+@pytest.mark.parametrize("kind", ["stack", "mixture"])
+def test_the_user_guide_prints_plans_of_three_sizes(kind):
+    captions = [caption for caption, _ in BLOCKS if kind in caption]
+    sizes = {re.search(r"([\d,]+) rows", caption)[1] for caption in captions}
     assert sizes == {"100", "1,000", "10,000"}
 
 

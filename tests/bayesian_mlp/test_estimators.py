@@ -1,5 +1,6 @@
 """Pooled networks: what they are made of, and what is chosen for how many rows."""
 
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -24,7 +25,8 @@ from skbayes_sym import (
 )
 from skbayes_sym.bayesian_mlp import estimators as estimator
 from skbayes_sym.bayesian_mlp import fit as pool_module
-from skbayes_sym.bayesian_mlp.fit import Weights
+from skbayes_sym.bayesian_mlp.defaults import PoolDefaults
+from skbayes_sym.bayesian_mlp.fit import ComponentWeights
 from skbayes_sym.ensemble.fit import MemberRefitter
 from skbayes_sym.laplace.defaults import GaussNewtonDefaults
 from skbayes_sym.models import Gaussian
@@ -66,15 +68,20 @@ def test_predictions_are_the_mixture_of_modes_members_and_the_linear_model(fitte
     np.testing.assert_allclose(fitted.posterior_.loc, alone.fit(X, Y).posterior_.loc)
     assert sum(shares) == pytest.approx(1.0)
     assert 0.0 < share <= 1.0
-    assert fitted.summary_.startswith(
-        "80 distinct rows of 10 features: 3 modes of 4 tanh units by the evidence, "
-        f"{fitted.modes_weight_:.0%}; 2 ensemble members with effective noise, "
-        f"{fitted.members_weight_:.0%}; a linear model, {share:.0%}"
+    table, modes, linear, trial, members, _ = fitted.summary_.split("\n")
+    assert table == "80 distinct rows of 10 features"
+    assert modes.endswith(
+        f": 3 modes of 4 tanh units by the evidence, weight {fitted.modes_weight_:.0%}"
     )
+    assert linear.endswith(f": a linear model by the evidence, weight {share:.0%}")
+    assert trial.endswith(
+        f": 2 ensemble members with effective noise, weight {fitted.members_weight_:.0%}"
+    )
+    assert members.endswith("skipped because the trial members are all that the mixture can use")
 
 
 def test_the_linear_model_counts_for_what_the_evidence_gives_it():
-    by_rows = Weights(0.2, 0.6, 0.2)
+    by_rows = ComponentWeights(0.2, 0.6, 0.2)
     assert by_rows.with_evidence(-100.0, -20.0) == by_rows
     even = by_rows.with_evidence(-100.0, -100.0)
     assert even == pytest.approx((0.5, 0.375, 0.125))
@@ -109,13 +116,13 @@ def test_a_line_in_noise_is_left_to_the_linear_model():
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_two_members_judge_the_others(monkeypatch):
     """More are trained where these gain, beside two modes, what the effort says."""
-    quick = replace(pool_module.PoolDefaults(), member_steps=5)
+    quick = replace(PoolDefaults(), member_steps=5)
     for gain, n in ((-np.inf, 3), (np.inf, 2)):
-        effort = replace(quick, judges_gain=gain)
+        effort = replace(quick, min_trial_gain=gain)
         monkeypatch.setattr(
             BayesianMLPRegressor,
             "_make_method",
-            lambda self, e=effort: pool_module.RegressionPool(3, 3, effort=e),
+            lambda self, e=effort: pool_module.RegressionPool(3, 3, defaults=e),
         )
         few = BayesianMLPRegressor((2,), n_modes=3, n_members=3, random_state=0)
         assert len(few.fit(BENT[:30], np.tanh(2.0 * BENT[:30, 0])).samples_) == n
@@ -124,9 +131,9 @@ def test_two_members_judge_the_others(monkeypatch):
 def test_few_rows_have_members_where_there_is_hardly_any_noise(monkeypatch):
     """Noise of a tenth of the variance is little enough for many rows only."""
     effort = replace(
-        pool_module.PoolDefaults(), modes=GaussNewtonDefaults(small_sample_rows=30), member_steps=2
+        PoolDefaults(), modes=GaussNewtonDefaults(small_sample_rows=30), member_steps=2
     )
-    method = pool_module.RegressionPool(1, 1, effort=effort)
+    method = pool_module.RegressionPool(1, 1, defaults=effort)
     monkeypatch.setattr(BayesianMLPRegressor, "_make_method", lambda self: method)
     for share, n_rows, is_there in ((0.009, 30, 1), (0.1, 30, 0), (0.1, 31, 1), (0.21, 31, 0)):
         monkeypatch.setattr(pool_module, "noise_variance_fraction", lambda *_, share=share: share)
@@ -150,7 +157,8 @@ def test_in_much_noise_there_are_no_members():
     noisy = clone(REG).fit(BENT, CURVE + rng.standard_normal(80))
     assert not hasattr(noisy, "samples_")
     assert noisy.members_weight_ == 0.0
-    assert "members" not in noisy.summary_
+    assert "members with effective noise" not in noisy.summary_
+    assert "of the variance of the targets is noise" in noisy.summary_
     assert noisy.linear_weight_ + noisy.modes_weight_ == pytest.approx(1.0)
     assert noisy.sample_y(BENT[:2], 5, random_state=0).shape == (2, 5)
 
@@ -158,9 +166,9 @@ def test_in_much_noise_there_are_no_members():
 @pytest.mark.long
 def test_more_rows_ask_for_fewer_modes_and_then_none(monkeypatch):
     def allow(**most):
-        effort = pool_module.PoolDefaults(modes=GaussNewtonDefaults(**most))
+        effort = PoolDefaults(modes=GaussNewtonDefaults(**most))
         monkeypatch.setattr(
-            estimator, "Numbers", partial(pool_module.RegressionPool, effort=effort)
+            estimator, "RegressionPool", partial(pool_module.RegressionPool, defaults=effort)
         )
 
     monkeypatch.setattr(pool_module, "noise_variance_fraction", lambda *_: 0.0)
@@ -168,10 +176,10 @@ def test_more_rows_ask_for_fewer_modes_and_then_none(monkeypatch):
     few = clone(REG).set_params(n_modes=5).fit(X, Y)
     assert few.posterior_.n_modes == len(few.samples_) + 1 == 3
     assert (few.modes_weight_, few.members_weight_) == pytest.approx((0.6, 0.4))
-    assert few.summary_.endswith("; 5 modes would take too long")
     allow(target_work=1.0, max_work=1.0)
     none = clone(REG).set_params(n_members=1).fit(X, Y)
     assert not hasattr(none, "posterior_")
+    assert "skipped because 3 modes would take too long" in none.summary_
     assert len(none.samples_) == 1
     assert np.isfinite(none.predict_interval(X)).all()
 
@@ -182,7 +190,7 @@ def test_modes_that_were_not_sought_are_not_said_to_be_worse():
     x = rng.standard_normal((1700, 2))
     reg = BayesianMLPRegressor(n_members=1, random_state=0).set_callbacks(Watch(1))
     assert "2 modes" in reg.fit(x, x[:, 0]).summary_
-    assert "left-out rows worse" not in reg.summary_
+    assert "weights: not reached before" in re.sub(r" \(.*?\)", "", reg.summary_)
 
 
 def in_growing_noise(n, seed):
@@ -304,16 +312,19 @@ def test_kinds_are_mixed_by_their_shares(n_classes, classifier):
 
 
 def test_it_says_what_it_chose_and_why(classifier):
-    n, shares = (
-        len(np.unique(PETALS, axis=0)),
-        (classifier.modes_weight_, classifier.members_weight_),
+    n = len(np.unique(PETALS, axis=0))
+    table, modes, linear, members, weights = classifier.summary_.split("\n")
+    assert table == f"{n} distinct rows of 4 features, 3 classes"
+    assert modes.endswith(
+        f": 2 modes of 4 tanh units by the evidence, variance scale {classifier.variance_scale_:g} "
+        f"by leave-one-out, weight {classifier.modes_weight_:.0%}"
     )
-    assert classifier.summary_ == (
-        f"{n} distinct rows of 4 features, 3 classes: 2 modes of 4 tanh units by the evidence "
-        f"(variance scale {classifier.variance_scale_:g} by left-out rows), {shares[0]:.0%}; "
-        f"2 refitted ensemble members (variance scale {classifier.member_variance_scale_:g}), "
-        f"{shares[1]:.0%}; a linear model, {classifier.linear_weight_:.0%}"
+    assert linear.endswith(f", weight {classifier.linear_weight_:.0%}")
+    assert members.endswith(
+        f": 2 refitted ensemble members, variance scale {classifier.member_variance_scale_:g}, "
+        f"weight {classifier.members_weight_:.0%}"
     )
+    assert weights == "weights: by leave-one-out"
     assert classifier.score(PETALS, KIND) > 0.9
 
 
@@ -348,12 +359,14 @@ def test_labels_that_follow_a_line_are_the_linear_models():
 
 @pytest.mark.long
 def test_members_that_can_t_be_refitted_stay_out_where_classes_overlap(monkeypatch):
-    monkeypatch.setattr(pool_module, "MemberRefitter", partial(MemberRefitter, max_work=1.0))
+    refitter = MemberRefitter("loo", is_optional=True, max_work=1.0)
+    pool = partial(pool_module.ClassificationPool, defaults=PoolDefaults(refitter=refitter))
+    monkeypatch.setattr(estimator, "ClassificationPool", pool)
     clf = BayesianMLPClassifier((4,), n_modes=1, n_members=2, random_state=0)
     found = clf.fit(*noisy_line(100, 0))
     assert not hasattr(found, "samples_")
     assert found.members_weight_ == 0.0
-    assert found.summary_.endswith("; refitting members of an ensemble would take too long")
+    assert "skipped because refitting members would take too long" in found.summary_
     separated = clf.fit(PETALS, KIND)
     assert separated.members_weight_ == separated.modes_weight_ == 0.5
 
@@ -363,14 +376,15 @@ def test_what_would_take_long_is_left_out(monkeypatch):
     monkeypatch.setattr(
         GaussNewtonDefaults, "affordable_classification_modes", lambda *_: (0, False)
     )
-    monkeypatch.setattr(pool_module, "MemberRefitter", partial(MemberRefitter, max_work=1.0))
+    refitter = MemberRefitter("loo", is_optional=True, max_work=1.0)
+    pool = partial(pool_module.ClassificationPool, defaults=PoolDefaults(refitter=refitter))
+    monkeypatch.setattr(estimator, "ClassificationPool", pool)
     found = clone(CLF).fit(PETALS, KIND)
     assert not hasattr(found, "posterior_")
     assert found.refitted_members_ is None
-    assert found.summary_.endswith(
-        "2 ensemble members as trained, 100%; 2 modes would take too long; refitting members would "
-        "take too long"
-    )
+    assert "skipped because 2 modes would take too long" in found.summary_
+    assert "2 ensemble members as trained, weight 100%" in found.summary_
+    assert "skipped because members as trained have no leave-one-out" in found.summary_
     assert found.predict_proba(PETALS).shape == (70, 3)
     assert np.all(found.predict_uncertainty(PETALS).epistemic > 0.0)
 
@@ -383,7 +397,7 @@ def test_with_more_columns_than_rows_it_doesn_t_lose_to_no_model():
     y = 1.2 * x[:, :5].sum(axis=1) + rng.logistic(size=450) > 0.0
     found = BayesianMLPClassifier(n_modes=2, random_state=0).fit(x[:50], y[:50])
     assert found.members_weight_ == 0.0
-    assert "so many columns are no task" in found.summary_
+    assert "there are fewer than 3 rows per column" in found.summary_
     assert log_loss(y[50:], found.predict_proba(x[50:])) < np.log(2.0)
 
 
