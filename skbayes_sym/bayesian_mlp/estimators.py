@@ -21,11 +21,8 @@ from skbayes_sym.base.model_factory import (
 )
 from skbayes_sym.base.network_estimator import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.base.noise_levels import level_weights
-<<<<<<< HEAD
 from skbayes_sym.base.noise_shape import NoiseShape, ShapedPredictor
-=======
 from skbayes_sym.base.pipelines import fitted_attribute
->>>>>>> 01d7e63a (A plan for the fit of a mixture of networks, and its execution)
 from skbayes_sym.base.predictor import DrawsPredictor, Predictor
 from skbayes_sym.base.progress import N_JOBS, RUN_CONSTRAINTS
 from skbayes_sym.base.regressor import BayesianRegressorMixin
