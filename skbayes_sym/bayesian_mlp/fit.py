@@ -100,7 +100,7 @@ class ComponentWeights(NamedTuple):
         )
 
 
-class Components(NamedTuple):
+class PoolComponents(NamedTuple):
     """Fitted components of a mixture; None for those that haven't been fitted."""
 
     modes: Any = None
@@ -138,7 +138,7 @@ class PoolFit:
 
     Parameters
     ----------
-    components : Components
+    components : PoolComponents
         Modes, members and linear model.
     weights : ComponentWeights
         Weights of the components.
@@ -152,7 +152,7 @@ class PoolFit:
         Description of the fit for users.
     """
 
-    components: Components
+    components: PoolComponents
     weights: ComponentWeights
     members_model: Model
     noise: NoiseShape | None = None
@@ -336,7 +336,7 @@ class PoolActions:
         self._model = model
         self._progress = progress
         self._progress_left = 1.0 - pool.defaults.linear_progress
-        self.components = Components()
+        self.components = PoolComponents()
         network = require_mlp(model.network)
         linear = MLP(network.n_inputs, (), network.n_outputs, IDENTITY)
         prior = LayerScales().bind(linear.layout)
@@ -358,7 +358,7 @@ class PoolActions:
         }
         return execute(plan, actions, lambda: self.components.were_stopped)
 
-    def with_equal_weights(self, components: Components) -> PoolFit:
+    def with_equal_weights(self, components: PoolComponents) -> PoolFit:
         """Mixture in which networks have equal weights and the linear model has none."""
         counts = {"modes": components.n_modes, "members": components.n_members}
         if self._pool.kinds_have_equal_weights:
@@ -480,7 +480,7 @@ class Pool:
         Returns
         -------
         PoolFit
-            Components and their weights.
+            PoolComponents and their weights.
         """
         actions = PoolActions(self, data, model, progress)
         network = require_mlp(model.network)
@@ -532,7 +532,7 @@ def summarize(
     execution : Execution
         Outcome of the plan.
     pool : PoolFit
-        Components and their weights.
+        PoolComponents and their weights.
 
     Returns
     -------
@@ -562,7 +562,7 @@ def summarize(
 
 
 def _require_evidence(
-    weights: ComponentWeights, components: Components, data: Training, log_copies: float = 0.0
+    weights: ComponentWeights, components: PoolComponents, data: Training, log_copies: float = 0.0
 ) -> ComponentWeights:
     """Respect the evidence of the linear model if a mode has more weights than there are rows.
 
@@ -570,7 +570,7 @@ def _require_evidence(
     ----------
     weights : ComponentWeights
         Weights by leave-one-out.
-    components : Components
+    components : PoolComponents
         Fitted components.
     data : Training
         Training data.
@@ -705,7 +705,7 @@ def _mix(distributions: Mapping[str, NormalMixture], weights: Mapping[str, float
 
 
 def _predict_leave_one_out(
-    components: Components, members_model: Model, data: Training
+    components: PoolComponents, members_model: Model, data: Training
 ) -> tuple[dict[str, NormalMixture], dict[str, Tensor], Data]:
     """Leave-one-out predictions of the components.
 
@@ -713,7 +713,7 @@ def _predict_leave_one_out(
 
     Parameters
     ----------
-    components : Components
+    components : PoolComponents
         Fitted components.
     members_model : Model
         Network, likelihood and prior of the members.
