@@ -429,6 +429,9 @@ def _require_fitted(model: Any) -> None:
 
 
 def _takes_std(model: Any) -> bool:
+    """Whether ``predict`` returns standard deviations. `DummyRegressor`'s are always zero."""
+    if _is_instance_of(model, "sklearn.dummy", "DummyRegressor"):
+        return False
     return "return_std" in signature(getattr(model, "predict", lambda: None)).parameters
 
 

@@ -6,6 +6,7 @@ from fits import FITS, LABELS, NUMBERS, SMALL, TWO_NUMBERS, X, fitted
 from scipy import stats
 from sklearn.base import clone
 from sklearn.compose import TransformedTargetRegressor
+from sklearn.dummy import DummyRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.inspection import permutation_importance
@@ -256,6 +257,8 @@ class TestTransformedTargets:
 
 def test_what_predicts_no_distribution_is_refused():
     model = LinearRegression().fit(X, NUMBERS)
+    with pytest.raises(TypeError, match="DummyRegressor predicts no distribution"):
+        predictive(DummyRegressor().fit(X, X[:, 0]), X)  # its standard deviations are always 0
     with pytest.raises(TypeError, match="LinearRegression predicts no distribution"):
         predictive(model, X)
     assert not predicts_distribution(model)

@@ -11,10 +11,11 @@ import pytest
 import torch
 from scipy.optimize import minimize_scalar
 from sklearn.datasets import load_iris
+from sklearn.dummy import DummyRegressor
 from sklearn.model_selection import KFold
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 
-from skbayes_sym import PredictiveStackingClassifier, PredictiveStackingRegressor
+from skbayes_sym import PredictiveStackingClassifier, PredictiveStackingRegressor, predictive
 from skbayes_sym.base.calibration import fit_calibration
 from skbayes_sym.stacking.defaults import StackDefaults
 from skbayes_sym.stacking.fit import fit_weights
@@ -151,3 +152,13 @@ def test_user_guide_lists_the_default_members():
     page = Path(__file__).parents[2] / "docs/user_guide/stacking.rst"
     rows = re.findall(r'^``"(\w+)"``  ', page.read_text(encoding="utf-8"), re.M)
     assert rows == list(MEMBERS)
+
+
+def test_a_mean_without_a_standard_deviation_gets_one():
+    """DummyRegressor takes return_std, but always returns zeros."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 2))
+    y = rng.normal(size=40)
+    stack = PredictiveStackingRegressor([("mean", DummyRegressor())], random_state=0).fit(X, y)
+    std = predictive(stack, X).std()
+    np.testing.assert_allclose(std, y.std(), rtol=0.15)
