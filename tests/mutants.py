@@ -854,12 +854,15 @@ MUTANTS = [
         "laplace/map.py",
         "laplace/test_map.py",
         (
-            "root = (share * weight[chosen]).sqrt()\n    with",
-            "root = share * weight[chosen]\n    with",
+            "root = (factor * weight[index]).sqrt()\n    with",
+            "root = factor * weight[index]\n    with",
         ),
         ("leverage = 1.0 - torch.cholesky_inverse", "leverage = torch.cholesky_inverse"),
-        ("freedoms = (rows.weight.sum() - taken)", "freedoms = (rows.weight.sum() - 0.5 * taken)"),
-        ("self._holds_noise = True", "self._holds_noise = False"),
+        (
+            "dof = (rows.weight.sum() - n_effective)",
+            "dof = (rows.weight.sum() - 0.5 * n_effective)",
+        ),
+        ("self._has_fixed_noise = True", "self._has_fixed_noise = False"),
     ),
     *planted(
         "ensemble/fit.py",

@@ -1,4 +1,4 @@
-"""Predictions by networks linearised at one mode, at several, or at an ensemble's members."""
+"""Predictions of networks linearised at one mode, at several, or at an ensemble's members."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,53 +27,86 @@ from skbayes_sym.numerics.random import generator_from
 
 @dataclass(frozen=True, eq=False)
 class LinearisedPredictor(BasePredictor):
-    """Numbers, by the network linearised at one mode."""
+    """Predictions of regression by a network linearised at one mode.
+
+    Attributes
+    ----------
+    network : LinearisedNetwork
+    likelihood : Likelihood
+    seed : int
+        Seed of draws of several outputs.
+    n_draws : int, default=200
+        Number of draws of a row's outputs where no quadrature rule integrates over them.
+    """
 
     network: LinearisedNetwork
     likelihood: Likelihood
-    seed: int  # of draws of several outputs
-    n_draws: int = 200  # of them per row, where no rule integrates over them
+    seed: int
+    n_draws: int = 200
 
     def distribution(self, x: Tensor) -> Predictive:
+        """Predictive distribution of rows.
+
+        It is exact for normal noise, and a Gauss-Hermite rule for one output of another likelihood.
+        """
         outputs = self.network.outputs(x)
-        if self.likelihood.kind == "normal":  # one normal a row
+        if self.likelihood.kind == "normal":
             variance = outputs.covariance.diagonal(dim1=-2, dim2=-1).unsqueeze(0)
             return NormalMixture(
-                outputs.mean.unsqueeze(0), variance, self.likelihood.noise_scale.square(),
+                outputs.mean.unsqueeze(0),
+                variance,
+                self.likelihood.noise_scale.square(),
                 covariance=outputs.covariance.unsqueeze(0),
-            )  # fmt: skip
+            )
         if outputs.mean.shape[-1] > 1:
-            return self.likelihood.predictive(output_draws(outputs, self.n_draws, self.seed))
+            return self.likelihood.predictive(draw_outputs(outputs, self.n_draws, self.seed))
         nodes, weights = (t.to(x) for t in gauss_hermite(N_NODES))
-        spread = outputs.covariance[..., 0].sqrt() * nodes[:, None, None]
-        return self.likelihood.predictive(outputs.mean + spread, weights.log())
+        deviations = outputs.covariance[..., 0].sqrt() * nodes[:, None, None]
+        return self.likelihood.predictive(outputs.mean + deviations, weights.log())
 
     def mean(self, x: Tensor) -> Tensor:
-        return self.network.mean(x) if self.likelihood.kind == "normal" else super().mean(x)
+        """Predictive mean, (N, T)."""
+        if self.likelihood.kind == "normal":
+            return self.network.mean(x)
+        return super().mean(x)
 
     def covariance(self, x: Tensor) -> Tensor | None:
+        """Joint covariance of the function at all rows, (N, N, T), for normal noise."""
         return self.network.covariance(x) if self.likelihood.kind == "normal" else None
 
     def sample_conditionals(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
+        """Distributions of the targets given ``n`` functions drawn from the posterior."""
         return self.likelihood.predictive(self.network.sample_functions(x, n, generator=generator))
 
 
 @dataclass(frozen=True, eq=False)
 class LinearisedClassPredictor(LinearisedPredictor):
-    """Labels, by the network linearised at one mode."""
+    """Predictions of classification by a network linearised at one mode.
 
-    integral: str = "sampling"  # or "plugin"
-    variance_scale: float = 1.0  # of the logits
+    Attributes
+    ----------
+    integral : {"sampling", "plugin"}, default="sampling"
+        Whether to average over draws of the logits, or to take the mode's.
+    variance_scale : float, default=1.0
+        Factor on the variance of the logits.
+    """
+
+    integral: str = "sampling"
+    variance_scale: float = 1.0
 
     def distribution(self, x: Tensor) -> Predictive:
+        """Predictive distribution of rows."""
         if self.integral == "plugin" or self.variance_scale == 0.0:
             return self.likelihood.predictive(self.network.mean(x).unsqueeze(0))
         outputs = self.network.outputs(x)
         outputs = outputs._replace(covariance=self.variance_scale * outputs.covariance)
-        return self.likelihood.predictive(output_draws(outputs, self.n_draws, self.seed))
+        return self.likelihood.predictive(draw_outputs(outputs, self.n_draws, self.seed))
 
     def sample_conditionals(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
-        # The logits of the draws have the mean and the covariance that `law` averages over.
+        """Distributions of the class given ``n`` functions drawn from the posterior.
+
+        The logits have the mean and the covariance that `distribution` averages over.
+        """
         mean = self.network.mean(x)
         if self.integral == "plugin" or self.variance_scale == 0.0:
             return self.likelihood.predictive(mean.expand(n, *mean.shape))
@@ -83,10 +116,16 @@ class LinearisedClassPredictor(LinearisedPredictor):
 
 @dataclass(frozen=True, eq=False)
 class ModesPredictor(BasePredictor):
-    """Numbers, by networks linearised at modes with noise of their own, (R, 1, T).
+    """Predictions of regression by networks linearised at several modes.
 
-    ``levels`` (R, K, T): standard deviations that stand for the noise where few rows determine it,
-    see `noise_levels`.
+    Attributes
+    ----------
+    modes : LinearisedModes
+    likelihood : Likelihood
+        Normal noise of every mode, (R, 1, T).
+    levels : Tensor of shape (R, K, T), optional
+        Standard deviations that replace each mode's noise where few rows determine it, see
+        `noise_levels`.
     """
 
     modes: LinearisedModes
@@ -100,24 +139,31 @@ class ModesPredictor(BasePredictor):
         return pack(torch.cholesky_inverse(factor), network.sizes)
 
     def distribution(self, x: Tensor) -> Predictive:
+        """Predictive distribution of rows."""
         mean, covariance = (t.to(x) for t in self.modes.outputs(x, self.packed))
         variance = covariance.diagonal(dim1=-2, dim2=-1)
         noise = self.likelihood.noise_scale.square()
-        weights = self.modes.weight.log().to(x)
-        distribution = NormalMixture(mean, variance, noise, weights, covariance)
-        return distribution if self.levels is None else at_levels(distribution, self.levels)
+        log_weights = self.modes.weight.log().to(x)
+        distribution = NormalMixture(mean, variance, noise, log_weights, covariance)
+        if self.levels is None:
+            return distribution
+        return at_levels(distribution, self.levels)
 
     def mean(self, x: Tensor) -> Tensor:
+        """Predictive mean, (N, T)."""
         outputs = self.modes.network.forward(self.modes.loc, x.double())
         return torch.einsum("r,rno->no", self.modes.weight, outputs).to(x)
 
     def covariance(self, x: Tensor) -> Tensor | None:
+        """Joint covariance of the mixture's functions at all rows, (N, N, T)."""
         return self.modes.covariance(x)
 
     def networks(self, x: Tensor) -> Iterator[NetworkComponents]:
+        """Networks whose outputs are the means of the components."""
         yield NetworkComponents(x, self.modes.network, self.modes.loc, self.modes.weight)
 
     def sample_conditionals(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
+        """Distributions of the targets given ``n`` functions drawn from the posterior."""
         mode = self.modes.weight.cpu().multinomial(n, replacement=True, generator=generator)
         functions = self.modes.draw(x, mode, generator=generator).to(x)
         if self.levels is not None:
@@ -127,71 +173,103 @@ class ModesPredictor(BasePredictor):
 
 
 class JointClassPredictor(BasePredictor):
-    """Labels, by several laws of the weights of a linearised network."""
+    """Predictions of classification by several posteriors of a linearised network's weights.
+
+    Attributes
+    ----------
+    network : MLP
+    weights : Tensor of shape (R,)
+        Weights of the posteriors with a sum of one.
+    """
 
     network: MLP
-    shares: Tensor  # (R,), of sum one
+    weights: Tensor
 
-    def terms(self, which: int, x: Tensor) -> SoftmaxExpectations:
-        """Logits of rows in float64 under a law, at points that all rows share.
+    def expectations(self, i: int, x: Tensor) -> SoftmaxExpectations:
+        """Expectations under the logits of rows (float64) in posterior ``i``.
 
-        32 Gauss-Hermite nodes for two classes, 256 quasi-Monte Carlo points for more.
+        They are averages over 32 Gauss-Hermite nodes for two classes, and over 256 quasi-Monte
+        Carlo points for more, which are the same for all rows.
         """
         raise NotImplementedError
 
-    def logits(self, which: int, x: Tensor, noise: Tensor) -> Tensor:
-        """Logits (m, N, K) of a law, from standard normals (m, P); rows are in float64."""
+    def sample_logits(self, i: int, x: Tensor, noise: Tensor) -> Tensor:
+        """Sample logits (m, N, K) of rows (float64) in posterior ``i``, given normals (m, P)."""
         raise NotImplementedError
 
     def distribution(self, x: Tensor) -> CategoricalMixture:
-        """O(N R P^2) time and 8 N R S C bytes for S points: predict in blocks of rows."""
+        """Predictive distribution of rows.
+
+        O(N R P^2) time and 8 N R S C bytes for S points: predict in blocks of rows.
+        """
         draws = []
         log_weights = []
-        for which, share in enumerate(self.shares):
-            terms = self.terms(which, x.double())
-            draws.append(terms.log_probabilities().movedim(-1, 0))
-            log_weights.append((terms.weights * share).log())
+        for i, weight in enumerate(self.weights):
+            expectations = self.expectations(i, x.double())
+            draws.append(expectations.log_probabilities().movedim(-1, 0))
+            log_weights.append((expectations.weights * weight).log())
         return CategoricalMixture(torch.cat(draws).to(x), torch.cat(log_weights).to(x))
 
     def sample_conditionals(
         self, x: Tensor, n: int, *, generator: torch.Generator
     ) -> CategoricalMixture:
-        chosen = self.shares.cpu().multinomial(n, replacement=True, generator=generator)
+        """Distributions of the class given ``n`` functions drawn from the posteriors."""
+        component = self.weights.cpu().multinomial(n, replacement=True, generator=generator)
         shape = (n, self.network.layout.n_params)
         noise = torch.randn(shape, generator=generator, dtype=torch.float64).to(x.device)
-        order = chosen.argsort(stable=True)
+        order = component.argsort(stable=True)
         distributions = []
-        for which in chosen.unique().tolist():
-            logits = self.logits(which, x.double(), noise[chosen == which])
-            distribution = SoftmaxExpectations(logits.flatten(0, 1)).log_probabilities()[..., 0]
-            distributions.append(distribution.unflatten(0, logits.shape[:2]).to(x))
+        for i in component.unique().tolist():
+            logits = self.sample_logits(i, x.double(), noise[component == i])
+            log_p = SoftmaxExpectations(logits.flatten(0, 1)).log_probabilities()[..., 0]
+            distributions.append(log_p.unflatten(0, logits.shape[:2]).to(x))
         return CategoricalMixture(torch.cat(distributions)[order.argsort()])
 
 
 class ClassModesPredictor(JointClassPredictor):
-    """Labels, by networks linearised at modes; a scale of 0 is the modes alone."""
+    """Predictions of classification by networks linearised at several modes.
+
+    Parameters
+    ----------
+    modes : LinearisedModes
+    variance_scale : float
+        Factor on the variance of the logits. 0 predicts with the modes themselves.
+    integral : {"sampling", "plugin"}, default="sampling"
+        "plugin" has the same effect as ``variance_scale=0``.
+    """
 
     def __init__(
         self, modes: LinearisedModes, variance_scale: float, integral: str = "sampling"
     ) -> None:
         self.network, self.theta, factor, weight = modes
-        self.covariances, self.shares = torch.cholesky_inverse(factor), weight / weight.sum()
+        self.covariances = torch.cholesky_inverse(factor)
+        self.weights = weight / weight.sum()
         self.variance_scale = 0.0 if integral == "plugin" else variance_scale
 
-    def terms(self, which: int, x: Tensor) -> SoftmaxExpectations:
+    def expectations(self, i: int, x: Tensor) -> SoftmaxExpectations:
+        """Expectations under the logits of rows (float64) around mode ``i``."""
         if not self.variance_scale:
-            return SoftmaxExpectations(self.network.forward(self.theta[which], x))
-        logits = linearised_logits(self.network, self.theta[which], self.covariances[which], x)
+            return SoftmaxExpectations(self.network.forward(self.theta[i], x))
+        logits = linearised_logits(self.network, self.theta[i], self.covariances[i], x)
         return scale_logits(logits, self.variance_scale)
 
-    def logits(self, which: int, x: Tensor, noise: Tensor) -> Tensor:
-        outputs, jacobian = outputs_and_jacobian(self.network, self.theta[which].unsqueeze(0), x)
-        moved = noise @ symmetric_root(self.variance_scale * self.covariances[which])
-        return outputs + torch.einsum("nkp,mp->mnk", jacobian[0], moved)
+    def sample_logits(self, i: int, x: Tensor, noise: Tensor) -> Tensor:
+        """Sample logits (m, N, K) of rows (float64) around mode ``i``, given normals (m, P)."""
+        outputs, jacobian = outputs_and_jacobian(self.network, self.theta[i].unsqueeze(0), x)
+        deviations = noise @ symmetric_root(self.variance_scale * self.covariances[i])
+        return outputs + torch.einsum("nkp,mp->mnk", jacobian[0], deviations)
 
 
 class RefittedPredictor(JointClassPredictor):
-    """Labels, by members refitted as linearised networks, which count alike."""
+    """Predictions of classification by refitted members of an ensemble, weighted equally.
+
+    Parameters
+    ----------
+    network : MLP
+    members : sequence of RefittedMember
+    variance_scale : float
+        Factor on the variance of the logits.
+    """
 
     def __init__(
         self, network: MLP, members: Sequence[RefittedMember], variance_scale: float
@@ -199,23 +277,24 @@ class RefittedPredictor(JointClassPredictor):
         self.network = network
         self.members = members
         self.variance_scale = variance_scale
-        self.shares = torch.full((len(members),), 1.0 / len(members), dtype=torch.float64)
+        self.weights = torch.full((len(members),), 1.0 / len(members), dtype=torch.float64)
 
-    def terms(self, which: int, x: Tensor) -> SoftmaxExpectations:
-        return scale_logits(self.members[which].logits(self.network, x), self.variance_scale)
+    def expectations(self, i: int, x: Tensor) -> SoftmaxExpectations:
+        """Expectations under the logits of rows (float64) of member ``i``."""
+        return scale_logits(self.members[i].logits(self.network, x), self.variance_scale)
 
-    def logits(self, which: int, x: Tensor, noise: Tensor) -> Tensor:
-        wide = self.variance_scale**0.5 * noise
-        return self.members[which].sample_logits(self.network, x, wide)
+    def sample_logits(self, i: int, x: Tensor, noise: Tensor) -> Tensor:
+        """Sample logits (m, N, K) of rows (float64) of member ``i``, given normals (m, P)."""
+        scaled = self.variance_scale**0.5 * noise
+        return self.members[i].sample_logits(self.network, x, scaled)
 
 
-def output_draws(distribution: LinearisedOutputs, n: int, seed: int) -> Tensor:
-    """Outputs drawn with the same standard normals for every row, (n, N, O)."""
+def draw_outputs(distribution: LinearisedOutputs, n: int, seed: int) -> Tensor:
+    """Draw outputs (n, N, O) with the same standard normals for every row."""
     shape = (n, distribution.mean.shape[-1])
     noise = torch.randn(shape, generator=generator_from(seed), dtype=torch.float32)
     noise = noise.to(distribution.mean)
-    # The symmetric root, which is unique: a Cholesky factor or eigenvectors alone would let
-    # rounding decide between equal alternatives.
-    return distribution.mean + torch.einsum(
-        "nok,sk->sno", symmetric_root(distribution.covariance), noise
-    )
+    # The symmetric root is unique. With a Cholesky factor or eigenvectors, rounding would decide
+    # between equal alternatives.
+    root = symmetric_root(distribution.covariance)
+    return distribution.mean + torch.einsum("nok,sk->sno", root, noise)

@@ -1,12 +1,12 @@
-r"""Starts of chains and ascents: modes found by Gauss-Newton and the evidence, and their widths.
+r"""Starting points of chains and of variational inference: modes found by Gauss-Newton steps.
 
 The metric of chains that start at a mode is the inverse of its damped curvature,
 
 .. math:: M = \sum_n J_n' \Lambda_n J_n + c\, \mathrm{diag}\,\alpha, \qquad c = 1000.
 
-Undamped it collapses the step: directions that the rows leave to the prior are wide and curved.
-Damped it moved functions 1.5 to 2.7 times as far at equal cost as a diagonal, on four tables at 20
-units.
+Without damping the steps become tiny, because the directions that the data don't inform are wide
+and curved. With it, functions moved 1.5 to 2.7 times as far at equal cost as with a diagonal
+metric, on four tables with 20 units.
 """
 
 from collections.abc import Callable
@@ -29,107 +29,203 @@ from skbayes_sym.symmetry.group import SymmetryGroup
 
 
 class StartingModes(NamedTuple):
-    """R modes, where chains or an ascent may start, and their widths."""
+    """R modes, where chains or variational inference may start, and their widths.
 
-    position: Tensor  # (R, D), float64
-    metric: Tensor  # (R, D, D): ``L`` with ``L L'`` the inverse of the damped curvature
-    # (R, D), standard deviations of the independent normals q of least KL[q || Laplace's]: one over
-    # the root of the curvature's diagonal.
+    Attributes
+    ----------
+    position : Tensor of shape (R, D)
+        Weights and log noise, float64.
+    metric : Tensor of shape (R, D, D)
+        ``L`` with ``L L'`` the inverse of the damped curvature.
+    spread : Tensor of shape (R, D)
+        Standard deviations of the independent normals q of least KL[q || Laplace's], which are
+        one over the root of the curvature's diagonal.
+    score : Tensor of shape (R,)
+        Log evidence and log hyperprior, nats.
+    """
+
+    position: Tensor
+    metric: Tensor
     spread: Tensor
-    score: Tensor  # (R,): evidence and hyperprior of each, nats
+    score: Tensor
 
     def select_distinct(self, group: SymmetryGroup) -> "tuple[StartingModes, list[int]]":
-        """Modes that no element of the group makes one, the best first, and starts in each."""
+        """Select one of each set of modes that the group maps to one another.
+
+        Parameters
+        ----------
+        group : SymmetryGroup
+
+        Returns
+        -------
+        StartingModes
+            Distinct modes, the best first.
+        list of int
+            Number of starts that ended in each.
+        """
         order = self.score.argsort(descending=True)
-        kept = []
-        visits = list[int]()
+        selected = []
+        n_starts = list[int]()
         while len(order):
-            place = self.position[order[0]]
-            distance = group.align(self.position[order], place)[0] - place
-            alike = (distance.abs() < 0.1 * (1.0 + place.abs())).all(1)
-            kept.append(order[0])
-            visits.append(int(alike.sum()))
-            order = order[~alike]
-        return StartingModes(*(part[torch.stack(kept)] for part in self)), visits
+            best = self.position[order[0]]
+            distance = group.align(self.position[order], best)[0] - best
+            is_copy = (distance.abs() < 0.1 * (1.0 + best.abs())).all(1)
+            selected.append(order[0])
+            n_starts.append(int(is_copy.sum()))
+            order = order[~is_copy]
+        return StartingModes(*(part[torch.stack(selected)] for part in self)), n_starts
 
     def chains(self, n: int, like: Tensor) -> tuple[Tensor, DensePreconditioner]:
-        """Positions and metrics of ``n`` chains, the modes in turn, in the dtype of ``like``."""
+        """Return positions and metrics of ``n`` chains, which start at the modes in turn.
+
+        Their dtype and device are those of ``like``.
+        """
         mode = torch.arange(n) % len(self.position)
-        position, metric = (t[mode.to(t.device)].to(like) for t in (self.position, self.metric))
+        position = self.position[mode.to(self.position.device)].to(like)
+        metric = self.metric[mode.to(self.metric.device)].to(like)
         return position, DensePreconditioner(metric)
 
 
 def find_regression_modes(
-    network: MLP, likelihood: Likelihood, data: Data, prior: GroupScalePrior, *, n: int, seed: int
+    network: MLP,
+    likelihood: Likelihood,
+    data: Data,
+    prior: GroupScalePrior,
+    *,
+    n: int,
+    seed: int,
 ) -> StartingModes:
-    """Modes under normal noise, learned if it has parameters; O(n (N P^2 + P^3)) a step."""
+    """Find modes under normal noise.
+
+    Parameters
+    ----------
+    network : MLP
+    likelihood : Likelihood
+        Normal noise, which is learned if it has parameters.
+    data : Data
+        Float64.
+    prior : GroupScalePrior
+    n : int
+        Number of restarts.
+    seed : int
+
+    Returns
+    -------
+    StartingModes
+
+    Notes
+    -----
+    O(n (N P^2 + P^3)) a step.
+    """
     learns_noise = likelihood.n_params > 0
     noise = None if learns_noise else likelihood.noise_scale.double() ** -2
 
     def draw(n_starts: int) -> Tensor:
-        drawn = draw_initial_weights(network, n_starts, generator=generator_from(seed))
-        return drawn.to(data.x.device)
+        theta = draw_initial_weights(network, n_starts, generator=generator_from(seed))
+        return theta.to(data.x.device)
 
     problem = GaussianEvidence(network, data, prior, noise_precision=noise)
     search = search_regression(EvidenceSearch(100), problem, draw, n)
     modes = search.modes
-    starts = _starts(search, prior)
+    starts = _starting_modes(search, prior)
     if not learns_noise:
         return starts
+
+    # The curvature in the log noise at a mode is twice the number of rows.
     log_noise = -0.5 * modes.noise_precision.log()
-    # The curvature by the log noise at a mode: twice the number of rows.
     spread = (2.0 * data.weight.sum()).rsqrt().expand_as(log_noise)
     p = starts.metric.shape[1]
     q = spread.shape[1]
     metric = starts.metric.new_zeros(len(spread), p + q, p + q)
-    metric[:, :p, :p], metric[:, p:, p:] = starts.metric, torch.diag_embed(spread)
+    metric[:, :p, :p] = starts.metric
+    metric[:, p:, p:] = torch.diag_embed(spread)
     position = torch.cat([starts.position, log_noise], 1)
     return StartingModes(position, metric, torch.cat([starts.spread, spread], 1), starts.score)
 
 
 def find_distinct_modes(
-    search: Callable[[int, int], StartingModes],  # of so many starts, with a seed
+    search: Callable[[int, int], StartingModes],
     group: SymmetryGroup,
     *,
-    n: int,  # of the first search
-    n_extra: int,  # of all others
+    n: int,
+    n_extra: int,
     seed: int,
 ) -> StartingModes:
-    """Distinct modes of searches that go on until unseen basins attract 1 % of starts or less.
+    """Search for modes until the missing ones attract at most 1 % of the starts.
 
-    That share is about the share of modes that one start alone arrived at (Good 1953). Such a mode
-    may have all the mass: on energy with three units one start in 200 finds the best, 140 nats
-    above those that chains from the prior find. Modes 30 nats below the best are left out.
+    Parameters
+    ----------
+    search : callable
+        Searches from so many starting points, with a seed.
+    group : SymmetryGroup
+        Group by which modes are distinct.
+    n : int
+        Number of starting points of the first search.
+    n_extra : int
+        Largest number of further starting points.
+    seed : int
+
+    Returns
+    -------
+    StartingModes
+        Distinct modes within 30 nats of the best.
+
+    Notes
+    -----
+    The fraction of starts that a missing mode would attract is estimated by the fraction of starts
+    that were the only one to reach their mode (Good 1953). A rare mode may have all the mass: on
+    the table energy with three units, one start in 200 finds the best mode, 140 nats above those
+    that chains from the prior find.
     """
     starts = search(n, seed)
-    for other in spawn_seeds(seed, n_extra // 64):
+    for extra_seed in spawn_seeds(seed, n_extra // 64):
         if starts.select_distinct(group)[1].count(1) <= 0.01 * len(starts.score):
             break
-        starts = StartingModes(*map(torch.cat, zip(starts, search(64, other), strict=True)))
+        extra = search(64, extra_seed)
+        starts = StartingModes(*map(torch.cat, zip(starts, extra, strict=True)))
     modes = starts.select_distinct(group)[0]
-    near = modes.score > modes.score.max() - 30.0
-    return StartingModes(*(part[near] for part in modes))
+    is_close = modes.score > modes.score.max() - 30.0
+    return StartingModes(*(part[is_close] for part in modes))
 
 
 def find_classification_modes(
     network: MLP, data: Data, prior: GroupScalePrior, *, n: int, seed: int
 ) -> StartingModes:
-    """Modes under the softmax, found one after the other; O(N P^2 + P^3) a step of each."""
+    """Find modes under the softmax, one after the other.
+
+    Parameters
+    ----------
+    network : MLP
+    data : Data
+        Float64, with classes (N,).
+    prior : GroupScalePrior
+    n : int
+        Number of restarts.
+    seed : int
+
+    Returns
+    -------
+    StartingModes
+
+    Notes
+    -----
+    O(N P^2 + P^3) a step of each.
+    """
     theta = draw_initial_weights(network, n, generator=generator_from(seed)).to(data.x.device)
-    return _starts(
-        EvidenceSearch(60).search(CategoricalEvidence(network, data, prior), theta), prior
-    )
+    search = EvidenceSearch(60).search(CategoricalEvidence(network, data, prior), theta)
+    return _starting_modes(search, prior)
 
 
-def _starts(search: Search, prior: GroupScalePrior) -> StartingModes:
-    """Metrics and widths by the Cholesky factor of every mode's curvature with the prior's own."""
+def _starting_modes(search: Search, prior: GroupScalePrior) -> StartingModes:
+    """Compute metrics and widths from the Cholesky factors of the modes."""
     if search.stop_reason == "interrupted":
         raise KeyboardInterrupt
     modes = search.modes
     precision = modes.factor @ modes.factor.mT
     spread = precision.diagonal(dim1=1, dim2=2).rsqrt()
-    more = 999.0 * modes.hyper.exp()[:, prior.group]
-    precision.diagonal(dim1=1, dim2=2).add_(more)
+    # The precision contains the prior's once.
+    extra = 999.0 * modes.hyper.exp()[:, prior.group]
+    precision.diagonal(dim1=1, dim2=2).add_(extra)
     factor = cholesky(
         precision, name="The curvature at a mode", remedy="Standardise X, or use another init."
     )

@@ -16,15 +16,15 @@ from skbayes_sym.laplace import map as module
 from skbayes_sym.laplace.map import (
     ScaledModes,
     affordable_rows,
+    compute_effective_parameters,
     compute_leverages,
     compute_noise_nodes,
     count_curvature_entries,
-    determined,
-    determined_by_each,
+    effective_parameters_by_position,
     estimate_noise,
-    learned,
-    learned_noise,
     scale_update_steps,
+    update_noise,
+    update_scales,
 )
 from skbayes_sym.models import ARD, MLP, TANH, LayerScales
 from skbayes_sym.models.likelihoods.categorical import Categorical
@@ -80,10 +80,10 @@ def test_the_fixed_point_is_the_maximum_of_the_evidence(unbound, learns_noise, r
     for _ in range(300):
         theta = ridge(replace(prior, hyper=one.hyper[0]), log_noise, rows)
         position = torch.cat([theta, log_noise])[None]
-        found = determined_by_each(posterior, one, position, rows)
-        one = learned(one, position[:, :-1], found.variance)
+        found = effective_parameters_by_position(posterior, one, position, rows)
+        one = update_scales(one, position[:, :-1], found.variance)
         if learns_noise:
-            log_noise = learned_noise(posterior, position, found.taken, rows)[0]
+            log_noise = update_noise(posterior, position, found.n_effective, rows)[0]
 
     def loss(free):
         own = free[-1:] if learns_noise else log_noise
@@ -105,7 +105,7 @@ def test_a_group_that_no_row_speaks_for_keeps_its_hyperprior():
     prior = LayerScales().bind(network.layout)
     theta = torch.zeros(1, network.layout.n_params).double()
     one = replace(prior, hyper=prior.hyper[None])
-    kept = learned(one, theta, (1.0 / prior.precision)[None])
+    kept = update_scales(one, theta, (1.0 / prior.precision)[None])
     torch.testing.assert_close(kept.hyper[0], prior.hyper)
     together = prior.update(theta[0], torch.zeros_like(theta[0]))
     growth = (together.hyper - prior.hyper).exp()  # (n + 2a) / 2a
@@ -186,7 +186,7 @@ def test_under_a_wide_prior_it_is_the_unbiased_estimate(n_targets):
     theta = torch.cat([coef[:-1].T.flatten(), coef[-1]])
     noise = estimate_noise(network, theta, data, torch.full_like(theta, 1e4), ONE)
     assert_close(noise.std, (squares / (30 - 9)).sqrt(), rtol=1e-5, atol=0.0)
-    assert_close(noise.freedoms, 9.0 * ONE.expand(n_targets), rtol=1e-4, atol=0.0)
+    assert_close(noise.n_effective, 9.0 * ONE.expand(n_targets), rtol=1e-4, atol=0.0)
 
 
 @pytest.mark.parametrize("n_targets", [1, 2])
@@ -199,7 +199,7 @@ def test_rows_and_weights_give_the_same(n_targets):
     repeated = Data(*(t.repeat_interleave(10, 0) for t in data))
     many = estimate_noise(network, theta, repeated, scale, ONE)
     assert_close(few.std, many.std)
-    assert_close(few.freedoms, many.freedoms)
+    assert_close(few.n_effective, many.n_effective)
 
 
 @pytest.mark.parametrize(("n", "n_targets"), [(60, 1), (8, 1), (60, 2), (8, 2)])
@@ -258,7 +258,7 @@ def test_where_weights_have_taken_all_rows_the_noise_is_that_of_rows_left_out():
         leave_one_out.append(data.y[i, 0] - design[i] @ design[rest].T @ weights)
     rms = torch.stack(leave_one_out).square().mean().sqrt()
     spread = data.y.std(correction=0)
-    assert found.freedoms > 9.5
+    assert found.n_effective > 9.5
     assert_close(found.std, torch.minimum(rms, spread).reshape(1))
 
 
@@ -320,7 +320,7 @@ def test_against_the_dense_matrix(name, kind, n):
     likelihood, n_outputs = LIKELIHOODS[name]
     network, data = make_network(kind, n_outputs), as_table(name, n)
     theta, scale = at(network)
-    found = determined(network, likelihood, theta, data, scale)
+    found = compute_effective_parameters(network, likelihood, theta, data, scale)
     jacobian = torch.func.jacrev(lambda t: network.forward(t, data.x))(theta)
     outputs = network.forward(theta, data.x)
 
@@ -336,11 +336,11 @@ def test_against_the_dense_matrix(name, kind, n):
     torch.testing.assert_close(found.variance, covariance.diagonal())
     spread = torch.einsum("nkp,pq,njq->nkj", jacobian, covariance, jacobian)
     taken = torch.einsum("nkj,njk->", spread, curvature)
-    torch.testing.assert_close(found.taken.sum(), taken)
-    torch.testing.assert_close(found.taken.sum(), (1.0 - found.variance / scale**2).sum())
+    torch.testing.assert_close(found.n_effective.sum(), taken)
+    torch.testing.assert_close(found.n_effective.sum(), (1.0 - found.variance / scale**2).sum())
     if "number" in name:  # of every target alone
         by_target = torch.einsum("nkk,nkk->k", spread, curvature)
-        torch.testing.assert_close(found.taken, by_target)
+        torch.testing.assert_close(found.n_effective, by_target)
 
 
 @pytest.mark.parametrize("name", ["one number", "classes"])
@@ -350,8 +350,10 @@ def test_what_weighted_rows_determine_is_that_of_repetitions(name):
     theta, scale = at(network)
     times = torch.tensor([1, 3, 2, 1, 2, 5])
     rows = Data(*(t.repeat_interleave(times, 0) for t in data))
-    weighted = determined(network, likelihood, theta, data._replace(weight=times.double()), scale)
-    repeated = determined(
+    weighted = compute_effective_parameters(
+        network, likelihood, theta, data._replace(weight=times.double()), scale
+    )
+    repeated = compute_effective_parameters(
         network, likelihood, theta, rows._replace(weight=torch.ones(14).double()), scale
     )
     for one, other in zip(weighted, repeated, strict=True):
@@ -365,12 +367,12 @@ def test_an_even_selection_stands_for_all(monkeypatch):
     data = data._replace(weight=torch.ones(21).double())
     twice = Data(*(t.repeat_interleave(2, 0) for t in data))
     theta, scale = at(network)
-    whole = determined(network, likelihood, theta, twice, scale)
+    whole = compute_effective_parameters(network, likelihood, theta, twice, scale)
     p = len(theta)
-    monkeypatch.setattr(module, "_MOST_WORK", 21.0 * p**2)
+    monkeypatch.setattr(module, "_MAX_WORK", 21.0 * p**2)
     assert len(affordable_rows(42, 1, p)) == 21
     assert count_curvature_entries(42, 1, p) == 21 * p + p**2
-    half = determined(network, likelihood, theta, twice, scale)
+    half = compute_effective_parameters(network, likelihood, theta, twice, scale)
     torch.testing.assert_close(half.variance, whole.variance, rtol=0.05, atol=0.0)
 
 
@@ -380,7 +382,7 @@ def test_how_many_rows_are_within_the_work():
         size = len(affordable_rows(n, k, p))
         assert 1 <= size <= n
         work = size * k * p * min(size * k, p)
-        assert work <= module._MOST_WORK or size == 1
+        assert work <= module._MAX_WORK or size == 1
         if 1 < size < n:  # and not much fewer
-            assert work > 0.75 * module._MOST_WORK
+            assert work > 0.75 * module._MAX_WORK
     assert len(affordable_rows(1000, 1, 601)) == 1000
