@@ -28,8 +28,8 @@ degrees of freedom that the weights use.
 
 If the weights use nearly all degrees of freedom, the noise is the root mean square of the
 linearised network's leave-one-out residuals :math:`r_{nt} / (1 - h_{nt})`, but at most the spread
-of the targets. If it is estimated from :math:`\nu = N - \gamma` rows, a new target follows Student's t
-distribution with :math:`\nu` degrees of freedom, a mixture of normals of precision
+of the targets. If it is estimated from :math:`\nu = N - \gamma` rows, a new target follows
+Student's t distribution with :math:`\nu` degrees of freedom, a mixture of normals of precision
 :math:`\beta u`, :math:`u \sim \chi^2_\nu / \nu`.
 """
 
