@@ -640,8 +640,8 @@ MUTANTS = [
         "laplace/posterior.py",
         "laplace/test_evidence.py",
         (
-            "precision.quadratic(away), -precision.log_det(), n",
-            "precision.quadratic(away), precision.log_det(), n",
+            "precision.quadratic(deviation), -precision.log_det()",
+            "precision.quadratic(deviation), precision.log_det()",
         ),
         ("weight.multinomial(", "torch.ones_like(weight).multinomial("),
     ),

@@ -141,7 +141,7 @@ def online_epoch(
     n = problem.n_steps
     layers = evidence.model.network.weight_layers
     start = n - (recorded_steps(n, n, layers) if n_recorded is None else n_recorded)
-    density.watch_with(online, lambda n: n % problem.n_steps >= start)
+    density.record_with(online, lambda n: n % problem.n_steps >= start)
 
     def run() -> None:
         problem.epoch(objective)

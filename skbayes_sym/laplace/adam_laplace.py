@@ -269,11 +269,11 @@ class Laplace:
             layers = problem.model.network.weight_layers
             n_recorded = recorded_steps(pace.block, epoch, layers)
 
-            def is_watched(step: int) -> bool:
+            def is_recorded(step: int) -> bool:
                 to_update = pace.block_end(step) - step
                 return step >= pace.burn_in * pace.block and to_update <= n_recorded
 
-            density.watch_with(online, is_watched)
+            density.record_with(online, is_recorded)
         return HyperAscent(evidence, hyper, rates, problem.seeds.hyper, online)
 
     def _groups(self, problem: Problem) -> list[ParamGroup]:

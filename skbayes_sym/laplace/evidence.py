@@ -1,4 +1,4 @@
-r"""The Laplace evidence of an averaged network, and its gradient in minibatches.
+r"""Laplace evidence of an averaged network, and its gradient in minibatches.
 
 .. math::
 
@@ -6,19 +6,20 @@ r"""The Laplace evidence of an averaged network, and its gradient in minibatches
              + \tfrac12 \sum_l P_l \log\delta_l - \tfrac12 \log\det(H + \Delta)
 
 at a mode theta (the factors of 2 pi cancel between prior and posterior). H depends on the
-half-widths eta and on the likelihood's own parameters through sums over data, so that with the
+half-widths eta and on the likelihood's parameters through sums over data. So, with the
 preconditioner P = d log det / dF held fixed,
 
 .. math:: \nabla \log Z = \sum_{\text{batches}} \nabla\Big[\sum_n w_n \log p(y_n \mid \hat f_n)
           - \tfrac12 \langle P, F_{\text{batch}} \rangle\Big]
 
 (Immer et al. 2022, eqs. 16 and 22-23; their Algorithm 1 lacks the mean in line 16 and the factor
--1/2 in line 19). One pass over the data makes F and P, a second one the gradient; memory is that of
-one batch. Both passes draw the same noise from the same seed, which makes the gradient exactly
-that of the evidence computed in one piece.
+-1/2 in line 19). One pass over the data computes F and P, and a second one the gradient. Memory is
+that of one batch. Both passes draw the same noise from the same seed, so that the gradient is
+exactly that of the evidence computed at once.
 
-With S transformed inputs a row the evidence is, on average, a lower bound of its value for S to
-infinity (Jensen, as far as the likelihood goes): compare models at equal, large S.
+With S transformed inputs per row, the evidence is on average a lower bound of its value for S to
+infinity (Jensen's inequality, as far as the likelihood is concerned). Compare models at equal and
+large S.
 """
 
 from collections.abc import Iterator, Sequence
@@ -48,30 +49,39 @@ from skbayes_sym.numerics.random import generator_from
 class AveragedNetwork:
     """A network averaged over S random transformations of its input.
 
-    ``n_last``: how many of the last weight layers the Laplace approximation covers; all by default.
-    The evidence is then that of these layers given the features of the others.
+    Attributes
+    ----------
+    network : RecordingNetwork
+    augmentation : Augmentation
+    likelihood : Likelihood
+        Likelihood at its initial parameters.
+    n_samples : int
+        Number of transformations S.
+    n_last : int, optional
+        Number of the last weight layers that the Laplace approximation covers, all by default. The
+        evidence is then that of these layers given the features of the others.
     """
 
     network: RecordingNetwork
     augmentation: Augmentation
-    likelihood: Likelihood  # at its starting parameters
-    n_samples: int  # S
+    likelihood: Likelihood
+    n_samples: int
     n_last: int | None = None
 
     @property
     def layers(self) -> Sequence[WeightLayer]:
-        """The weight layers that the Laplace approximation covers."""
+        """Weight layers that the Laplace approximation covers."""
         layers = self.network.weight_layers
         return layers if self.n_last is None else layers[len(layers) - self.n_last :]
 
     @property
     def n_half_widths(self) -> int:
-        """Number of entries of eta: 0 without transformations."""
+        """Number of entries of eta, 0 without transformations."""
         return self.augmentation.half_width.n_params
 
     @cached_property
     def hyper(self) -> ParamLayout:
-        """Places of the hyperparameters in one flat vector."""
+        """Layout of the hyperparameters in one flat vector."""
         return ParamLayout({
             "eta": (self.n_half_widths,),
             "likelihood": (self.likelihood.n_params,),
@@ -80,7 +90,7 @@ class AveragedNetwork:
 
     @cached_property
     def owner(self) -> Tensor:
-        """Layer (L for none) of every entry of ``theta``, (P,) int64."""
+        """Index of the covered layer (L for none) of every entry of ``theta``, (P,) int64."""
         layout = self.network.layout
         owner = torch.full((layout.n_params,), len(self.layers))
         for i, layer in enumerate(self.layers):
@@ -91,29 +101,46 @@ class AveragedNetwork:
 
     @cached_property
     def sizes(self) -> Tensor:
-        """Number of parameters of every layer, (L,)."""
+        """Number of parameters of every covered layer, (L,)."""
         return torch.bincount(self.owner, minlength=len(self.layers) + 1)[: len(self.layers)]
 
     def layer_norms(self, theta: Tensor) -> Tensor:
-        """Squared norm of every layer's parameters, (L,) float64."""
+        """Squared norm of every covered layer's parameters, (L,) float64."""
         total = torch.zeros(len(self.layers) + 1, dtype=torch.float64, device=theta.device)
         owner = self.owner.to(theta.device)
         return total.index_add_(0, owner, theta.detach().double().square())[:-1]
 
     def noise(self, n_rows: int, like: Tensor, generator: torch.Generator) -> Tensor:
-        """Noise of ``n_rows`` rows, (n_rows, S, k)."""
+        """Draw the noise of the transformations of ``n_rows`` rows, (n_rows, S, k)."""
         k = self.augmentation.half_width.n_noise
         return sample_stratified_noise(n_rows, self.n_samples, k, generator=generator, like=like)
 
     def record(
         self, theta: Tensor, eta: Tensor, x: Tensor, noise: Tensor
     ) -> tuple[Recording, Tensor]:
-        """Recorded pass of N * S inputs, and the averaged outputs (N, O)."""
+        """Make a recorded forward pass.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (P,)
+        eta : Tensor
+            Half-widths.
+        x : Tensor of shape (N, *I)
+        noise : Tensor of shape (N, S, k)
+            Noise of the transformations.
+
+        Returns
+        -------
+        Recording
+            Recorded pass of N * S inputs.
+        Tensor of shape (N, O)
+            Averaged outputs.
+        """
         recording = self.network.record(theta, self._transformed(x, eta, noise))
         return recording, recording.outputs.unflatten(0, (-1, self.n_samples)).mean(1)
 
     def forward(self, theta: Tensor, eta: Tensor, x: Tensor, noise: Tensor) -> Tensor:
-        """The averaged outputs (N, O)."""
+        """Return the averaged outputs (N, O), for the arguments of `record`."""
         outputs = self.network.forward(theta, self._transformed(x, eta, noise))
         return outputs.unflatten(0, (-1, self.n_samples)).mean(1)
 
@@ -123,26 +150,49 @@ class AveragedNetwork:
 
 
 class EvidenceParts(NamedTuple):
-    """Terms of the Laplace log evidence, nats."""
+    """Terms of the Laplace log evidence, nats.
+
+    Attributes
+    ----------
+    log_likelihood : float
+    log_prior : float
+        Quadratic term and normaliser.
+    log_det : float
+        Log determinant of the posterior's precision.
+    """
 
     log_likelihood: float
-    log_prior: float  # quadratic and normaliser
-    log_det: float  # of the posterior precision
+    log_prior: float
+    log_det: float
 
     @property
     def value(self) -> float:
+        """Log evidence."""
         return self.log_likelihood + self.log_prior - 0.5 * self.log_det
 
 
-class Seen(NamedTuple):
-    """A minibatch's log likelihood, and what its factors are made of."""
+class BatchTerms(NamedTuple):
+    """Log likelihood of a minibatch, and the Jacobian from which its factors are computed.
+
+    Attributes
+    ----------
+    log_likelihood : Tensor, 0-d
+    jacobian : AveragedJacobian
+    """
 
     log_likelihood: Tensor
     jacobian: AveragedJacobian
 
 
-class Pass(NamedTuple):
-    """Sums over rows of one look at all data."""
+class DataSums(NamedTuple):
+    """Sums over all rows.
+
+    Attributes
+    ----------
+    log_likelihood : Tensor, 0-d
+    factors : list of Tensor
+        Factors of the curvature.
+    """
 
     log_likelihood: Tensor
     factors: Factors
@@ -150,64 +200,138 @@ class Pass(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LaplaceEvidence:
-    """The Laplace evidence of an averaged network on data, in minibatches."""
+    """Laplace evidence of an averaged network on data, in minibatches.
+
+    Attributes
+    ----------
+    model : AveragedNetwork
+    data : Data
+    structure : Structure
+        Part of the curvature that is kept.
+    directions : Directions
+        Directions along which the likelihood's curvature is taken.
+    batch_size : int
+        Rows at a time. It determines the memory, and doesn't change the result.
+    """
 
     model: AveragedNetwork
     data: Data
-    structure: Structure  # what of the curvature is kept
-    directions: Directions  # how the likelihood's curvature is taken
-    batch_size: int  # rows at a time; decides the memory and nothing else
+    structure: Structure
+    directions: Directions
+    batch_size: int
 
     def _batches(self) -> Iterator[Data]:
         for start in range(0, len(self.data.x), self.batch_size):
             yield Data(*(t[start : start + self.batch_size] for t in self.data))
 
-    def see(
-        self, theta: Tensor, hyper: Tensor, batch: Data, generator: torch.Generator, *,
+    def batch_terms(
+        self,
+        theta: Tensor,
+        hyper: Tensor,
+        batch: Data,
+        generator: torch.Generator,
+        *,
         create_graph: bool = False,
-    ) -> Seen:  # fmt: skip
-        """A forward pass of a minibatch, differentiable in ``hyper`` if asked for."""
+    ) -> BatchTerms:
+        """Make a forward pass of a minibatch.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (P,)
+        hyper : Tensor
+            Flat vector of hyperparameters.
+        batch : Data
+        generator : torch.Generator
+            Source of transformations and sketches.
+        create_graph : bool, default=False
+            Whether the result must be differentiable in ``hyper``.
+
+        Returns
+        -------
+        BatchTerms
+        """
         h = self.model.hyper.unflatten(hyper)
         noise = self.model.noise(len(batch.x), batch.x, generator)
-        made = self.model.record(theta, h["eta"], batch.x, noise)
-        return self.seen(*made, h["likelihood"], batch, generator, create_graph=create_graph)
+        recording, averaged = self.model.record(theta, h["eta"], batch.x, noise)
+        return self.recorded_terms(
+            recording, averaged, h["likelihood"], batch, generator, create_graph=create_graph
+        )
 
-    def seen(
-        self, recording: Recording, averaged: Tensor, lik_params: Tensor, batch: Data,
-        generator: torch.Generator, *, create_graph: bool = False,
-    ) -> Seen:  # fmt: skip
-        """The same from a pass already made; ``lik_params`` are the likelihood's parameters."""
+    def recorded_terms(
+        self,
+        recording: Recording,
+        averaged: Tensor,
+        lik_params: Tensor,
+        batch: Data,
+        generator: torch.Generator,
+        *,
+        create_graph: bool = False,
+    ) -> BatchTerms:
+        """Compute the terms of a minibatch from a recorded forward pass.
+
+        Parameters
+        ----------
+        recording : Recording
+        averaged : Tensor of shape (N, O)
+            Averaged outputs.
+        lik_params : Tensor
+            Parameters of the likelihood.
+        batch : Data
+        generator : torch.Generator
+            Source of sketches.
+        create_graph : bool, default=False
+            Whether the result must be differentiable in the hyperparameters.
+
+        Returns
+        -------
+        BatchTerms
+        """
         likelihood = self.model.likelihood.to(averaged).at(lik_params)
         log_lik = (batch.weight * likelihood.log_prob(averaged, batch.y)).sum()
         outputs = averaged if create_graph else averaged.detach()
         directions = self.directions.columns(likelihood, outputs, batch.y, generator=generator)
         jacobian = AveragedJacobian(
             recording, self.model.layers, self.model.n_samples, averaged, directions, create_graph
-        )  # fmt: skip
-        return Seen(log_lik, jacobian)
-
-    def surrogate(self, seen: Seen, weight: Tensor, preconditioners: Factors) -> Tensor:
-        """A minibatch's part of what has the evidence's gradient (its value means nothing)."""
-        return seen.log_likelihood - 0.5 * self.structure.inner(
-            seen.jacobian, weight, preconditioners
         )
+        return BatchTerms(log_lik, jacobian)
 
-    def one_pass(self, theta: Tensor, hyper: Tensor, seed: int) -> Pass:
-        """Log likelihood and factors of all data."""
+    def surrogate(self, terms: BatchTerms, weight: Tensor, preconditioners: Factors) -> Tensor:
+        """Minibatch part of a function with the gradient of the evidence.
+
+        Its value has no meaning.
+        """
+        inner = self.structure.inner(terms.jacobian, weight, preconditioners)
+        return terms.log_likelihood - 0.5 * inner
+
+    def one_pass(self, theta: Tensor, hyper: Tensor, seed: int) -> DataSums:
+        """Return log likelihood and factors of all data."""
         generator = generator_from(seed, theta.device)
         log_lik = theta.new_zeros((), dtype=torch.float64)
         total: Factors = []
         for batch in self._batches():
-            with torch.enable_grad():  # of the outputs in the pre-activations only
-                seen = self.see(theta, hyper, batch, generator)
-            log_lik += seen.log_likelihood.detach()
-            total = add_factors(total, self.structure.factors(seen.jacobian, batch.weight))
-        return Pass(log_lik, total)
+            with torch.enable_grad():  # of the outputs in the pre-activations
+                terms = self.batch_terms(theta, hyper, batch, generator)
+            log_lik += terms.log_likelihood.detach()
+            total = add_factors(total, self.structure.factors(terms.jacobian, batch.weight))
+        return DataSums(log_lik, total)
 
     def gradient(self, theta: Tensor, hyper: Tensor, seed: int, precision: Precision) -> Tensor:
-        """Gradient of the evidence in eta and the likelihood's parameters; 0 for the precisions.
+        """Compute the gradient of the evidence in eta and the likelihood's parameters.
 
-        Exactly the evidence's if ``precision`` is that of `one_pass` with the same seed.
+        Parameters
+        ----------
+        theta : Tensor of shape (P,)
+        hyper : Tensor
+            Flat vector of hyperparameters.
+        seed : int
+        precision : Precision
+            Precision of the posterior. With that of `one_pass` with the same seed, the gradient is
+            exactly the evidence's.
+
+        Returns
+        -------
+        Tensor
+            Gradient, with 0 for the prior's precisions.
         """
         generator = generator_from(seed, theta.device)
         preconditioners = precision.preconditioners()
@@ -215,20 +339,36 @@ class LaplaceEvidence:
         for batch in self._batches():
             leaf = hyper.detach().clone().requires_grad_()
             with torch.enable_grad():
-                seen = self.see(theta, leaf, batch, generator, create_graph=True)
-                value = self.surrogate(seen, batch.weight, preconditioners)
+                terms = self.batch_terms(theta, leaf, batch, generator, create_graph=True)
+                value = self.surrogate(terms, batch.weight, preconditioners)
                 total += torch.autograd.grad(value, leaf)[0]
         return total
 
     def precision(self, factors: Factors, hyper: Tensor) -> Precision:
-        """The posterior's precision of the sum of factors."""
+        """Return the posterior's precision, given the sum of the factors over all rows."""
         prior = self.model.hyper.unflatten(hyper)["log_precision"].double().exp()
         return self.structure.precision(factors, float(self.data.weight.double().sum()), prior)
 
     def evidence(
         self, theta: Tensor, hyper: Tensor, log_likelihood: Tensor, precision: Precision
     ) -> tuple[EvidenceParts, Tensor]:
-        """Log evidence, and its derivative (L,) in the log prior precisions, in closed form."""
+        """Compute the log evidence and its derivative in the log prior precisions.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (P,)
+        hyper : Tensor
+            Flat vector of hyperparameters.
+        log_likelihood : Tensor, 0-d
+        precision : Precision
+            Precision of the posterior.
+
+        Returns
+        -------
+        EvidenceParts
+        Tensor of shape (L,)
+            Derivative in closed form.
+        """
         log_precision = self.model.hyper.unflatten(hyper)["log_precision"].double()
         prior = log_precision.exp()
         sizes = self.model.sizes.to(prior)
@@ -241,7 +381,7 @@ class LaplaceEvidence:
 
 
 def add_factors(total: Factors, part: Factors, scale: float = 1.0) -> Factors:
-    """Running sum of factors; the first part starts it."""
+    """Add factors to a running sum, which the first part starts."""
     if not total:
         return [scale * f.detach() for f in part]
     return [t.add_(f.detach(), alpha=scale) for t, f in zip(total, part, strict=True)]

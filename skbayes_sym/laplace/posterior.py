@@ -1,7 +1,7 @@
-r"""Laplace's approximation around one mode or several, and its linearised predictions.
+r"""Laplace's approximation around one mode or several, and linearised predictions.
 
-Around a mode the posterior is :math:`N(\theta^*, (H + \Delta)^{-1})`, and the network is replaced
-by its linearisation, so that outputs are normal too (Immer et al. 2021, "glm"):
+Around a mode the posterior is :math:`N(\theta^*, (H + \Delta)^{-1})`. The network is replaced by
+its linearisation, so that outputs are normal too (Immer et al. 2021, "glm"):
 
 .. math:: f(x) \sim N(\hat f(x), J(x) (H + \Delta)^{-1} J(x)').
 """
@@ -26,16 +26,26 @@ from skbayes_sym.numerics.random import replicate_generator
 
 Block = TypeVar("Block")
 
-_JACOBIAN_ENTRIES = 1 << 23  # of a block, (outputs, rows, parameters)
+_JACOBIAN_ENTRIES = 1 << 23  # largest size of a block (outputs, rows, parameters)
 
 
 @dataclass(frozen=True, eq=False)
 class LaplacePosterior:
-    """Normal distribution over the weights that are covered; the rest is at the mode."""
+    """Normal distribution over the covered weights. The others are fixed at the mode.
 
-    loc: Any  # (P,), the mode, in the network's flat order
-    precision: Precision  # of the covered parameters, as arrays
-    positions: Any  # (P',), their places in ``loc``
+    Attributes
+    ----------
+    loc : array of shape (P,)
+        The mode, in the network's flat order.
+    precision : Precision
+        Precision of the covered parameters, with arrays.
+    positions : array of shape (P',), int
+        Indices of the covered parameters in ``loc``.
+    """
+
+    loc: Any
+    precision: Precision
+    positions: Any
 
     def tensors(self, like: Tensor) -> "LaplacePosterior":
         """Copy with tensors of the dtype and on the device of ``like``."""
@@ -44,32 +54,45 @@ class LaplacePosterior:
         return LaplacePosterior(torch.as_tensor(self.loc).to(like), precision, positions)
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """``n`` draws, (n, P), on the generator's device."""
-        here = self.tensors(torch.zeros((), dtype=torch.float64, device=generator.device))
-        draws = here.loc.repeat(n, 1)
-        draws[:, here.positions] += here.precision.sample(n, generator=generator)
+        """Draw ``n`` weight vectors, (n, P), on the generator's device."""
+        like = torch.zeros((), dtype=torch.float64, device=generator.device)
+        posterior = self.tensors(like)
+        draws = posterior.loc.repeat(n, 1)
+        draws[:, posterior.positions] += posterior.precision.sample(n, generator=generator)
         return draws
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """Log density of the covered parameters in nats, (*B, P) -> (*B,)."""
         theta = torch.as_tensor(theta).double()
-        here = self.tensors(theta)
-        away = (theta - here.loc)[..., here.positions]
-        precision = here.precision
-        n = len(here.positions)
-        return multivariate_normal_log_prob(precision.quadratic(away), -precision.log_det(), n)
+        posterior = self.tensors(theta)
+        deviation = (theta - posterior.loc)[..., posterior.positions]
+        precision = posterior.precision
+        return multivariate_normal_log_prob(
+            precision.quadratic(deviation), -precision.log_det(), len(posterior.positions)
+        )
 
 
 class LinearisedNetwork(NamedTuple):
-    """A network to first order in its weights around the mode, and their posterior."""
+    """A network linearised in its weights around the mode, with their posterior.
+
+    Attributes
+    ----------
+    model : AveragedNetwork
+    posterior : LaplacePosterior
+        Posterior with tensors.
+    eta : Tensor
+        Half-widths of the transformations.
+    noise : Tensor of shape (S, k)
+        Noise of the transformations that are averaged over, the same for every row.
+    """
 
     model: AveragedNetwork
-    posterior: LaplacePosterior  # as tensors
+    posterior: LaplacePosterior
     eta: Tensor
-    noise: Tensor  # (S, k), the transformations averaged over, the same for every row
+    noise: Tensor
 
     def mean(self, x: Tensor) -> Tensor:
-        """Averaged outputs at the mode for inputs (N, *I), (N, O)."""
+        """Averaged outputs (N, O) at the mode for inputs (N, *I)."""
         size = n_rows_per_block(
             _JACOBIAN_ENTRIES, len(self.noise) * self.model.network.layout.n_params
         )
@@ -85,36 +108,36 @@ class LinearisedNetwork(NamedTuple):
         def moments(jacobian: AveragedJacobian, mean: Tensor) -> LinearisedOutputs:
             return LinearisedOutputs(mean, self.posterior.precision.output_covariance(jacobian))
 
-        columns = zip(*self._blocks(x, moments), strict=True)
+        columns = zip(*self._map_blocks(x, moments), strict=True)
         return LinearisedOutputs(*(torch.cat(column) for column in columns))
 
     def covariance(self, x: Tensor) -> Tensor:
-        """Joint covariance of every output at all rows ``x`` (N, *I), (N, N, O).
+        """Joint covariance (N, N, O) of every output at all rows ``x`` (N, *I).
 
-        Cost O(N^2 O P') and memory O(N O P' + N^2 O) for P' covered parameters.
+        O(N^2 O P') time and O(N O P' + N^2 O) memory for P' covered parameters.
         """
-        root = self.posterior.precision.output_root
-        roots = torch.cat(self._blocks(x, lambda jacobian, _: root(jacobian)), 1)
-        return torch.stack([r @ r.mT for r in roots], -1)
+        output_root = self.posterior.precision.output_root
+        roots = torch.cat(self._map_blocks(x, lambda jacobian, _: output_root(jacobian)), 1)
+        return torch.stack([root @ root.mT for root in roots], -1)
 
     def sample_functions(self, x: Tensor, n: int, *, generator: torch.Generator) -> Tensor:
-        """``n`` functions drawn from the linearised posterior at ``x``, (n, N, O).
+        """Draw ``n`` functions from the linearised posterior at ``x``, (n, N, O).
 
-        The draws of one function share their weights whatever rows are asked for: every block of
-        rows sees the same stream.
+        A function's weights don't depend on the rows, because every block of rows uses the same
+        random numbers.
         """
-        streams = replicate_generator(generator)
+        generators = replicate_generator(generator)
 
-        def functions(jacobian: AveragedJacobian, mean: Tensor) -> Tensor:
-            draws = self.posterior.precision.output_draws(jacobian, n, generator=next(streams))
-            return mean + draws
+        def sample(jacobian: AveragedJacobian, mean: Tensor) -> Tensor:
+            precision = self.posterior.precision
+            return mean + precision.output_draws(jacobian, n, generator=next(generators))
 
-        return torch.cat(self._blocks(x, functions), 1)
+        return torch.cat(self._map_blocks(x, sample), 1)
 
-    def _blocks(
-        self, x: Tensor, finish: Callable[[AveragedJacobian, Tensor], Block]
+    def _map_blocks(
+        self, x: Tensor, function: Callable[[AveragedJacobian, Tensor], Block]
     ) -> list[Block]:
-        """``finish(jacobian, mean)`` of blocks of rows whose Jacobians fit into memory."""
+        """Return ``function(jacobian, mean)`` for blocks of rows with Jacobians of limited size."""
         model = self.model
         n_outputs = model.network.n_outputs
         per_row = n_outputs * self.posterior.precision.entries_per_output
@@ -129,24 +152,35 @@ class LinearisedNetwork(NamedTuple):
                     recording, model.layers, model.n_samples, mean, directions
                 )
             with torch.no_grad():
-                parts.append(finish(jacobian, mean.detach()))
+                parts.append(function(jacobian, mean.detach()))
         return parts
 
 
 @dataclass(frozen=True, eq=False)
 class ModeMixture:
-    """``sum_r w_r N(loc_r, (L_r L_r')^-1)``, around R distinct modes, none of their copies.
+    """Mixture of normals ``sum_r w_r N(loc_r, (L_r L_r')^-1)`` around R distinct modes.
 
-    A mode's weight is the share of the restarts that ended in it: Laplace's evidence of a mode is
-    wrong by more than modes differ.
+    Symmetric copies of the modes are left out. A mode's weight is the fraction of the restarts that
+    ended in it, because Laplace's evidence of a mode has errors larger than the differences between
+    modes.
+
+    Attributes
+    ----------
+    loc : ndarray of shape (R, P)
+        The modes, in the network's flat order.
+    factor : ndarray of shape (R, P, P)
+        Lower Cholesky factors of their precisions.
+    weight : ndarray of shape (R,), optional
+        Weights with a sum of one, equal by default.
     """
 
-    loc: np.ndarray  # (R, P), the modes, in the network's flat order
-    factor: np.ndarray  # (R, P, P), lower Cholesky factors of their precisions
-    weight: np.ndarray | None = None  # (R,), of sum one; equal by default
+    loc: np.ndarray
+    factor: np.ndarray
+    weight: np.ndarray | None = None
 
     @property
     def n_modes(self) -> int:
+        """Number of modes R."""
         return len(self.loc)
 
     @property
@@ -156,51 +190,72 @@ class ModeMixture:
         return torch.as_tensor(self.loc), torch.as_tensor(self.factor), torch.as_tensor(weight)
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """``n`` draws, (n, P)."""
+        """Draw ``n`` weight vectors, (n, P)."""
         loc, factor, weight = self.tensors
         mode = weight.multinomial(n, replacement=True, generator=generator)
         noise = torch.randn((n, loc.shape[1]), generator=generator, dtype=torch.float64)
-        drawn = loc[mode]
+        draws = loc[mode]
         for r in mode.unique().tolist():
-            moved = torch.linalg.solve_triangular(factor[r].mT, noise[mode == r].mT, upper=True)
-            drawn[mode == r] += moved.mT
-        return drawn
+            deviation = torch.linalg.solve_triangular(factor[r].mT, noise[mode == r].mT, upper=True)
+            draws[mode == r] += deviation.mT
+        return draws
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """Log density in nats, (*B, P) -> (*B,)."""
         loc, factor, weight = self.tensors
-        away = torch.as_tensor(theta).double().unsqueeze(-2) - loc
-        squares = torch.einsum("...rp,rpq->...rq", away, factor).square().sum(-1)
-        each = multivariate_normal_log_prob(squares, -log_det(factor), loc.shape[1])
-        return (each + weight.log()).logsumexp(-1)
+        deviation = torch.as_tensor(theta).double().unsqueeze(-2) - loc
+        squares = torch.einsum("...rp,rpq->...rq", deviation, factor).square().sum(-1)
+        log_prob = multivariate_normal_log_prob(squares, -log_det(factor), loc.shape[1])
+        return (log_prob + weight.log()).logsumexp(-1)
 
 
 class LinearisedModes(NamedTuple):
-    """Networks linearised at the modes, on the device that predicts."""
+    """Networks linearised at the modes, on the device of the predictions.
+
+    Attributes
+    ----------
+    network : MLP
+    loc : Tensor of shape (R, P)
+        The modes, float64.
+    factor : Tensor of shape (R, P, P)
+        Lower Cholesky factors of their precisions.
+    weight : Tensor of shape (R,)
+        Weights with a sum of one.
+    """
 
     network: MLP
-    loc: Tensor  # (R, P), float64
-    factor: Tensor  # (R, P, P)
-    weight: Tensor  # (R,), of sum one
+    loc: Tensor
+    factor: Tensor
+    weight: Tensor
 
     def outputs(self, x: Tensor, packed: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Means (R, N, O) of every mode's outputs, and a row's covariances (R, N, O, O).
+        """Compute means and covariances of the outputs for every mode.
 
-        ``packed``: the weights' covariances as `pack` has them, with which many rows are quicker.
+        Parameters
+        ----------
+        x : Tensor of shape (N, n_inputs)
+        packed : Tensor, optional
+            The weights' covariances as `pack` has them, with which many rows are faster.
+
+        Returns
+        -------
+        mean : Tensor of shape (R, N, O)
+        covariance : Tensor of shape (R, N, O, O)
+            Covariance of the outputs of every row.
         """
         means = []
         covariances = []
         per_mode = len(x) * self.network.n_outputs * self.loc.shape[1]
         size = n_rows_per_block(1 << 22, per_mode)
-        # By slices, which copy no covariance.
-        for which in (slice(start, start + size) for start in range(0, len(self.loc), size)):
-            outputs, factors = outputs_and_factors(self.network, self.loc[which], x.double())
+        for start in range(0, len(self.loc), size):
+            index = slice(start, start + size)  # a slice copies no covariance
+            outputs, factors = outputs_and_factors(self.network, self.loc[index], x.double())
             means.append(outputs)
             if packed is not None:
-                covariances.append(factors.covariance(packed[which]))
+                covariances.append(factors.covariance(packed[index]))
                 continue
             columns = factors.dense().flatten(1, 2).mT
-            solved = torch.linalg.solve_triangular(self.factor[which], columns, upper=False)
+            solved = torch.linalg.solve_triangular(self.factor[index], columns, upper=False)
             if outputs.shape[-1] == 1:
                 covariances.append(solved.square().sum(1).view_as(outputs).unsqueeze(-1))
             else:
@@ -209,22 +264,26 @@ class LinearisedModes(NamedTuple):
         return torch.cat(means), torch.cat(covariances)
 
     def draw(self, x: Tensor, mode: Tensor, *, generator: torch.Generator) -> Tensor:
-        """Functions (n, N, O) of the modes ``mode`` (n,), alike for whatever rows are asked."""
+        """Draw one function from each of the modes ``mode`` (n,), (n, N, O).
+
+        A function's weights don't depend on the rows.
+        """
         shape = (len(mode), self.loc.shape[1])
         noise = torch.randn(shape, generator=generator, dtype=torch.float64).to(x.device)
         mode = mode.to(x.device)
-        drawn = self.loc.new_empty(len(mode), len(x), self.network.n_outputs)
+        functions = self.loc.new_empty(len(mode), len(x), self.network.n_outputs)
         for r in mode.unique().tolist():
             outputs, jacobian = outputs_and_jacobian(self.network, self.loc[r : r + 1], x.double())
-            eps = noise[mode == r].mT
-            shift = torch.linalg.solve_triangular(self.factor[r].mT, eps, upper=True)
-            drawn[mode == r] = outputs[0] + (jacobian[0] @ shift).movedim(-1, 0)
-        return drawn
+            noise_r = noise[mode == r].mT
+            deviation = torch.linalg.solve_triangular(self.factor[r].mT, noise_r, upper=True)
+            functions[mode == r] = outputs[0] + (jacobian[0] @ deviation).movedim(-1, 0)
+        return functions
 
     def covariance(self, x: Tensor) -> Tensor:
         """Joint covariance of the mixture's functions at all rows, (N, N, O).
 
-        That within the modes, on average, and that between them; O(R O (N P^2 + N^2 P)).
+        It is the mean covariance within the modes plus the covariance between them;
+        O(R O (N P^2 + N^2 P)).
         """
         within = x.new_zeros((), dtype=torch.float64)
         means = []
@@ -234,6 +293,6 @@ class LinearisedModes(NamedTuple):
             root = torch.linalg.solve_triangular(factor, rows.mT, upper=False)
             within = within + weight * (root.mT @ root).movedim(0, -1)
             means.append(outputs[0])
-        each = torch.stack(means)
-        away = each - torch.einsum("r,rno->no", self.weight, each)
-        return within + torch.einsum("r,rno,rmo->nmo", self.weight, away, away)
+        mean_r = torch.stack(means)
+        deviation = mean_r - torch.einsum("r,rno->no", self.weight, mean_r)
+        return within + torch.einsum("r,rno,rmo->nmo", self.weight, deviation, deviation)
