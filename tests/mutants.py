@@ -446,7 +446,7 @@ MUTANTS = [
         "models/test_predictive.py",
         ("(self.loc - self.mean()) ** 2 + self.variance", "(self.loc - self.mean()) ** 2"),
         (
-            "self._weights * self.noise_variance.expand_as(self.loc)",
+            "self.broadcast_weights * self.noise_variance.expand_as(self.loc)",
             "self.noise_variance.expand_as(self.loc) / len(self.loc)",
         ),
         (
@@ -466,7 +466,7 @@ MUTANTS = [
     *planted(
         "models/predictive_mixtures.py",
         "models/test_crps.py",
-        ("left_half - right).abs()", "left_half - right).abs() * 0.0"),
+        ("left - right).abs()", "left_half - right).abs() * 0.0"),
         (
             "(1.0 - distribution.cdf(x)).square(), y, high)",
             "distribution.cdf(x).square(), y, high)",

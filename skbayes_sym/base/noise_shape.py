@@ -264,7 +264,7 @@ class _ShapeProblem:
     def log_typical_noise(self) -> Tensor:
         """Logarithm of the root mean noise variance of the distribution, (T,)."""
         variance = self.distribution.noise_variance.expand_as(self.distribution.loc)
-        noise = (self.distribution._weights * variance).sum(0)
+        noise = (self.distribution.broadcast_weights * variance).sum(0)
         return 0.5 * (self.weight @ noise / self.total).log()
 
     def tails_at(self, position: Tensor) -> tuple[Tensor, Tensor]:

@@ -63,7 +63,7 @@ class OrdinalMixture(TargetPredictive):
     def uncertainty(self) -> Uncertainty:
         """Variances (N, 1): of the expected label, and around it."""
         total = self.std().square()
-        aleatoric = (self._weights * self.scales.square()).sum(0)
+        aleatoric = (self.broadcast_weights * self.scales.square()).sum(0)
         return Uncertainty(total, total - aleatoric, aleatoric)
 
     def cdf(self, y: Tensor) -> Tensor:

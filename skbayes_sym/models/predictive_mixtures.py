@@ -1,12 +1,15 @@
 r"""Posterior predictive distributions, shared by every estimator, and their CRPS.
 
-A posterior made of draws (of weights, or of hidden units) predicts by a mixture of what the
-likelihood says given each draw: `NormalMixture` in closed form, `TargetMixture` of any law of real
-targets or counts, `CategoricalMixture`. Everything a user asks for is a functional of it, such as
+A posterior that is represented by draws (of weights, or of hidden units) predicts a mixture of the
+likelihood's distributions given each draw. `NormalMixture` does this in closed form,
+`TargetMixture` for any likelihood of real targets or counts, and `CategoricalMixture` for classes.
+All predictions of the estimators are functionals of these mixtures. One of them is the continuous
+ranked probability score,
 
 .. math:: \mathrm{CRPS}(F, y) = \int (F(x) - \mathbf 1[x \ge y])^2 \, dx
 
-(Gneiting & Raftery 2007, eq. 20, with the sign that makes less better), in the unit of the target.
+(Gneiting & Raftery 2007, eq. 20, with the sign for which lower is better), in the unit of the
+target.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +30,17 @@ if TYPE_CHECKING:
 
 
 class Uncertainty(NamedTuple):
-    """Uncertainty by whether more data would help: total = epistemic + aleatoric."""
+    """Uncertainty of a prediction, with ``total = epistemic + aleatoric``.
+
+    Attributes
+    ----------
+    total : Tensor
+        Uncertainty of a new target: a variance, or an entropy in nats.
+    epistemic : Tensor
+        Part that more data would reduce.
+    aleatoric : Tensor
+        Part that remains however many data there are.
+    """
 
     total: Tensor
     epistemic: Tensor
@@ -35,26 +48,29 @@ class Uncertainty(NamedTuple):
 
 
 class Predictive:
-    """Distribution of the targets (or the class) of N rows: a mixture of S draws with weights."""
+    """Distribution of the targets or classes of N rows: a weighted mixture over S draws.
+
+    ``log_weights`` (S,) are unnormalised log weights of the draws. None means equal weights.
+    """
 
     log_weights: Tensor | None
 
     @property
     def _like(self) -> Tensor:
-        """Any tensor that the draws lead, (S, ...)."""
+        """Return any tensor whose first axis is that of the draws, (S, ...)."""
         raise NotImplementedError
 
     @cached_property
-    def _weights(self) -> Tensor:
-        """(S, 1, 1), adding up to one."""
+    def broadcast_weights(self) -> Tensor:
+        """Normalised weights of the draws, (S, 1, 1)."""
         if self.log_weights is None:
             return self._like.new_full((len(self._like), 1, 1), 1.0 / len(self._like))
         return self.log_weights.to(self._like).softmax(0).reshape(-1, 1, 1)
 
     @property
     def weights(self) -> Tensor:
-        """Weights of the draws, (S,), adding up to one."""
-        return self._weights.flatten()
+        """Normalised weights of the draws, (S,)."""
+        return self.broadcast_weights.flatten()
 
     @property
     def means(self) -> Tensor:
@@ -62,49 +78,56 @@ class Predictive:
         raise NotImplementedError
 
     def mean(self) -> Tensor:
-        """Expected targets (N, T), or class probabilities (N, C)."""
-        return (self._weights * self.means).sum(0)
+        """Return the expected targets (N, T), or class probabilities (N, C)."""
+        return (self.broadcast_weights * self.means).sum(0)
 
     def uncertainty(self) -> Uncertainty:
-        """Uncertainty of every target (variances) or row of classes (entropies, nats)."""
+        """Return variances of the targets (N, T), or entropies of the classes in nats (N,)."""
         raise NotImplementedError
 
     def log_prob_per_draw(self, y: Tensor) -> Tensor:
-        """Log density or probability of a row's targets given each of the draws, (S, N) nats."""
+        """Return the log density or log probability of each row given each draw, (S, N) nats."""
         raise NotImplementedError
 
     def log_prob(self, y: Tensor) -> Tensor:
-        """Joint over the targets of a row, ``log sum_s w_s p(y | s)``, (N,) nats.
+        """Return the joint log density of the targets of each row, (N,) nats.
 
-        The targets of one row are independent given a draw, not across draws.
+        This is ``log sum_s w_s p(y | s)``. The targets of a row are independent given a draw, but
+        not marginally.
         """
-        return torch.logsumexp(self.log_prob_per_draw(y) + self._weights[:, :, 0].log(), dim=0)
+        return torch.logsumexp(
+            self.log_prob_per_draw(y) + self.broadcast_weights[:, :, 0].log(), dim=0
+        )
 
     def sample(self, n: int, rng: np.random.Generator) -> Tensor:
-        """``n`` data sets, the rows of each of one draw; these are taken with replacement."""
+        """Sample ``n`` data sets, (n, N, T) or (n, N).
+
+        Each data set belongs to one draw. Draws are resampled with replacement.
+        """
         weights = self.weights.double().cpu().numpy()
-        chosen = rng.choice(len(weights), size=n, p=weights / weights.sum())
-        return self._sample(torch.as_tensor(chosen, device=self._like.device), rng)
+        draws = rng.choice(len(weights), size=n, p=weights / weights.sum())
+        return self._sample(torch.as_tensor(draws, device=self._like.device), rng)
 
     def sample_per_draw(self, rng: np.random.Generator) -> Tensor:
-        """Data set of every draw, (S, N, T)."""
+        """Sample one data set from each draw, (S, N, T) or (S, N)."""
         return self._sample(torch.arange(len(self._like), device=self._like.device), rng)
 
-    def _sample(self, chosen: Tensor, rng: np.random.Generator) -> Tensor:
+    def _sample(self, draws: Tensor, rng: np.random.Generator) -> Tensor:
+        """Sample one data set from each of the draws with these indices."""
         raise NotImplementedError
 
 
 class TargetPredictive(Predictive):
-    """Distribution of T real targets or counts of N rows."""
+    """Distribution of T real targets or counts for each of N rows."""
 
     @property
     def is_discrete(self) -> bool:
-        """Whether targets are whole numbers."""
+        """Whether the targets are integers."""
         return False
 
     @property
     def scales(self) -> Tensor:
-        """Standard deviation of a target given each draw, (S, N, T)."""
+        """Standard deviations of the targets given each draw, (S, N, T)."""
         raise NotImplementedError
 
     @property
@@ -119,47 +142,50 @@ class TargetPredictive(Predictive):
 
     @property
     def units(self) -> tuple[float, float]:
-        """Location and scale of discrete targets: they are ``location + scale * count``."""
+        """Location and scale of discrete targets, which are ``location + scale * count``."""
         return 0.0, 1.0
 
     def take(self, rows: np.ndarray) -> Self:
-        """Distributions of some of the rows, by their positions."""
+        """Return the distributions of the rows with these indices."""
         raise NotImplementedError
 
     def rescale(self, mean: Tensor, scale: Tensor) -> Self:
-        """Law of ``mean + scale * target``; both (T,)."""
+        """Return the distribution of ``mean + scale * target``, where both have shape (T,)."""
         raise NotImplementedError
 
     def std(self) -> Tensor:
-        """Standard deviation of a new target, noise included, (N, T)."""
+        """Return the standard deviations of new targets, observation noise included, (N, T)."""
         return self.uncertainty().total.sqrt()
 
     def cdf(self, y: Tensor) -> Tensor:
-        """P(target <= y), each target by itself, (N, T)."""
+        """Return ``P(target <= y)`` of each target on its own, (N, T)."""
         raise NotImplementedError
 
     def quantile(self, probability: float) -> Tensor:
-        """Quantiles by bisection, (N, T), to rounding; of counts the least at or above it."""
+        """Return quantiles of each target, (N, T), accurate to rounding.
+
+        A quantile of a discrete target is the smallest value whose cdf reaches ``probability``.
+        """
         raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
 class NormalMixture(TargetPredictive):
-    """Mixture over S draws of normals, for every row and output.
+    """Mixture over S draws of normal distributions, for every row and target.
 
     Parameters
     ----------
     loc : Tensor of shape (S, N, T)
-        Mean of the function values of every draw.
+        Mean of the function values given each draw.
     variance : Tensor broadcastable to (S, N, T)
-        Their variance given the draw (0 if a draw fixes the function).
+        Variance of the function values given each draw; 0 if a draw determines the function.
     noise_variance : Tensor broadcastable to (S, N, T)
         Variance of the observation noise.
     log_weights : Tensor of shape (S,), optional
-        Normalised log weights of the draws; equal by default.
+        Log weights of the draws; equal by default.
     covariance : Tensor of shape (S, N, T, T), optional
-        Of the function values given the draw, where targets depend on each other; its diagonal is
-        ``variance``.
+        Covariance of the function values of a row given each draw, if its targets are dependent.
+        Its diagonal equals ``variance``.
     """
 
     loc: Tensor
@@ -170,15 +196,20 @@ class NormalMixture(TargetPredictive):
 
     @property
     def _like(self) -> Tensor:
+        """Return a tensor whose first axis is that of the draws."""
         return self.loc
 
     @cached_property
     def scales(self) -> Tensor:
+        """Standard deviations of the targets given each draw, (S, N, T)."""
         return (self.variance + self.noise_variance).sqrt().expand_as(self.loc)
 
     @cached_property
     def _root(self) -> Tensor | None:
-        """Cholesky factors (S, N, T, T) of a row's targets together; None if independent."""
+        """Cholesky factors of the joint covariance of a row's targets, (S, N, T, T).
+
+        None if the targets are independent.
+        """
         if self.covariance is None or self.loc.shape[-1] == 1:
             return None
         noise = torch.diag_embed(self.noise_variance.expand_as(self.loc))
@@ -189,16 +220,18 @@ class NormalMixture(TargetPredictive):
         )
 
     def take(self, rows: np.ndarray) -> "NormalMixture":
-        places = torch.as_tensor(rows, device=self.loc.device)
+        """Return the distributions of the rows with these indices."""
+        index = torch.as_tensor(rows, device=self.loc.device)
         return replace(
             self,
-            loc=self.loc[:, places],
-            variance=self.variance.expand_as(self.loc)[:, places],
-            noise_variance=self.noise_variance.expand_as(self.loc)[:, places],
-            covariance=None if self.covariance is None else self.covariance[:, places],
+            loc=self.loc[:, index],
+            variance=self.variance.expand_as(self.loc)[:, index],
+            noise_variance=self.noise_variance.expand_as(self.loc)[:, index],
+            covariance=None if self.covariance is None else self.covariance[:, index],
         )
 
     def rescale(self, mean: Tensor, scale: Tensor) -> "NormalMixture":
+        """Return the distribution of ``mean + scale * target``."""
         return replace(
             self,
             loc=self.loc * scale + mean,
@@ -209,19 +242,24 @@ class NormalMixture(TargetPredictive):
 
     @property
     def means(self) -> Tensor:
+        """Expected targets given each draw, (S, N, T)."""
         return self.loc
 
     def uncertainty(self) -> Uncertainty:
-        """Variances (N, T): of the mean function (epistemic) and of the noise (aleatoric)."""
+        """Return variances of the targets, (N, T).
+
+        The variance of the function values is epistemic, and that of the noise is aleatoric.
+        """
         spread = (self.loc - self.mean()) ** 2 + self.variance
-        epistemic = (self._weights * spread).sum(0)
-        aleatoric = (self._weights * self.noise_variance.expand_as(self.loc)).sum(0)
+        epistemic = (self.broadcast_weights * spread).sum(0)
+        aleatoric = (self.broadcast_weights * self.noise_variance.expand_as(self.loc)).sum(0)
         return Uncertainty(epistemic + aleatoric, epistemic, aleatoric)
 
     def log_prob_per_draw(self, y: Tensor) -> Tensor:
+        """Return the log density of each row given each draw, (S, N) nats."""
         if self._root is not None:
-            away = (y - self.loc).unsqueeze(-1)
-            z = torch.linalg.solve_triangular(self._root, away, upper=False).squeeze(-1)
+            residual = (y - self.loc).unsqueeze(-1)
+            z = torch.linalg.solve_triangular(self._root, residual, upper=False).squeeze(-1)
             log_scale = self._root.diagonal(dim1=-2, dim2=-1).log()
         else:
             z = (y - self.loc) / self.scales
@@ -229,37 +267,41 @@ class NormalMixture(TargetPredictive):
         return -(0.5 * z * z + log_scale + 0.5 * log(2 * pi)).sum(-1)
 
     def cdf(self, y: Tensor) -> Tensor:
+        """Return ``P(target <= y)`` of each target on its own, (N, T)."""
         z = (y - self.loc) / self.scales
-        return (self._weights * torch.special.ndtr(z)).sum(0)
+        return (self.broadcast_weights * torch.special.ndtr(z)).sum(0)
 
     def quantile(self, probability: float) -> Tensor:
+        """Return quantiles of each target, (N, T)."""
         z = float(torch.special.ndtri(torch.tensor(probability, dtype=torch.float64)))
-        ends = self.loc + z * self.scales  # each component's own quantile brackets the mixture's
-        return _bisect(self.cdf, probability, ends.amin(0), ends.amax(0))
+        quantiles = self.loc + z * self.scales  # they bracket the quantile of the mixture
+        return _bisect(self.cdf, probability, quantiles.amin(0), quantiles.amax(0))
 
-    def _sample(self, chosen: Tensor, rng: np.random.Generator) -> Tensor:
-        shape = len(chosen), *self.loc.shape[1:]
+    def _sample(self, draws: Tensor, rng: np.random.Generator) -> Tensor:
+        """Sample one data set from each of the draws with these indices."""
+        shape = len(draws), *self.loc.shape[1:]
         noise = torch.as_tensor(rng.standard_normal(shape)).to(self.loc)
         if self._root is not None:
-            return self.loc[chosen] + (self._root[chosen] @ noise.unsqueeze(-1)).squeeze(-1)
-        return self.loc[chosen] + self.scales[chosen] * noise
+            return self.loc[draws] + (self._root[draws] @ noise.unsqueeze(-1)).squeeze(-1)
+        return self.loc[draws] + self.scales[draws] * noise
 
 
 @dataclass(frozen=True, eq=False)
 class TargetMixture(TargetPredictive):
-    """Mixture over S values of the outputs of any likelihood of real targets or counts.
+    """Mixture over S values of the outputs, for any likelihood of real targets or counts.
 
     Parameters
     ----------
     likelihood : TargetLikelihood
-        Law of the targets given their outputs; its parameters may lead with an axis of draws,
-        (S, 1, n_params).
+        Distribution of the targets given the outputs. Its parameters can have a leading axis of
+        draws, (S, 1, n_params).
     outputs : Tensor of shape (S, N, O)
-        Draws, or nodes of a quadrature.
+        Outputs for each draw, or at the nodes of a quadrature.
     log_weights : Tensor of shape (S,), optional
-        Their normalised log weights; equal by default.
+        Log weights of the draws; equal by default.
     location, scale : Tensor of shape (T,), optional
-        The mixture is the law of ``location + scale * target``; of the target by default.
+        The mixture is the distribution of ``location + scale * target``; by default that of the
+        target itself.
     """
 
     likelihood: "TargetLikelihood"
@@ -270,52 +312,68 @@ class TargetMixture(TargetPredictive):
 
     @property
     def is_discrete(self) -> bool:
+        """Whether the targets are integers."""
         return self.likelihood.is_discrete
 
     @property
     def _like(self) -> Tensor:
+        """Return a tensor whose first axis is that of the draws."""
         return self.outputs
 
     @cached_property
     def _units(self) -> tuple[Tensor, Tensor]:
+        """Location and scale, 0 and 1 by default."""
         zero = self.outputs.new_zeros(())
         location = zero if self.location is None else self.location
         return location, zero + 1.0 if self.scale is None else self.scale
 
     @cached_property
     def _means(self) -> Tensor:
+        """Expected targets in the likelihood's own units given each draw, (S, N, T)."""
         return self.likelihood.mean(self.outputs)
 
     def take(self, rows: np.ndarray) -> "TargetMixture":
-        places = torch.as_tensor(rows, device=self.outputs.device)
-        return replace(self, outputs=self.outputs[:, places])
+        """Return the distributions of the rows with these indices."""
+        index = torch.as_tensor(rows, device=self.outputs.device)
+        return replace(self, outputs=self.outputs[:, index])
 
     def rescale(self, mean: Tensor, scale: Tensor) -> "TargetMixture":
-        own_location, own_scale = self._units
-        return replace(self, location=mean + scale * own_location, scale=scale * own_scale)
+        """Return the distribution of ``mean + scale * target``."""
+        location, unit = self._units
+        return replace(self, location=mean + scale * location, scale=scale * unit)
 
     @property
     def scales(self) -> Tensor:
+        """Standard deviations of the targets given each draw, (S, N, T)."""
         return self._units[1] * self.likelihood.variance(self.outputs).sqrt()
 
     @property
     def means(self) -> Tensor:
+        """Expected targets given each draw, (S, N, T)."""
         location, scale = self._units
         return location + scale * self._means
 
     def mean(self) -> Tensor:
+        """Return the expected targets, (N, T)."""
         location, scale = self._units
-        return location + scale * (self._weights * self._means).sum(0)
+        return location + scale * (self.broadcast_weights * self._means).sum(0)
 
     def uncertainty(self) -> Uncertainty:
-        """Variances (N, T): of the target's mean (epistemic) and around it (aleatoric)."""
-        spread = (self._means - (self._weights * self._means).sum(0)) ** 2
+        """Return variances of the targets, (N, T).
+
+        The variance of the conditional means is epistemic, and the mean of the conditional
+        variances is aleatoric.
+        """
+        spread = (self._means - (self.broadcast_weights * self._means).sum(0)) ** 2
         square = self._units[1] ** 2
-        epistemic = (self._weights * spread).sum(0) * square
-        aleatoric = (self._weights * self.likelihood.variance(self.outputs)).sum(0) * square
+        epistemic = (self.broadcast_weights * spread).sum(0) * square
+        aleatoric = (self.broadcast_weights * self.likelihood.variance(self.outputs)).sum(
+            0
+        ) * square
         return Uncertainty(epistemic + aleatoric, epistemic, aleatoric)
 
     def log_prob_per_draw(self, y: Tensor) -> Tensor:
+        """Return the log density of each row given each draw, (S, N) nats."""
         location, scale = self._units
         jacobian = scale.log().expand(y.shape[-1]).sum()
         y = (y - location) / scale
@@ -326,111 +384,143 @@ class TargetMixture(TargetPredictive):
         return torch.where(is_count, log_prob, -torch.inf)
 
     def cdf(self, y: Tensor) -> Tensor:
+        """Return ``P(target <= y)`` of each target on its own, (N, T)."""
         location, scale = self._units
         return self._cdf((y - location) / scale)
 
     def _cdf(self, y: Tensor) -> Tensor:
-        return (self._weights * self.likelihood.cdf(y, self.outputs)).sum(0)
+        """Return the cdf of the targets in the likelihood's own units."""
+        return (self.broadcast_weights * self.likelihood.cdf(y, self.outputs)).sum(0)
 
     def quantile(self, probability: float) -> Tensor:
+        """Return quantiles of each target, (N, T)."""
         location, scale = self._units
         middle = self._means.mean(0).nan_to_num()
         value = invert_cdf(self._cdf, torch.full_like(middle, probability), middle)
         return location + scale * (value.round() if self.likelihood.is_discrete else value)
 
-    def _sample(self, chosen: Tensor, rng: np.random.Generator) -> Tensor:
+    def _sample(self, draws: Tensor, rng: np.random.Generator) -> Tensor:
+        """Sample one data set from each of the draws with these indices."""
         distribution = self.likelihood
         if distribution.params.ndim > 1:
-            distribution = distribution.at(distribution.params[chosen])
+            distribution = distribution.at(distribution.params[draws])
         location, scale = self._units
-        return location + scale * distribution.sample(self.outputs[chosen], rng)
+        return location + scale * distribution.sample(self.outputs[draws], rng)
 
 
 def snap_to_counts(location: float, scale: float, is_discrete: bool = True) -> tuple[float, float]:
-    """Units of counts, without rounding errors where they are those of the counts themselves."""
+    """Return location and scale of counts, free of rounding errors if they are 0 and 1."""
     is_plain = is_discrete and abs(scale - 1.0) < 1e-9 and abs(location) < 1e-6
     return (0.0, 1.0) if is_plain else (location, scale)
 
 
 @dataclass(frozen=True, eq=False)
 class LinearPool(TargetPredictive):
-    """Mixture of distributions of any kind, each with its own density and quantiles.
+    """Mixture of distributions of any type (a linear opinion pool).
+
+    Each component keeps its own density, cdf and quantiles.
 
     Parameters
     ----------
-    parts : sequence of TargetPredictive
-        Of the same rows and targets.
-    shares : sequence of float
-        Their weights, adding up to one.
+    components : sequence of TargetPredictive
+        Distributions of the same rows and targets.
+    component_weights : sequence of float
+        Weights of the components, which sum to one.
     """
 
-    parts: "Sequence[TargetPredictive]"
-    shares: "Sequence[float]"
+    components: "Sequence[TargetPredictive]"
+    component_weights: "Sequence[float]"
 
     @property
     def is_discrete(self) -> bool:
-        return all(part.is_discrete for part in self.parts)
+        """Whether the targets are integers."""
+        return all(component.is_discrete for component in self.components)
 
     @property
     def _like(self) -> Tensor:
-        return self.parts[0]._like
+        """Return a tensor whose first axis is that of the draws."""
+        return self.means
 
     @property
     def n_rows(self) -> int:
-        return self.parts[0].n_rows
+        """Number of rows N."""
+        return self.components[0].n_rows
 
     @property
     def n_targets(self) -> int:
-        return self.parts[0].n_targets
+        """Number of targets T."""
+        return self.components[0].n_targets
 
     def take(self, rows: np.ndarray) -> "LinearPool":
-        return replace(self, parts=[part.take(rows) for part in self.parts])
+        """Return the distributions of the rows with these indices."""
+        return replace(self, components=[component.take(rows) for component in self.components])
 
     def rescale(self, mean: Tensor, scale: Tensor) -> "LinearPool":
-        return replace(self, parts=[part.rescale(mean, scale) for part in self.parts])
+        """Return the distribution of ``mean + scale * target``."""
+        return replace(
+            self, components=[component.rescale(mean, scale) for component in self.components]
+        )
 
     def _sum(self, values: Iterable[Tensor]) -> Tensor:
-        weighted = [share * value for share, value in zip(self.shares, values, strict=True)]
+        """Return the weighted sum of a quantity over the components."""
+        weighted = [
+            weight * value for weight, value in zip(self.component_weights, values, strict=True)
+        ]
         return torch.stack(weighted).sum(0)
 
     @cached_property
     def weights(self) -> Tensor:
-        pairs = zip(self.shares, self.parts, strict=True)
-        return torch.cat([share * part.weights.double() for share, part in pairs])
+        """Weights of all draws of all components, float64 (S,), which sum to one."""
+        pairs = zip(self.component_weights, self.components, strict=True)
+        return torch.cat([weight * component.weights.double() for weight, component in pairs])
 
     @property
     def means(self) -> Tensor:
-        return torch.cat([part.means for part in self.parts])
+        """Expected targets given each draw, (S, N, T)."""
+        return torch.cat([component.means for component in self.components])
 
     @property
     def scales(self) -> Tensor:
-        return torch.cat([part.scales.expand_as(part.means) for part in self.parts])
+        """Standard deviations of the targets given each draw, (S, N, T)."""
+        return torch.cat(
+            [component.scales.expand_as(component.means) for component in self.components]
+        )
 
     def mean(self) -> Tensor:
-        return self._sum(part.mean() for part in self.parts)
+        """Return the expected targets, (N, T)."""
+        return self._sum(component.mean() for component in self.components)
 
     def uncertainty(self) -> Uncertainty:
-        """Variances (N, T): differences of the parts' means are epistemic."""
+        """Return variances of the targets, (N, T).
+
+        Differences between the components' means are epistemic.
+        """
         mean = self.mean()
-        inside = [part.uncertainty() for part in self.parts]
-        between = [(part.mean() - mean).square() for part in self.parts]
-        pairs = zip(inside, between, strict=True)
-        epistemic = self._sum(variances.epistemic + away for variances, away in pairs)
-        aleatoric = self._sum(variances.aleatoric for variances in inside)
+        within = [component.uncertainty() for component in self.components]
+        between = [(component.mean() - mean).square() for component in self.components]
+        pairs = zip(within, between, strict=True)
+        epistemic = self._sum(variances.epistemic + square for variances, square in pairs)
+        aleatoric = self._sum(variances.aleatoric for variances in within)
         return Uncertainty(epistemic + aleatoric, epistemic, aleatoric)
 
     def log_prob(self, y: Tensor) -> Tensor:
+        """Return the joint log density of the targets of each row, (N,) nats."""
         self._require_common_measure()
-        densities = [part.log_prob(y).double() for part in self.parts]
-        log_class_frequencies = torch.tensor(self.shares, dtype=torch.float64).log().unsqueeze(1)
+        densities = [component.log_prob(y).double() for component in self.components]
+        log_component_weights = (
+            torch.tensor(self.component_weights, dtype=torch.float64).log().unsqueeze(1)
+        )
         return torch.logsumexp(
-            torch.stack(densities) + log_class_frequencies.to(densities[0].device), dim=0
+            torch.stack(densities) + log_component_weights.to(densities[0].device), dim=0
         )
 
     def _require_common_measure(self) -> None:
-        discrete = [part for part in self.parts if part.is_discrete]
-        if discrete and len(discrete) < len(self.parts):
-            continuous = next(part for part in self.parts if not part.is_discrete)
+        """Raise TypeError if some components have densities and others probabilities of counts."""
+        discrete = [component for component in self.components if component.is_discrete]
+        if discrete and len(discrete) < len(self.components):
+            continuous = next(
+                component for component in self.components if not component.is_discrete
+            )
             raise TypeError(
                 f"{discrete[0]!r} gives probabilities to whole numbers and {continuous!r} has a "
                 "density: their mixture has neither, so log_prob and pdf don't exist. Its cdf, "
@@ -439,16 +529,18 @@ class LinearPool(TargetPredictive):
             )
 
     def cdf(self, y: Tensor) -> Tensor:
-        return self._sum(part.cdf(y) for part in self.parts)
+        """Return ``P(target <= y)`` of each target on its own, (N, T)."""
+        return self._sum(component.cdf(y) for component in self.components)
 
     def quantile(self, probability: float) -> Tensor:
-        ends = torch.stack([part.quantile(probability) for part in self.parts])
+        """Return quantiles of each target, (N, T)."""
+        quantiles = torch.stack([component.quantile(probability) for component in self.components])
         if not self.is_discrete:
-            return _bisect(self.cdf, probability, ends.amin(0), ends.amax(0))
+            return _bisect(self.cdf, probability, quantiles.amin(0), quantiles.amax(0))
         location, scale = self.units
-        low = ((ends.amin(0) - location) / scale).round() - 1.0
-        high = ((ends.amax(0) - location) / scale).round()
-        while bool((high - low > 1.0).any()):  # the counts in between, halved
+        low = ((quantiles.amin(0) - location) / scale).round() - 1.0
+        high = ((quantiles.amax(0) - location) / scale).round()
+        while bool((high - low > 1.0).any()):  # bisection on the counts
             middle = ((low + high) / 2.0).floor()
             below = self.cdf(location + scale * middle) < probability
             low = torch.where(below, middle, low)
@@ -457,27 +549,32 @@ class LinearPool(TargetPredictive):
 
     @property
     def units(self) -> tuple[float, float]:
-        return self.parts[0].units
+        """Location and scale of discrete targets, which are ``location + scale * count``."""
+        return self.components[0].units
 
     def sample(self, n: int, rng: np.random.Generator) -> Tensor:
-        which = rng.choice(len(self.parts), size=n, p=np.array(self.shares))
-        drawn = torch.empty((n, self.n_rows, self.n_targets), dtype=torch.float64)
-        for k, part in enumerate(self.parts):
-            places = torch.as_tensor(np.flatnonzero(which == k))
-            if len(places):
-                drawn[places] = part.sample(len(places), rng).double().cpu()
-        return drawn
+        """Sample ``n`` data sets, (n, N, T)."""
+        component_index = rng.choice(
+            len(self.components), size=n, p=np.array(self.component_weights)
+        )
+        samples = torch.empty((n, self.n_rows, self.n_targets), dtype=torch.float64)
+        for k, component in enumerate(self.components):
+            index = torch.as_tensor(np.flatnonzero(component_index == k))
+            if len(index):
+                samples[index] = component.sample(len(index), rng).double().cpu()
+        return samples
 
 
-_MOST_STEPS = 512  # counts that the moments of a rounded target are summed over, one by one
+# Largest count up to which moments of a rounded target are sums. Beyond, they are integrals.
+_MAX_SUMMED_COUNTS = 512
 
 
 @dataclass(frozen=True, eq=False)
 class RoundedTargets(TargetPredictive):
-    """The nearest count, 0 at least, of a real target: ``max(0, round(x))``.
+    """Distribution of the count nearest to a real target, ``max(0, round(x))``.
 
-    It gives densities and probabilities of counts a common measure: a count k has the probability
-    ``P(k - 1/2 < x <= k + 1/2)``, and 0 has that of ``x <= 1/2``.
+    Rounding gives densities and probabilities of counts a common measure. A positive count k has
+    the probability ``P(k - 1/2 < x <= k + 1/2)``, and 0 has the probability ``P(x <= 1/2)``.
 
     Parameters
     ----------
@@ -494,50 +591,60 @@ class RoundedTargets(TargetPredictive):
 
     @property
     def is_discrete(self) -> bool:
+        """Whether the targets are integers."""
         return True
 
     @property
     def _like(self) -> Tensor:
+        """Return a tensor whose first axis is that of the draws."""
         return torch.zeros(1, dtype=torch.float64)
 
     @property
     def n_rows(self) -> int:
+        """Number of rows N."""
         return self.base.n_rows
 
     @property
     def n_targets(self) -> int:
+        """Number of targets T."""
         return 1
 
     def take(self, rows: np.ndarray) -> "RoundedTargets":
+        """Return the distributions of the rows with these indices."""
         return replace(self, base=self.base.take(rows))
 
     def rescale(self, mean: Tensor, scale: Tensor) -> "RoundedTargets":
+        """Return the distribution of ``mean + scale * target``."""
         units = float(mean) + float(scale) * self.location, float(scale) * self.scale
-        location, own_scale = snap_to_counts(*units)
-        return replace(self, location=location, scale=own_scale)
+        location, unit = snap_to_counts(*units)
+        return replace(self, location=location, scale=unit)
 
     @property
     def units(self) -> tuple[float, float]:
+        """Location and scale of discrete targets, which are ``location + scale * count``."""
         return self.location, self.scale
 
     def _counts(self, y: Tensor) -> Tensor:
-        """Numbers of counts that targets are; whole ones without rounding errors."""
+        """Return the counts that correspond to targets, integers without rounding errors."""
         counts = (y - self.location) / self.scale
-        whole = counts.round()
-        return torch.where((counts - whole).abs() < 1e-7 * (1.0 + whole.abs()), whole, counts)
+        nearest = counts.round()
+        is_integer = (counts - nearest).abs() < 1e-7 * (1.0 + nearest.abs())
+        return torch.where(is_integer, nearest, counts)
 
     def cdf(self, y: Tensor) -> Tensor:
+        """Return ``P(target <= y)`` of each target on its own, (N, T)."""
         counts = self._counts(y).floor()
         return torch.where(counts >= 0.0, self.base.cdf(counts.clamp_min(0.0) + 0.5), 0.0)
 
     def log_prob(self, y: Tensor) -> Tensor:
+        """Return the joint log density of the targets of each row, (N,) nats."""
         counts = self._counts(y)
         inside = ((counts >= 0.0) & (counts == counts.floor()))[:, 0]
         counts = counts.clamp_min(0.0).round()
         return torch.where(inside, self._log_mass(counts), -torch.inf)
 
     def _log_mass(self, counts: Tensor) -> Tensor:
-        """Log probability of whole numbers (N, 1) from 0 on, (N,)."""
+        """Return log probabilities of non-negative integers, (N, 1) -> (N,)."""
         base = self.base
         if isinstance(base, NormalMixture):
             upper = (counts + 0.5 - base.loc) / base.scales
@@ -549,13 +656,14 @@ class RoundedTargets(TargetPredictive):
             low = torch.where(swap, -upper, lower)
             log_high = torch.special.log_ndtr(high)
             log_mass = log_high + torch.log1p(-(torch.special.log_ndtr(low) - log_high).exp())
-            return torch.logsumexp(log_mass + base._weights.log(), dim=0)[:, 0]
+            return torch.logsumexp(log_mass + base.broadcast_weights.log(), dim=0)[:, 0]
         below = torch.where(counts == 0.0, 0.0, base.cdf(counts - 0.5))
         mass = (base.cdf(counts + 0.5) - below)[:, 0]
-        # Where the difference is rounding, the density at the count times 1.
+        # A difference that is mostly rounding error is replaced by the density at the count.
         return torch.where(mass > 1e-10, mass.log(), base.log_prob(counts))
 
     def quantile(self, probability: float) -> Tensor:
+        """Return quantiles of each target, (N, T)."""
         value = self.base.quantile(probability)
         counts = (value - 0.5 - 1e-9 * (1.0 + value.abs())).ceil().clamp_min(0.0)
         return self.location + self.scale * counts
@@ -565,42 +673,49 @@ class RoundedTargets(TargetPredictive):
         """Mean and variance of the count, (N, 1), by sums of ``P(count > k)``."""
         top = self.base.quantile(1.0 - 1e-10).clamp_min(0.0)
 
-        def above(x: Tensor) -> Tensor:
+        def survival(x: Tensor) -> Tensor:
             return 1.0 - self.base.cdf(x)
 
         highest = float(top.max())
-        if highest > _MOST_STEPS:  # steps of 1 are too fine to see
+        if highest > _MAX_SUMMED_COUNTS:  # steps of 1 are negligible
             zero = torch.zeros_like(top)
-            mean = _integral(above, zero, top)
-            square = _integral(lambda x: 2.0 * x * above(x), zero, top)
+            mean = _integral(survival, zero, top)
+            square = _integral(lambda x: 2.0 * x * survival(x), zero, top)
         else:
             mean = torch.zeros_like(top)
             square = torch.zeros_like(top)
             for k in range(int(highest) + 2):
-                probability = above(torch.full_like(top, k + 0.5))
+                probability = survival(torch.full_like(top, k + 0.5))
                 mean = mean + probability
                 square = square + (2.0 * k + 1.0) * probability
         return mean, (square - mean.square()).clamp_min(0.0)
 
     def mean(self) -> Tensor:
+        """Return the expected targets, (N, T)."""
         return self.location + self.scale * self._moments[0]
 
     @property
     def means(self) -> Tensor:
+        """Expected targets given each draw, (S, N, T)."""
         return self.mean().unsqueeze(0)
 
     @property
     def scales(self) -> Tensor:
+        """Standard deviations of the targets given each draw, (S, N, T)."""
         return self.scale * self._moments[1].sqrt().unsqueeze(0)
 
     def uncertainty(self) -> Uncertainty:
-        """Variances (N, 1): epistemic is that of x, as far as the count varies."""
+        """Return variances of the targets, (N, 1).
+
+        The epistemic variance is that of x, at most the total variance of the count.
+        """
         total = self._moments[1]
         epistemic = torch.minimum(self.base.uncertainty().epistemic, total)
         square = self.scale**2
         return Uncertainty(square * total, square * epistemic, square * (total - epistemic))
 
     def sample(self, n: int, rng: np.random.Generator) -> Tensor:
+        """Sample ``n`` data sets, (n, N, T)."""
         counts = self.base.sample(n, rng).round().clamp_min(0.0)
         return self.location + self.scale * counts
 
@@ -612,8 +727,9 @@ class CategoricalMixture(Predictive):
     Parameters
     ----------
     log_probs : Tensor of shape (S, N, C)
+        Log probabilities of the classes given each draw.
     log_weights : Tensor of shape (S,), optional
-        Normalised log weights of the draws; equal by default.
+        Log weights of the draws; equal by default.
     """
 
     log_probs: Tensor
@@ -621,39 +737,46 @@ class CategoricalMixture(Predictive):
 
     @property
     def _like(self) -> Tensor:
+        """Return a tensor whose first axis is that of the draws."""
         return self.log_probs
 
     def log_prob_per_draw(self, y: Tensor) -> Tensor:
+        """Return the log density of each row given each draw, (S, N) nats."""
         return self.log_probs[:, torch.arange(len(y)), y]
 
     @property
     def means(self) -> Tensor:
+        """Class probabilities given each draw, (S, N, C)."""
         return self.log_probs.exp()
 
     def mean(self) -> Tensor:
-        """Probabilities (N, C); each row sums to one."""
-        p = torch.tensordot(self._weights.flatten(), self.log_probs.exp(), dims=1)
+        """Return class probabilities, (N, C); each row sums to one."""
+        p = torch.tensordot(self.broadcast_weights.flatten(), self.log_probs.exp(), dims=1)
         return p / p.sum(-1, keepdim=True)
 
     def uncertainty(self) -> Uncertainty:
-        """Entropies in nats (N,): mutual information with the weights, and expected entropy."""
+        """Return entropies in nats, (N,).
+
+        The mutual information of class and weights is epistemic, and the expected entropy is
+        aleatoric.
+        """
         total = torch.special.entr(self.mean()).sum(-1)
         per_draw = -(self.log_probs.exp() * self.log_probs).nan_to_num(0.0).sum(-1)
-        aleatoric = (self._weights[:, :, 0] * per_draw).sum(0)
-        epistemic = (total - aleatoric).clamp_min(0.0)  # >= 0 up to rounding (Jensen)
+        aleatoric = (self.broadcast_weights[:, :, 0] * per_draw).sum(0)
+        epistemic = (total - aleatoric).clamp_min(0.0)  # non-negative up to rounding (Jensen)
         return Uncertainty(epistemic + aleatoric, epistemic, aleatoric)
 
-    def _sample(self, chosen: Tensor, rng: np.random.Generator) -> Tensor:
-        """Classes (n, N), int64."""
-        log_probs = self.log_probs[chosen]
+    def _sample(self, draws: Tensor, rng: np.random.Generator) -> Tensor:
+        """Sample classes by the Gumbel-max method, int64 (n, N)."""
+        log_probs = self.log_probs[draws]
         gumbel = rng.gumbel(size=tuple(log_probs.shape))
         return (log_probs + torch.as_tensor(gumbel).to(log_probs)).argmax(-1)
 
 
 def invert_cdf(cdf: Callable[[Tensor], Tensor], probability: Tensor, middle: Tensor) -> Tensor:
-    """Find where ``cdf`` reaches ``probability``, entry by entry, to rounding.
+    """Find the values at which ``cdf`` reaches ``probability``, elementwise, accurate to rounding.
 
-    The bracket around ``middle`` doubles until it holds the place, then it is halved.
+    The bracket around ``middle`` is doubled until it contains the value. Then it is bisected.
     """
     width = torch.ones_like(middle)
     lower = middle - width
@@ -668,7 +791,8 @@ def invert_cdf(cdf: Callable[[Tensor], Tensor], probability: Tensor, middle: Ten
 def _bisect(
     cdf: Callable[[Tensor], Tensor], probability: Tensor | float, lower: Tensor, upper: Tensor
 ) -> Tensor:
-    for _ in range(60):  # the bracket then ends below float64's resolution
+    """Find the value between two bounds at which ``cdf`` reaches ``probability``, elementwise."""
+    for _ in range(60):  # the bracket is then narrower than the resolution of float64
         middle = 0.5 * (lower + upper)
         below = cdf(middle) < probability
         lower = torch.where(below, middle, lower)
@@ -676,31 +800,45 @@ def _bisect(
     return 0.5 * (lower + upper)
 
 
-_TAIL = 1e-8  # beyond which the integrand is below 1e-16
+_TAIL = 1e-8  # probability of each tail outside of which the integrand is below 1e-16
 
 
 def crps(distribution: TargetPredictive, y: Tensor) -> Tensor:
-    """CRPS of every row and target, (N, T), in target units; less is better.
+    """Compute the CRPS of every row and target; lower is better.
 
-    ``law``: of whole numbers the integral is a sum; ``y`` (N, T): observed targets.
+    Parameters
+    ----------
+    distribution : TargetPredictive
+        Predictive distribution of N rows and T targets.
+    y : Tensor of shape (N, T)
+        Observed targets.
 
-    Of up to 200 normals it is exact, O(S^2) a row. Else the relative error is about 1e-6 in
-    float64: panels are halved where that still changes the integral. 192 evaluations of the cdf at
-    least, 32 more a halved panel; of counts as many as there are between the quantiles, at most
-    4,096: beyond, steps of 1 are too fine to see, and the sum is an integral.
+    Returns
+    -------
+    Tensor of shape (N, T)
+        Scores in the units of the targets.
+
+    Notes ----- For mixtures of up to 200 normals the result is exact, at a cost of O(S^2) per row.
+    Otherwise the integral is adaptive, with a relative error of about 1e-6 in float64: panels are
+    halved as long as that changes the integral. It takes at least 192 evaluations of the cdf, and
+    32 more for each halved panel. For counts the integral is a sum over the counts between two
+    extreme quantiles. If there are more than 4,096 of them, steps of 1 are negligible and the sum
+    is computed as an integral.
     """
     if isinstance(distribution, NormalMixture) and len(distribution.loc) <= 200:
         return _normal_mixture_crps(distribution, y)
     low = distribution.quantile(_TAIL)
     high = distribution.quantile(1.0 - _TAIL)
     if distribution.is_discrete:
-        # Between two counts the score is linear in y.
+        # The score is linear in y between two counts.
         count = y.floor()
-        part = y - count
+        fraction = y - count
         score = _sum_over_counts(distribution, count, low, high)
-        if not bool(part.any()):
+        if not bool(fraction.any()):
             return score
-        return (1.0 - part) * score + part * _sum_over_counts(distribution, count + 1.0, low, high)
+        return (1.0 - fraction) * score + fraction * _sum_over_counts(
+            distribution, count + 1.0, low, high
+        )
     low = torch.minimum(low, y)
     high = torch.maximum(high, y)
     below = _integral(lambda x: distribution.cdf(x).square(), low, y)
@@ -708,10 +846,13 @@ def crps(distribution: TargetPredictive, y: Tensor) -> Tensor:
 
 
 def _normal_mixture_crps(distribution: NormalMixture, y: Tensor) -> Tensor:
-    """``E|Y - y| - E|Y - Y'| / 2`` (Grimit, Gneiting, Berrocal & Johnson 2006, eq. 5)."""
+    """Compute ``E|Y - y| - E|Y - Y'| / 2`` in closed form.
+
+    (Grimit, Gneiting, Berrocal & Johnson 2006, eq. 5.)
+    """
     loc = distribution.loc
     variance = distribution.scales.square()
-    weights = distribution._weights
+    weights = distribution.broadcast_weights
 
     def distance(mean: Tensor, variance: Tensor) -> Tensor:
         """Mean of ``|N(mean, variance)|``, averaged over the normals."""
@@ -721,50 +862,58 @@ def _normal_mixture_crps(distribution: NormalMixture, y: Tensor) -> Tensor:
         return (weights * (2.0 * std * density + mean * torch.erf(z / 2**0.5))).sum(0)
 
     pairs = zip(weights.expand_as(loc), loc, variance, strict=True)
-    each = [w * distance(loc - m, variance + v) for w, m, v in pairs]
-    return distance(loc - y, variance) - 0.5 * torch.stack(each).sum(0)
+    pair_distances = [w * distance(loc - m, variance + v) for w, m, v in pairs]
+    return distance(loc - y, variance) - 0.5 * torch.stack(pair_distances).sum(0)
 
 
 def _integral(f: Callable[[Tensor], Tensor], start: Tensor, end: Tensor) -> Tensor:
-    """Integral of ``f`` from ``start`` to ``end``, entry by entry, by adaptive Gauss-Lobatto.
+    """Integrate ``f`` from ``start`` to ``end``, elementwise, by adaptive Gauss-Lobatto quadrature.
 
-    In every entry the panel that differs most from its two halves is halved, later several at once,
-    until those differences together are 1e-8 of the integral, 100 times at most. A cdf is monotone,
-    so that no step hides between nodes of which two are the panel's ends.
+    For each element, the panel whose integral changes most by halving is halved (in later steps,
+    several panels at once) until all changes together are below 1e-8 of the integral, at most 100
+    times. A cdf is monotone and the endpoints of each panel are nodes, so no jump is missed.
     """
-    ends = start + (end - start) * torch.linspace(0.0, 1.0, 5).to(start).reshape(-1, 1, 1)
-    low = ends[:-1]
-    high = ends[1:]
-    whole = _panels(f, low, high)
-    (left_half, right) = _halves(f, low, high)
+    edges = start + (end - start) * torch.linspace(0.0, 1.0, 5).to(start).reshape(-1, 1, 1)
+    low = edges[:-1]
+    high = edges[1:]
+    coarse = _panels(f, low, high)
+    left, right = _halves(f, low, high)
     accuracy = max(1e-8, 8.0 * torch.finfo(start.dtype).eps)
     for step in range(100):
-        error = (whole - left_half - right).abs()
-        if bool((error.sum(0) <= accuracy * (left_half + right).sum(0)).all()):
+        error = (coarse - left - right).abs()
+        if bool((error.sum(0) <= accuracy * (left + right).sum(0)).all()):
             break
         worst = error.topk(1 + step // 8, dim=0).indices
-        a, b, first, second = (t.gather(0, worst) for t in (low, high, left_half, right))
+        a = low.gather(0, worst)
+        b = high.gather(0, worst)
+        first = left.gather(0, worst)
+        second = right.gather(0, worst)
         middle = 0.5 * (a + b)
-        parts = [_halves(f, a, middle), _halves(f, middle, b)]
+        first_halves = _halves(f, a, middle)
+        second_halves = _halves(f, middle, b)
         low = low.scatter(0, worst, a)
         high = high.scatter(0, worst, middle)
         low = torch.cat([low, middle])
         high = torch.cat([high, b])
-        whole = torch.cat([whole.scatter(0, worst, first), second])
-        left_half = torch.cat([left_half.scatter(0, worst, parts[0][0]), parts[1][0]])
-        right = torch.cat([right.scatter(0, worst, parts[0][1]), parts[1][1]])
-    return (left_half + right).sum(0)
+        coarse = torch.cat([coarse.scatter(0, worst, first), second])
+        left = torch.cat([left.scatter(0, worst, first_halves[0]), second_halves[0]])
+        right = torch.cat([right.scatter(0, worst, first_halves[1]), second_halves[1]])
+    return (left + right).sum(0)
 
 
 def _halves(f: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the integrals over the left and right half of every panel."""
     middle = 0.5 * (low + high)
     return _panels(f, low, middle), _panels(f, middle, high)
 
 
 def _panels(f: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
-    """Gauss-Lobatto of every panel with eight nodes, (P, N, T); ``f`` takes (N, T)."""
+    """Apply the Gauss-Lobatto rule with eight nodes to every panel, (P, N, T).
+
+    ``f`` takes (N, T).
+    """
     legendre = np.polynomial.Legendre.basis(7)
-    # Of a complex dtype from NumPy 2.5 on.
+    # The roots have a complex dtype from NumPy 2.5 on.
     nodes = np.concatenate([[-1.0], legendre.deriv().roots().real, [1.0]])
     weights = 2.0 / (8 * 7 * legendre(nodes) ** 2)
     half = 0.5 * (high - low)
@@ -778,7 +927,8 @@ def _panels(f: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
 def _sum_over_counts(
     distribution: TargetPredictive, y: Tensor, low: Tensor, high: Tensor
 ) -> Tensor:
-    # Beyond the quantiles every count up to y costs 1.
+    """Compute the CRPS at integers ``y``, as a sum over the counts between two quantiles."""
+    # Outside the quantiles the integrand is 1 for every count up to y.
     beyond = (y - high).clamp_min(0.0) + (low - y).clamp_min(0.0)
     inside = torch.minimum(torch.maximum(y, low), high)
     if float((high - low).max()) > 4096:
@@ -789,6 +939,6 @@ def _sum_over_counts(
     total = torch.zeros_like(y)
     for step in range(int((high - low).max()) + 1):
         count = low + step
-        counted = (distribution.cdf(count) - (count >= inside).to(y)).square()
-        total += torch.where(count <= high, counted, torch.zeros_like(y))
+        square = (distribution.cdf(count) - (count >= inside).to(y)).square()
+        total += torch.where(count <= high, square, torch.zeros_like(y))
     return beyond + total

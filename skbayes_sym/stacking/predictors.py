@@ -394,8 +394,8 @@ class CountsPredictor(BasePredictor):
             return distribution
         if isinstance(distribution, LinearPool):
             return LinearPool(
-                [self.round_distribution(part) for part in distribution.parts],
-                distribution.shares,
+                [self.round_distribution(part) for part in distribution.components],
+                distribution.component_weights,
             )
         mean, scale = torch.tensor([[self.target_mean], [self.target_scale]], dtype=torch.float64)
         base = distribution.rescale(mean, scale)
