@@ -466,7 +466,7 @@ MUTANTS = [
     *planted(
         "models/predictive_mixtures.py",
         "models/test_crps.py",
-        ("left - right).abs()", "left_half - right).abs() * 0.0"),
+        ("left - right).abs()", "left - right).abs() * 0.0"),
         (
             "(1.0 - distribution.cdf(x)).square(), y, high)",
             "distribution.cdf(x).square(), y, high)",

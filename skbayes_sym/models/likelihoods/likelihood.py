@@ -1,7 +1,8 @@
-"""The likelihood: how outputs become the law of a target, and what follows from its density.
+"""The interface of likelihoods: the distribution of a target given the outputs of a network.
 
-Derivatives, expectations under independent normal outputs (`ExpectedLogProb`), and over a row's
-correlated outputs (`SiteLikelihood`), which a Gaussian site is made of.
+`Likelihood` derives what methods need from a density: derivatives, expectations under independent
+normal outputs (`ExpectedLogProb`), and expectations over the correlated outputs of a row
+(`SiteLikelihood`), from which Gaussian sites are computed.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +25,17 @@ from skbayes_sym.numerics.gaussian import gauss_hermite
 
 
 class ExpectedLogProb(NamedTuple):
-    """E[log p(y | f)] for ``f ~ N(mean, variance)`` with its derivatives, row by row."""
+    """``E[log p(y | f)]`` for ``f ~ N(mean, variance)``, with its derivatives, for each row.
+
+    Attributes
+    ----------
+    value : Tensor of shape (N,)
+        Expectations, in nats.
+    d_mean, d_variance : Tensor of shape (N, O)
+        Derivatives with respect to the moments of the outputs.
+    d_params : Tensor of shape (N, n_params)
+        Derivatives with respect to the parameters of the likelihood.
+    """
 
     value: Tensor  # (N,), nats
     d_mean: Tensor  # (N, O)
@@ -33,22 +44,26 @@ class ExpectedLogProb(NamedTuple):
 
 
 class DataTerm(Protocol):
-    """``sum_n weight_n log p(y_n | f_cn, params_c)`` of C chains, for targets prepared once.
+    """Log likelihood of C chains for fixed targets: ``sum_n weight_n log p(y_n | f_cn, params_c)``.
 
-    Outputs come as (C, O, N) and may be overwritten; ``params`` is (C, n_params).
+    Targets and weights are prepared once, when the term is made. Outputs come as (C, O, N) and may
+    be overwritten. ``params`` has the shape (C, n_params).
     """
 
     def value(self, outputs: Tensor, params: Tensor) -> Tensor:
-        """(C,), nats."""
+        """Return the log likelihood of each chain, (C,) nats."""
 
     def gradient(self, outputs: Tensor, params: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
-        """The value (C,) and its derivative (C, n_params); that by the outputs goes to ``out``."""
+        """Return the value (C,) and its derivative with respect to ``params`` (C, n_params).
+
+        The derivative with respect to the outputs is written to ``out``.
+        """
 
 
 def collapse_equal_weights(weight: Tensor) -> Tensor:
-    """Equal weights as one: they then multiply a number a chain instead of a row.
+    """Replace equal weights by a single one, which is then applied once per chain, not per row.
 
-    On a GPU that isn't worth the wait for the answer.
+    On a GPU this isn't worth the synchronisation that the comparison needs.
     """
     if weight.device.type != "cpu":
         return weight
@@ -56,28 +71,30 @@ def collapse_equal_weights(weight: Tensor) -> Tensor:
 
 
 def clone_if_inference(tensor: Tensor) -> Tensor:
-    """Copy a tensor out of inference mode, so that a backward pass may keep it."""
+    """Copy a tensor that was made in inference mode, so that a backward pass can save it."""
     return tensor.clone() if tensor.is_inference() else tensor
 
 
 def as_leaf(tensor: Tensor) -> Tensor:
-    """Tensor at which a derivative can start: itself if it has a graph already."""
+    """Return a leaf for a derivative, or the tensor itself if it has a graph already."""
     return tensor if tensor.requires_grad else clone_if_inference(tensor).detach().requires_grad_()
 
 
 @dataclass(frozen=True, eq=False)
 class AutogradTerm:
-    """A `DataTerm` of any likelihood."""
+    """A `DataTerm` of any likelihood, differentiated by autograd."""
 
     likelihood: "Likelihood"
     y: Tensor  # (N, ...)
     weight: Tensor  # (N,)
 
     def value(self, outputs: Tensor, params: Tensor) -> Tensor:
+        """Return the log likelihood of each chain, (C,) nats."""
         likelihood = self.likelihood.at(params.unsqueeze(1))
         return (likelihood.log_prob(outputs.mT, self.y) * self.weight).sum(-1)
 
     def gradient(self, outputs: Tensor, params: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the value and the derivative by ``params``; the one by outputs goes to ``out``."""
         with torch.inference_mode(False), torch.enable_grad():
             leaves = [as_leaf(outputs.detach())]
             if self.likelihood.n_params:
@@ -88,29 +105,46 @@ class AutogradTerm:
         return value.detach(), slopes[1] if len(slopes) > 1 else params
 
 
-# Of expectations over one output. For a logistic likelihood the error is below 1e-8 nats per row
-# for outputs of standard deviation up to 2, 2e-6 at 4 and 3e-3 at 10.
+# Number of nodes of expectations over one output. For a logistic likelihood the error is below
+# 1e-8 nats per row for outputs of standard deviation up to 2, 2e-6 at 4 and 3e-3 at 10.
 N_NODES = 64
 
-# Enough of them for a logistic likelihood, by the largest standard deviation: value and slopes are
-# exact to 1e-15, at a standard deviation of 1 to 2e-13.
-_LOGISTIC = {0.1: 8, 0.3: 12, 0.5: 20, 0.7: 32, 1.0: 48}
+# Number of nodes that a logistic likelihood needs, by the largest standard deviation of an output.
+# Value and slopes are then exact to 1e-15, and to 2e-13 at a standard deviation of 1.
+_LOGISTIC_NODES = {0.1: 8, 0.3: 12, 0.5: 20, 0.7: 32, 1.0: 48}
 
-# Of an output: a row of zeros has none, and the derivatives there would be 0 / 0.
-_LEAST_VARIANCE = 1e-16
+# Smallest variance of an output. The output of a row of zeros has no variance, and derivatives
+# would be 0 / 0 there.
+_MIN_VARIANCE = 1e-16
 
 
 def expect_by_quadrature(
     value_and_slope: Callable[[Tensor], tuple[Tensor, Tensor]], mean: Tensor, variance: Tensor,
     param_slope: Callable[[Tensor], Tensor] | None = None, *, n_nodes: int = N_NODES,
 ) -> ExpectedLogProb:  # fmt: skip
-    """Expectations over ``f ~ N(mean, variance)``, (N, 1) each, by Gauss-Hermite.
+    """Compute expectations over one output by Gauss-Hermite quadrature.
 
-    The derivatives are those of the quadrature itself, so a fixed point of them is a stationary
-    point of the value: ``d/dv E[l(m + s z)] = E[l'(m + s z) z] / (2 s)``.
+    Parameters
+    ----------
+    value_and_slope : callable (f) -> (Tensor, Tensor)
+        Log likelihood and its derivative with respect to the output, at outputs (N, n_nodes).
+    mean, variance : Tensor of shape (N, 1)
+        Moments of the outputs, ``f ~ N(mean, variance)``.
+    param_slope : callable (f) -> Tensor, optional
+        Derivative with respect to a parameter of the likelihood, if it has one.
+    n_nodes : int, default=64
+        Number of quadrature nodes.
+
+    Returns
+    -------
+    ExpectedLogProb
+        Expectations and their derivatives.
+
+    Notes ----- The derivatives are those of the quadrature itself, so a fixed point of them is a
+    stationary point of the value: ``d/dv E[l(m + s z)] = E[l'(m + s z) z] / (2 s)``.
     """
     nodes, weights = (t.to(mean) for t in gauss_hermite(n_nodes))
-    sd = variance.clamp_min(_LEAST_VARIANCE).sqrt()
+    sd = variance.clamp_min(_MIN_VARIANCE).sqrt()
     f = mean + sd * nodes
     value, slope = value_and_slope(f)
     d_mean, d_sd = (slope @ torch.stack([weights, nodes * weights], -1)).split(1, dim=-1)
@@ -121,21 +155,40 @@ def expect_by_quadrature(
 
 
 def choose_n_nodes(variance: Tensor) -> int:
-    """How many nodes the widest of these outputs asks for; most where asking would have to wait."""
+    """Return the number of nodes that the output with the largest variance needs.
+
+    On a GPU, where reading the variance would synchronise, this is the maximum.
+    """
     if variance.device.type != "cpu" or not variance.numel():
         return N_NODES
     widest = float(variance.detach().amax()) ** 0.5
-    return next((n for limit, n in _LOGISTIC.items() if widest <= limit), N_NODES)
+    return next((n for limit, n in _LOGISTIC_NODES.items() if widest <= limit), N_NODES)
 
 
 def expect_by_autograd(
     likelihood: "Likelihood", mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor
 ) -> ExpectedLogProb:
-    """The expectation of any likelihood with its derivatives.
+    """Compute expectations for any likelihood, with derivatives by autograd.
 
-    Where it asks for no noise each target depends on one output, and the expectation of a sum of
-    such terms is exact at nodes that all outputs share: 64 evaluations. Else one draw,
-    ``f = m + sqrt(v) noise`` (unbiased). Differentiable where its arguments are.
+    Parameters
+    ----------
+    likelihood : Likelihood
+        The likelihood. If ``likelihood.n_noise(O)`` is 0, each target depends on one output.
+    mean, variance : Tensor of shape (N, O)
+        Moments of the outputs.
+    y : Tensor
+        Targets of the N rows.
+    noise : Tensor of shape (N, O) or (N, 0)
+        Standard normal variables for one draw of the outputs. Unused by quadrature.
+
+    Returns
+    -------
+    ExpectedLogProb
+        Expectations and their derivatives. They are differentiable if the arguments are.
+
+    Notes ----- If each target depends on one output, the expectation of a sum of such terms is
+    exact at nodes that all outputs share, which takes 64 evaluations. Otherwise there is one draw
+    per row, ``f = m + sqrt(v) noise``, which is unbiased.
     """
     integrates = not likelihood.n_noise(mean.shape[1])
     graph = torch.is_grad_enabled() and any(
@@ -148,29 +201,39 @@ def expect_by_autograd(
         noise = clone_if_inference(noise)
         leaves = [mean, variance]
         if likelihood.n_params:
-            rows = likelihood.params.expand(len(mean), -1)  # a copy of their own per row
+            rows = likelihood.params.expand(len(mean), -1)  # parameters of each row
             leaves.append(as_leaf(rows))
             likelihood = likelihood.at(leaves[-1])
         if integrates:
-            # Kept between calls, of which the first may have been in inference mode.
+            # The nodes are cached, possibly by a call in inference mode.
             nodes, weights = (clone_if_inference(t).to(mean) for t in gauss_hermite(N_NODES))
-            sd = variance.clamp_min(_LEAST_VARIANCE).sqrt()
+            sd = variance.clamp_min(_MIN_VARIANCE).sqrt()
             outputs = mean + sd * nodes[:, None, None]
             value = weights @ likelihood.log_prob(outputs, y)
         else:
-            sd = variance.clamp_min(_LEAST_VARIANCE).sqrt()
+            sd = variance.clamp_min(_MIN_VARIANCE).sqrt()
             value = likelihood.log_prob(mean + sd * noise, y)
         slopes = torch.autograd.grad(value.sum(), leaves, create_graph=graph)
     d_params = slopes[2] if len(slopes) > 2 else mean.new_zeros(len(mean), 0)
     return ExpectedLogProb(value if graph else value.detach(), slopes[0], slopes[1], d_params)
 
 
-# Numbers of a block of outputs at the points: 1 MB, a core's L2 cache.
+# Elements of a block of outputs at the nodes: 1 MB, the L2 cache of a core.
 CACHE_ELEMENTS = 1 << 17
 
 
 class SiteTerms(NamedTuple):
-    """``E[l]``, ``E[l']`` and ``-E[l'']`` of ``l(f) = log p(y | f)``, row by row."""
+    """``E[l]``, ``E[l']`` and ``-E[l'']`` of the log likelihood ``l(f) = log p(y | f)``, by row.
+
+    Attributes
+    ----------
+    value : Tensor of shape (N,)
+        Expectations, in nats.
+    gradient : Tensor of shape (N, C)
+        Expected gradients.
+    curvature : Tensor of shape (N, C, C)
+        Negative expected Hessians.
+    """
 
     value: Tensor  # (N,), nats
     gradient: Tensor  # (N, C)
@@ -178,85 +241,100 @@ class SiteTerms(NamedTuple):
 
 
 class _Expectation(torch.autograd.Function):
-    """``E[l]`` with the derivatives that come with it: nothing is recorded on the way."""
+    """``E[l]`` as a differentiable function of the moments, with given derivatives."""
 
     @staticmethod
-    def forward(ctx: Any, mean: Tensor, covariance: Tensor, terms: SiteTerms) -> Tensor:
+    def forward(ctx: Any, mean: Tensor, covariance: Tensor, terms: SiteTerms) -> Tensor:  # noqa: ARG004
+        """Return the value, and save its derivatives for `backward`."""
         ctx.save_for_backward(terms.gradient, terms.curvature)
         return terms.value
 
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, Tensor, None]:
+        """Return the derivatives by mean and covariance (Bonnet's and Price's theorems)."""
         gradient, curvature = ctx.saved_tensors
         slope = slopes[0].unsqueeze(-1)
         return slope * gradient, -0.5 * slope.unsqueeze(-1) * curvature, None
 
 
 class SiteLikelihood:
-    """Expectations of a row's log likelihood over its C outputs ``f ~ N(mean, covariance)``."""
+    """Expected log likelihood of a row over correlated outputs ``f ~ N(mean, covariance)``."""
 
     @property
     def params(self) -> Tensor:
-        """Log scales of the targets that may be learned, none by default."""
+        """Learned log scales of the likelihood; none by default."""
         return torch.zeros(0, dtype=torch.float64)
 
     @property
     def noise_scale(self) -> Tensor:
-        """Scale of additive noise (1,), learned or not; empty where there is none."""
+        """Scale of additive noise (1,), whether it is learned or not; empty if there is none."""
         return torch.zeros(0, dtype=torch.float64)
 
-    def at(self, params: Tensor) -> "SiteLikelihood":
+    def at(self, params: Tensor) -> "SiteLikelihood":  # noqa: ARG002
+        """Return the same expectations at other values of the parameters."""
         return self
 
     def value(self, mean: Tensor, covariance: Tensor, y: Tensor) -> Tensor:
-        """``E[l]`` alone, (N,) nats, differentiable in the moments."""
+        """Return ``E[l]``, (N,) nats, differentiable with respect to the moments."""
         with torch.no_grad():
             terms = self(mean.detach(), covariance.detach(), y)
         return cast(Tensor, _Expectation.apply(mean, covariance, terms))
 
     def __call__(self, mean: Tensor, covariance: Tensor, y: Tensor) -> SiteTerms:
-        """(N, C), (N, C, C) and targets -> SiteTerms."""
+        """Return expectations for means (N, C), covariances (N, C, C) and targets."""
         raise NotImplementedError
 
     def outputs(self, mean: Tensor, covariance: Tensor) -> Tensor:
-        """Outputs at the points of the rule, (S, N, C), up to a shift of all outputs of a row."""
+        """Return outputs at the points, (S, N, C), up to a shift of all outputs of a row."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class ScalarSites(SiteLikelihood):
-    """Sites of one output per row, by the likelihood's own expectations.
+    """Expectations for one output per row, by the likelihood's own expectations.
 
-    Bonnet's and Price's theorems turn derivatives by mean and variance into ``E[l']`` and
-    ``E[l''] / 2``.
+    Bonnet's and Price's theorems turn the derivatives with respect to mean and variance into
+    ``E[l']`` and ``E[l''] / 2``.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+        The likelihood of one output.
+    learn : bool, default=True
+        Whether the scale of the likelihood is a free parameter.
     """
 
     likelihood: "Likelihood"
-    learn: bool = True  # whether the likelihood's scale is a free parameter
+    learn: bool = True
 
     @property
     def params(self) -> Tensor:
+        """Free parameters, (n_params,)."""
         return self.likelihood.params if self.learn else self.likelihood.params[:0]
 
     @property
     def noise_scale(self) -> Tensor:
+        """Scale of the noise, (T,)."""
         return self.likelihood.noise_scale
 
     def at(self, params: Tensor) -> "ScalarSites":
+        """Return the same expectations at other values of the parameters."""
         return replace(self, likelihood=self.likelihood.at(params)) if self.learn else self
 
     def value(self, mean: Tensor, covariance: Tensor, y: Tensor) -> Tensor:
+        """Return ``E[l]``, (N,) nats, differentiable with respect to the moments."""
         if self.params.numel():
             return torch.cat([e.value for e in self._blocks(mean, covariance, y)])
         return super().value(mean, covariance, y)
 
     def __call__(self, mean: Tensor, covariance: Tensor, y: Tensor) -> SiteTerms:
+        """Return expectations for means (N, 1), covariances (N, 1, 1) and targets."""
         blocks = list(self._blocks(mean, covariance, y))
         value, d_mean, d_variance, _ = (torch.cat(t) for t in zip(*blocks, strict=True))
         return SiteTerms(value, d_mean, -2.0 * d_variance.unsqueeze(-1))
 
     def _blocks(self, mean: Tensor, covariance: Tensor, y: Tensor) -> Iterator[ExpectedLogProb]:
-        """Expectations in rows that fit the cache with all nodes of a quadrature."""
+        """Yield expectations for blocks of rows whose nodes fit into the cache."""
         likelihood = self.likelihood.to(mean)
         variance = covariance[..., 0]
         n_rows = CACHE_ELEMENTS // N_NODES
@@ -288,22 +366,25 @@ def derived_from(definition: str) -> Callable[[Member], Member]:
 
 
 class Likelihood:
-    """Conditional density of targets given outputs, with parameters of its own.
+    """Conditional density of targets given outputs, with parameters.
 
-    Every method asks only for this. Of one's own one writes `log_prob` and `predictive` (or, for
-    classes, `log_prob` of a `ClassLikelihood`; for real targets and counts, the law of a
-    `TargetLikelihood`) and inherits the rest, by autograd and quadrature. What a subclass with a
-    density of its own inherits was made of no other's: neither `kind` nor derivatives,
-    expectations or predictions.
+    All methods of the package use a likelihood through this interface. A new likelihood defines
+    `log_prob` and `predictive`, and inherits everything else, which is computed by autograd and
+    quadrature. A `ClassLikelihood` only defines `log_prob`, and a `TargetLikelihood` only defines
+    its distribution. A subclass that replaces the density of its base class doesn't inherit closed
+    forms that belong to the replaced one: its ``kind`` is "other", and derivatives, expectations
+    and predictions are the generic ones.
 
-    ``n_params`` free parameters, logarithms of scales in the unit of the targets, are learned
-    beside the network's; `at` returns the likelihood at their values and `params` reads them, so
-    the objects themselves never change. Subclasses are frozen dataclasses; `to` moves their Tensor
-    fields. With free parameters they bring `params` and `at`.
+    The ``n_params`` free parameters are logarithms of scales in the unit of the targets. They are
+    learned with the weights of the network. `params` returns them, and `at` returns the likelihood
+    at other values, so objects never change. Subclasses are frozen dataclasses, and `to` converts
+    their Tensor fields. Subclasses with free parameters define `params` and `at`.
     """
 
-    kind: ClassVar[Kind] = "other"  # for methods that have a faster or exact form for a law
-    n_outputs_per_target: ClassVar[int] = 1  # outputs of the network for every target or class
+    # Family, by which methods choose a faster or exact form.
+    kind: ClassVar[Kind] = "other"
+    # Outputs of the network for each target or class.
+    n_outputs_per_target: ClassVar[int] = 1
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Drop inherited closed forms that belong to a density which ``cls`` replaces.
@@ -336,29 +417,33 @@ class Likelihood:
 
     @property
     def n_params(self) -> int:
+        """Number of free parameters."""
         return self.params.shape[-1]
 
     @property
     def noise_scale(self) -> Tensor:
-        """Scale of additive noise (O,), the standard deviation if it is normal; else empty.
+        """Scale of additive noise (O,): the standard deviation of normal noise, or empty.
 
-        By default the free parameters' exponentials.
+        By default, the exponentials of the free parameters.
         """
         return self.params.exp()
 
     def n_outputs(self, n_targets: int) -> int:
-        """Outputs that the network has for the targets, or classes; ValueError if it can't be."""
+        """Return the number of outputs of a network for these targets or classes.
+
+        Raises ValueError if the likelihood doesn't go with as many.
+        """
         return n_targets * self.n_outputs_per_target
 
     @property
     def scales_targets(self) -> bool:
-        """Whether targets may be centred and scaled: not so for counts and classes."""
+        """Whether targets may be centred and scaled. Counts and classes may not."""
         return False
 
     def at(self, params: Tensor) -> Self:
-        """The likelihood at parameters (..., n_params) that broadcast with (*B, N) of the outputs.
+        """Return the likelihood at parameters (..., n_params) that broadcast with rows (*B, N).
 
-        So (C, 1, n_params) gives C chains parameters of their own.
+        For example, (C, 1, n_params) gives each of C chains its own parameters.
         """
         if params.shape[-1]:
             raise NotImplementedError(
@@ -368,7 +453,7 @@ class Likelihood:
         return self
 
     def to(self, like: Tensor) -> Self:
-        """Move constants to the dtype and device of ``like``."""
+        """Return a copy with constants in the dtype and on the device of ``like``."""
         if not is_dataclass(self):
             return self
         names = {field.name for field in fields(self)}
@@ -381,25 +466,26 @@ class Likelihood:
 
     @property
     def is_discrete(self) -> bool:
-        """Whether targets are whole numbers."""
+        """Whether targets are integers."""
         return False
 
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """(*B, N, O) and the N rows' targets -> (*B, N), nats, every constant included."""
+        """Return normalised log densities, outputs (*B, N, O) and targets -> (*B, N) nats."""
         raise NotImplementedError(f"{type(self).__name__} needs `log_prob(outputs, y)`.")
 
     @derived_from("log_prob")
     def predictive(self, outputs: Tensor, log_weights: Tensor | None = None) -> Predictive:
-        """Law of new targets for S draws of the outputs, (S, N, O), with weights (S,)."""
+        """Return the distribution of new targets for draws of the outputs (S, N, O)."""
         raise NotImplementedError(
             f"{type(self).__name__} can't predict: it needs `predictive(outputs, log_weights)`."
         )
 
     @derived_from("log_prob")
     def n_noise(self, n_outputs: int) -> int:
-        """Standard normals per row that `expected_log_prob` takes: 0 where it integrates.
+        """Return the number of normal variables per row that `expected_log_prob` needs.
 
-        By default it integrates over one output; nothing is known of how several enter.
+        It is 0 if the likelihood integrates. By default one output is integrated over. With several
+        outputs it isn't known which of them a target depends on, so each needs a variable.
         """
         return 0 if n_outputs == 1 else n_outputs
 
@@ -407,10 +493,22 @@ class Likelihood:
     def expected_log_prob(
         self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor
     ) -> ExpectedLogProb:
-        """Expectation over independent outputs (N, O), exact, by quadrature or by one draw.
+        """Compute expectations over independent outputs, exactly, by quadrature or by one draw.
 
-        ``noise`` (N, n_noise(O)) makes the draw ``f = mean + sqrt(variance) noise``; likelihoods
-        that integrate don't look at it.
+        Parameters
+        ----------
+        mean, variance : Tensor of shape (N, O)
+            Moments of the outputs.
+        y : Tensor
+            Targets of the N rows.
+        noise : Tensor of shape (N, n_noise(O))
+            Standard normal variables for the draw ``f = mean + sqrt(variance) noise``. Likelihoods
+            that integrate don't use them.
+
+        Returns
+        -------
+        ExpectedLogProb
+            Expectations and their derivatives.
         """
         return expect_by_autograd(self, mean, variance, y, noise)
 
@@ -418,26 +516,27 @@ class Likelihood:
     def approximate_expected_log_prob(
         self, mean: Tensor, variance: Tensor, y: Tensor
     ) -> ExpectedLogProb:
-        """`expected_log_prob` of one output, or something cheaper in its place.
+        """Compute `expected_log_prob` of one output, or a cheaper approximation.
 
-        A lower bound, or a rule of few nodes; ``d_variance`` is what a Gaussian site needs.
+        This is a lower bound or a quadrature with few nodes. ``d_variance`` is the derivative that
+        a Gaussian site needs.
         """
         return self.expected_log_prob(mean, variance, y, mean.new_empty(len(mean), 0))
 
     @derived_from("log_prob")
     def hessian_root(self, outputs: Tensor, y: Tensor) -> Tensor:
-        r"""Columns r_k of a root of ``-d^2 log p / d outputs^2 = sum_k r_k r_k'``, (O, N, O).
+        """Return a root of the negative Hessian with respect to the outputs, (O, N, O).
 
-        Eigenvalues below zero, where the density isn't log-concave, count as zero, so the curvature
-        used is at least the true one. Cost: O + 1 backward passes and an eigendecomposition per
-        row.
+        Its columns r_k satisfy ``-d^2 log p / d outputs^2 = sum_k r_k r_k'``. Negative eigenvalues,
+        which occur where the density isn't log-concave, are set to zero, so the curvature is at
+        least the true one. This takes O + 1 backward passes and one eigendecomposition per row.
 
-        Eigenvectors have no derivative where eigenvalues are equal, but a root has: with
-        ``R = V diag(sqrt(lambda))`` held fixed, :math:`R + (dH) V diag(1 / sqrt(lambda)) / 2`
-        squares to ``H + dH`` up to second order.
+        Eigenvectors have no derivative at equal eigenvalues, but a root has one: with ``R = V
+        diag(sqrt(lambda))`` held fixed, the square of :math:`R + (dH) V diag(1 / sqrt(lambda)) / 2`
+        is ``H + dH`` up to second order.
         """
-        wanted = outputs.requires_grad or self.params.requires_grad
-        graph = bool(torch.is_grad_enabled() and wanted)  # somebody differentiates what is made
+        has_gradient = outputs.requires_grad or self.params.requires_grad
+        graph = bool(torch.is_grad_enabled() and has_gradient)
         with torch.inference_mode(False), torch.enable_grad():
             outputs = as_leaf(outputs)
             y = clone_if_inference(y)
@@ -452,54 +551,84 @@ class Likelihood:
                 rows[k] = rows[k] if row is None else row  # None where the slope is constant
         hessian = -torch.stack(rows, 1)
         value, vectors = torch.linalg.eigh(hessian.detach())
-        # Nearly flat directions count as flat: the square roots there have no slope.
-        bends = value > 1e-10 * value.abs().amax(-1, keepdim=True)
-        roots = torch.where(bends, value, 1.0).sqrt()
-        root = vectors * torch.where(bends, roots, 0.0).unsqueeze(-2)
+        # Directions with negligible curvature are treated as flat, since the square root has no
+        # derivative at 0.
+        is_curved = value > 1e-10 * value.abs().amax(-1, keepdim=True)
+        roots = torch.where(is_curved, value, 1.0).sqrt()
+        root = vectors * torch.where(is_curved, roots, 0.0).unsqueeze(-2)
         if graph:
-            inverse = vectors * torch.where(bends, 1.0 / roots, 0.0).unsqueeze(-2)
+            inverse = vectors * torch.where(is_curved, 1.0 / roots, 0.0).unsqueeze(-2)
             root = root + 0.5 * (hessian - hessian.detach()) @ inverse
         return root.movedim(-1, 0)
 
     @derived_from("log_prob")
     def fit_constant_outputs(
-        self, y: npt.NDArray[Any], weight: npt.NDArray[np.float64]
+        self,
+        y: npt.NDArray[Any],  # noqa: ARG002
+        weight: npt.NDArray[np.float64],  # noqa: ARG002
     ) -> npt.NDArray[np.float64] | None:
-        """Outputs (O,) that fit the targets best without features; None where unknown."""
+        """Return the outputs (O,) that fit best without features, or None if unknown."""
         return None
 
     @derived_from("log_prob")
     def site_likelihood(
-        self, n_outputs: int, *, seed: int, learn: bool = True
+        self,
+        n_outputs: int,
+        *,
+        seed: int,  # noqa: ARG002
+        learn: bool = True,
     ) -> SiteLikelihood | None:
-        """Rule of expectations over a row's correlated outputs; None where there is none.
+        """Return expectations over correlated outputs of a row, or None if there is no such rule.
 
-        ``learn``: whether scales of the likelihood are free; ``seed``: of the points of a rule.
+        Parameters
+        ----------
+        n_outputs : int
+            Number of outputs per row.
+        seed : int
+            Seed of quasi-Monte Carlo points, if the rule needs any.
+        learn : bool, default=True
+            Whether scales of the likelihood are free parameters.
         """
         return ScalarSites(self, learn) if n_outputs == 1 else None
 
     @derived_from("log_prob")
-    def data_term(self, y: Tensor, weight: Tensor, n_outputs: int) -> DataTerm:
-        """The log likelihood of targets that stay, as samplers evaluate it."""
+    def data_term(self, y: Tensor, weight: Tensor, n_outputs: int) -> DataTerm:  # noqa: ARG002
+        """Return the log likelihood for fixed targets, as samplers evaluate it.
+
+        Parameters
+        ----------
+        y : Tensor
+            Targets of the N rows.
+        weight : Tensor of shape (N,)
+            Weights of the rows.
+        n_outputs : int
+            Number of outputs of the network.
+        """
         return AutogradTerm(self, y, weight)
 
 
 class ClassLikelihood(Likelihood):
-    """A likelihood of classes by its density: predictions follow from that of every class."""
+    """Likelihood of classes that is defined by its density.
+
+    Predictions normalise the densities of all classes.
+    """
 
     @derived_from("log_prob")
     def predictive(self, outputs: Tensor, log_weights: Tensor | None = None) -> CategoricalMixture:
-        """Densities of all classes, normalised over them: one a class, two of one output."""
-        labels = torch.arange(max(2, outputs.shape[-1]), device=outputs.device)
-        log_p = [self.log_prob(outputs, label.expand(outputs.shape[-2])) for label in labels]
+        """Return class probabilities: the densities of all classes, normalised over the classes.
+
+        With one output there are two classes; otherwise there is a class per output.
+        """
+        classes = torch.arange(max(2, outputs.shape[-1]), device=outputs.device)
+        log_p = [self.log_prob(outputs, c.expand(outputs.shape[-2])) for c in classes]
         return CategoricalMixture(torch.stack(log_p, -1).log_softmax(-1), log_weights)
 
 
 class TargetLikelihood(Likelihood):
-    """A likelihood of real targets or counts by its ``torch.distributions`` law.
+    """Likelihood of real targets or counts that is defined by a ``torch.distributions`` object.
 
-    Subclasses bring `distribution`; density, moments, cdf, draws and predictions follow. Of laws
-    without a `cdf` in torch they bring that too.
+    Subclasses define `distribution`. Density, moments, cdf, draws and predictions follow from it.
+    If the distribution has no ``cdf`` in torch, the subclass defines that as well.
 
     Examples
     --------
@@ -511,20 +640,21 @@ class TargetLikelihood(Likelihood):
     ...     scale: torch.Tensor
     ...     def distribution(self, outputs):
     ...         return torch.distributions.Laplace(outputs, self.scale, validate_args=False)
-    >>> law = LaplaceNoise(torch.tensor(2.0)).predictive(torch.zeros(1, 3, 1))
-    >>> law.std().flatten()
+    >>> predictive = LaplaceNoise(torch.tensor(2.0)).predictive(torch.zeros(1, 3, 1))
+    >>> predictive.std().flatten()
     tensor([2.8284, 2.8284, 2.8284])
     """
 
     def distribution(self, outputs: Tensor) -> Distribution:
-        """Law of T independent targets given outputs (*B, N, O), batch shape (*B, N, T).
+        """Return the distribution of targets (*B, N, T) given outputs (*B, N, O).
 
-        Give it ``validate_args=False``: outputs of a lost chain aren't finite.
+        Pass it ``validate_args=False``, since the outputs of a diverged chain aren't finite.
         """
         raise NotImplementedError(f"{type(self).__name__} needs `distribution(outputs)`.")
 
     @property
     def _support(self) -> Any:
+        """Support of the distribution."""
         like = next(
             (v for v in vars(self).values() if isinstance(v, Tensor)),
             torch.zeros(0, dtype=torch.float32),
@@ -533,42 +663,48 @@ class TargetLikelihood(Likelihood):
 
     @property
     def is_discrete(self) -> bool:
+        """Whether targets are integers."""
         return bool(self._support.is_discrete)
 
     @property
     def scales_targets(self) -> bool:
+        """Whether targets may be centred and scaled."""
         return self._support is constraints.real
 
     @derived_from("log_prob")
     def n_noise(self, n_outputs: int) -> int:
+        """Return how many standard normal variables per row `expected_log_prob` needs."""
         return 0 if self.n_outputs_per_target == 1 else n_outputs
 
     @derived_from("distribution")
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the log density of each row, (*B, N) nats."""
         return self.distribution(outputs).log_prob(y).sum(-1)  # type: ignore[no-untyped-call]
 
     @derived_from("distribution")
     def mean(self, outputs: Tensor) -> Tensor:
+        """Return the expected targets."""
         return self.distribution(outputs).mean
 
     @derived_from("distribution")
     def variance(self, outputs: Tensor) -> Tensor:
+        """Return the variances of the targets."""
         return self.distribution(outputs).variance
 
     @derived_from("distribution")
     def cdf(self, y: Tensor, outputs: Tensor) -> Tensor:
-        """P(target <= y), each target by itself, (*B, N, T)."""
+        """Return ``P(target <= y)`` of each target on its own, (*B, N, T)."""
         try:
             return self.distribution(outputs).cdf(y)  # type: ignore[no-untyped-call]
         except NotImplementedError as error:
             raise NotImplementedError(
-                f"{type(self).__name__}.cdf: torch has none for this law; quantiles, intervals and "
-                "draws need it. Define `cdf(y, outputs)`."
+                f"{type(self).__name__}.cdf: torch has none for this distribution, but quantiles, "
+                "intervals and draws need it. Define `cdf(y, outputs)`."
             ) from error
 
     @derived_from("distribution")
     def sample(self, outputs: Tensor, rng: np.random.Generator) -> Tensor:
-        """Draw one value per target, by inverting the cdf."""
+        """Sample one value per target by inverting the cdf."""
         middle = self.mean(outputs).nan_to_num()
         uniform = torch.as_tensor(rng.uniform(size=tuple(middle.shape))).to(middle)
         tiny = torch.finfo(middle.dtype).tiny
@@ -577,4 +713,5 @@ class TargetLikelihood(Likelihood):
 
     @derived_from("log_prob")
     def predictive(self, outputs: Tensor, log_weights: Tensor | None = None) -> Predictive:
+        """Return the distribution of new targets for S draws of the outputs, (S, N, O)."""
         return TargetMixture(self, outputs, log_weights)

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from skbayes_sym.models.likelihoods.categorical import Bernoulli
 from skbayes_sym.models.likelihoods.counts import NegativeBinomial
 from skbayes_sym.models.likelihoods.likelihood import (
-    _LOGISTIC,
+    _LOGISTIC_NODES,
     N_NODES,
     Likelihood,
     choose_n_nodes,
@@ -131,7 +131,7 @@ def logistic_by_sums(mean, sd):
     return value @ weights, slope @ weights, (slope * z) @ weights / (2.0 * sd)
 
 
-@pytest.mark.parametrize("sd", [*_LOGISTIC, 0.01, 1.5])
+@pytest.mark.parametrize("sd", [*_LOGISTIC_NODES, 0.01, 1.5])
 def test_logistic_expectations_are_exact_to_rounding_whatever_their_width(sd):
     """As many nodes as the widest output asks for, value and slopes from one sigmoid."""
     mean = torch.cat([torch.linspace(-40.0, 40.0, 81), torch.tensor([0.3, -700.0])]).double()
