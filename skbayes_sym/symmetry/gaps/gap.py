@@ -1,4 +1,4 @@
-r"""The symmetrisation gap: one interface, whatever the posterior and the group.
+r"""The symmetrisation gap: one interface for all posteriors and groups.
 
 For a posterior q and a compact group G of its model's symmetries,
 
@@ -7,7 +7,7 @@ For a posterior q and a compact group G of its model's symmetries,
     q_G(\theta) = E_g\, q(g^{-1} \theta),
 
 is what symmetrising q adds to its ELBO (Gelberg et al. 2024, Theorem 4.1; Moore 2016, eq. 4).
-Translations have no uniform law; theirs is a difference of two optima
+Translations have no uniform distribution. Their gap is a difference of two optima
 (`skbayes_sym.symmetry.gaps.translations`).
 """
 
@@ -31,58 +31,78 @@ class MeanField(Protocol):
     """Independent normals over the flat vector, means and standard deviations of shape (P,)."""
 
     @property
-    def loc(self) -> Vector: ...
+    def loc(self) -> Vector:
+        """Means (P,)."""
 
     @property
-    def scale(self) -> Vector: ...
+    def scale(self) -> Vector:
+        """Standard deviations (P,)."""
 
 
 class RowPosterior(Protocol):
     """Independent normal rows of length k: means (n_rows, k), covariances (n_rows, k, k)."""
 
     @property
-    def mean(self) -> Tensor: ...
+    def mean(self) -> Tensor:
+        """Means (n_rows, k)."""
 
     @property
-    def cov(self) -> Tensor: ...
+    def cov(self) -> Tensor:
+        """Covariances (n_rows, k, k)."""
 
 
 class GapGradient(NamedTuple):
     """Value of a gap and its derivatives, for steps in the mean and the precision of q.
 
-    ``added_precision`` is ``-2 d gap / d covariance``, what the gap adds to the precision of q
-    where it is stationary: one number a parameter where these are independent, a matrix a row
-    where rows are, one matrix where nothing is.
+    Attributes
+    ----------
+    value : Tensor of shape ()
+        The gap, nats.
+    d_mean : Tensor of shape (P,) or (n_rows, k)
+        Derivatives with respect to the mean.
+    added_precision : Tensor of shape (P,), (n_rows, k, k) or (P, P)
+        ``-2 d gap / d covariance``, which the gap adds to the precision of a stationary q. It has
+        one entry for each independent parameter, or a matrix for each independent row, or a single
+        matrix if all parameters are dependent.
     """
 
-    value: Tensor  # 0-d, nats
-    d_mean: Tensor  # (P,) or (n_rows, k)
-    added_precision: Tensor  # (P,), (n_rows, k, k) or (P, P)
+    value: Tensor
+    d_mean: Tensor
+    added_precision: Tensor
 
 
 @runtime_checkable
 class Gap(Protocol[Q_contra]):
-    """The symmetrisation gap of a kind of posterior under a group.
-
-    ``side`` says on which side of the gap `estimate` lies in expectation.
-    """
+    """The symmetrisation gap of one type of posterior under a group."""
 
     @property
-    def group(self) -> SymmetryGroup: ...
+    def group(self) -> SymmetryGroup:
+        """The group."""
 
     @property
-    def side(self) -> Side: ...
+    def side(self) -> Side:
+        """Side of the gap on which `estimate` lies in expectation."""
 
     @property
     def is_random(self) -> bool:
-        """Whether anything is drawn: two calls then give two answers."""
+        """Whether random numbers are drawn, so that two calls give different results."""
 
     def estimate(
         self, posterior: Q_contra, n_draws: int | None = None, *, generator: torch.Generator
     ) -> Estimate:
-        """The gap in nats, averaged over draws of the posterior; None: as many as are due."""
+        """Estimate the gap in nats.
+
+        Parameters
+        ----------
+        posterior : object
+            Posterior q.
+        n_draws : int or None, default=None
+            Number of posterior draws that are averaged; None: a default for its size.
+        generator : torch.Generator
+            Random number generator.
+        """
 
     def value_and_gradients(
         self, posterior: Q_contra, *, generator: torch.Generator
     ) -> GapGradient:
-        """Estimate for a step of training, from a few fresh draws."""
+        """Estimate the gap and its derivatives for a training step, from a few fresh draws."""

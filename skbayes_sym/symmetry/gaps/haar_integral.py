@@ -1,12 +1,12 @@
-r"""The integral of ``exp tr(B T')`` over random rotations and reflections T, in logs.
+r"""The log of the integral of ``exp tr(B T')`` over random rotations and reflections T.
 
 .. math:: F(B) = \log \int_{O(k)} \exp \operatorname{tr}(B T^\top) \, dT
     = \log {}_0F_1(k/2; B B^\top / 4)
 
 is the log-normaliser of the matrix Langevin distribution. It depends on the singular values
-of B alone, is convex, and its gradient is the mean rotation. Everything here is a function of
-those singular values: differentiate `torch.linalg.svdvals`, whose gradient stays finite where
-values repeat or vanish, never singular vectors.
+of B alone, is convex, and its gradient is the mean rotation. All functions here take the singular
+values. Differentiate `torch.linalg.svdvals`, whose gradient stays finite where values repeat or
+vanish, and not singular vectors.
 """
 
 from collections.abc import Callable
@@ -17,32 +17,48 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-EXACT_UP_TO = 3  # width of the largest group integrated exactly
+EXACT_UP_TO = 3  # largest k for which the integral is exact
 
-# Nearly equal singular values: the divided difference becomes a derivative.
+# Relative difference of singular values below which a divided difference becomes a derivative.
 _EQUAL = 1e-5
 
 
 def log_haar_integral(singular_values: Tensor) -> Tensor:
-    """Log of the integral of ``exp tr(B T')`` over Haar O(k), from the singular values of B.
+    """Compute the log of the integral of ``exp tr(B T')`` over O(k) with the Haar measure.
 
-    ``singular_values`` (*B, k): non-negative, in any order. Returns (*B,), nats, exact for k = 1,
-    2, 3 (closed forms and a one-dimensional integral, to 1e-9). Beyond, the large-rank saddle (see
-    Notes): exact at 0, within 0.11 k nats of the truth and never below it in every case tested (k
-    up to 40); that it is an upper bound is conjectured. Computed in float64, returned in the dtype
-    given; twice differentiable. Raises ValueError if there is no singular value.
+    Parameters
+    ----------
+    singular_values : Tensor of shape (*B, k)
+        Singular values of B, non-negative, in any order.
 
-    k = 1: ``log cosh s``. k = 2: ``log (I_0(s_1 + s_2) + I_0(s_1 - s_2)) / 2``. k = 3: both
-    components of O(3) through quaternions, an integral of a product of two Bessel functions.
+    Returns
+    -------
+    Tensor of shape (*B,)
+        The log integral in nats, computed in float64 and returned in the dtype of the argument. It
+        is twice differentiable. For k = 1, 2, 3 it is exact (closed forms and a one-dimensional
+        integral, to 1e-9). For larger k it is the large-rank saddle point approximation. This is
+        exact at 0, within 0.11 k nats of the truth, and was never below the truth in all cases
+        tested (k up to 40). That it is an upper bound is a conjecture.
 
-    The saddle is that of the one-link integral of Brezin & Gross (1980) with a self-term for
-    finite k: with ``r_i = sqrt(s_i^2 + x)``,
+    Raises
+    ------
+    ValueError
+        If there is no singular value.
+
+    Notes
+    -----
+    For k = 1 it is ``log cosh s``, and for k = 2 ``log (I_0(s_1 + s_2) + I_0(s_1 - s_2)) / 2``. For
+    k = 3 the two components of O(3) are integrated through quaternions, which gives an integral of
+    a product of two Bessel functions.
+
+    The saddle point is that of the one-link integral of Brezin & Gross (1980) with a self-term for
+    finite k. With ``r_i = sqrt(s_i^2 + x)``,
 
         F = sum_i r_i - 1/2 sum_{i<j} log(r_i + r_j) - x / 2 + const,
 
-    where ``x >= 0`` makes it stationary. Cost O(k^2). The Laplace approximation that Moore (2016,
-    equation 7) takes from Butler & Wood (2003) is 15 nats too low at k = 20, s = k; printed with
-    the product over all pairs, it loses the right growth at large s too.
+    where ``x >= 0`` makes it stationary. The cost is O(k^2). The Laplace approximation that Moore
+    (2016, equation 7) takes from Butler & Wood (2003) is 15 nats too low at k = 20, s = k. In its
+    printed form, with the product over all pairs, it also has the wrong growth at large s.
     """
     k = singular_values.shape[-1] if singular_values.ndim else 0
     if k == 0:
@@ -56,32 +72,56 @@ def log_haar_integral(singular_values: Tensor) -> Tensor:
 
 
 def haar_expansion(singular_values: Tensor) -> "HaarExpansion":
-    """`log_haar_integral` with its first two derivatives by the singular values.
+    """Compute `log_haar_integral` and its first two derivatives, in float64.
 
-    ``singular_values`` (*B, k). Returns: in float64. Written out for the saddle, by automatic
-    differentiation up to k = 3.
+    The derivatives of the saddle point approximation are written out. Those up to k = 3 use
+    automatic differentiation.
+
+    Parameters
+    ----------
+    singular_values : Tensor of shape (*B, k)
+        Singular values of B.
     """
     s = singular_values.detach().double()
     return _exact_expansion(s) if s.shape[-1] <= EXACT_UP_TO else _saddle_expansion(s)
 
 
 class HaarExpansion(NamedTuple):
-    """Second-order expansion of F in the singular values."""
+    """Second-order expansion of F in the singular values.
 
-    value: Tensor  # (*B,)
-    gradient: Tensor  # (*B, k): singular values of the mean rotation, in [0, 1)
-    hessian: Tensor  # (*B, k, k)
+    Attributes
+    ----------
+    value : Tensor of shape (*B,)
+        F, nats.
+    gradient : Tensor of shape (*B, k)
+        Singular values of the mean rotation, in [0, 1).
+    hessian : Tensor of shape (*B, k, k)
+        Second derivatives.
+    """
+
+    value: Tensor
+    gradient: Tensor
+    hessian: Tensor
 
 
 def pair_curvature(s: Tensor, expansion: HaarExpansion) -> tuple[Tensor, Tensor]:
-    """Second derivatives of F along the off-diagonal directions of B, in its singular basis.
+    """Compute second derivatives of F along off-diagonal directions of B, in its singular basis.
 
     With ``K = U' dB V`` the second differential of F is
 
         sum_ij hessian_ij K_ii K_jj + 1/2 sum_{i != j} (even_ij K_ij^2 + odd_ij K_ij K_ji).
 
-    ``s`` (*B, k); ``expansion``: at ``s``. Returns ``even``, ``odd`` (*B, k, k): zero on the
-    diagonal.
+    Parameters
+    ----------
+    s : Tensor of shape (*B, k)
+        Singular values.
+    expansion : HaarExpansion
+        Expansion at ``s``.
+
+    Returns
+    -------
+    even, odd : Tensor of shape (*B, k, k)
+        The coefficients, zero on the diagonal.
     """
     s = s.double()
     f = expansion.gradient
@@ -89,71 +129,78 @@ def pair_curvature(s: Tensor, expansion: HaarExpansion) -> tuple[Tensor, Tensor]
     gap = s.unsqueeze(-1) - s.unsqueeze(-2)
     total = s.unsqueeze(-1) + s.unsqueeze(-2)
     curvature = h.diagonal(dim1=-2, dim2=-1)
-    # f(.., s_i, .., s_j, ..) with s_i = s_j is symmetric in the two: the limit is h_ii - h_ij.
+    # F is symmetric in s_i and s_j. For s_i -> s_j the divided difference becomes h_ii - h_ij.
     limit = 0.5 * (curvature.unsqueeze(-1) + curvature.unsqueeze(-2))
-    near = gap.abs() <= _EQUAL * (1.0 + total)
-    difference = (f.unsqueeze(-1) - f.unsqueeze(-2)) / gap.where(~near, 1.0)
-    difference = difference.where(~near, limit - h)
-    # f_i is odd in s_i: at s_i = s_j = 0 the ratio of the sums is h_ii + h_ij.
-    tiny = total <= _EQUAL
-    ratio = (f.unsqueeze(-1) + f.unsqueeze(-2)) / total.where(~tiny, 1.0)
-    ratio = ratio.where(~tiny, limit + h)
+    is_equal = gap.abs() <= _EQUAL * (1.0 + total)
+    difference = (f.unsqueeze(-1) - f.unsqueeze(-2)) / gap.where(~is_equal, 1.0)
+    difference = difference.where(~is_equal, limit - h)
+    # f_i is odd in s_i. At s_i = s_j = 0 the ratio of the sums becomes h_ii + h_ij.
+    is_zero = total <= _EQUAL
+    ratio = (f.unsqueeze(-1) + f.unsqueeze(-2)) / total.where(~is_zero, 1.0)
+    ratio = ratio.where(~is_zero, limit + h)
     off = 1.0 - torch.eye(s.shape[-1], dtype=s.dtype, device=s.device)
     return (difference + ratio) * off, (difference - ratio) * off
 
 
 def _order_1(s: Tensor) -> Tensor:
+    """Compute F for k = 1, log cosh s."""
     s = s[..., 0].abs()
     return s + F.softplus(-2.0 * s) - log(2.0)
 
 
 def _log_i0(z: Tensor) -> Tensor:
-    """log I_0(z), smooth at 0: the derivatives of i0e's own factor exp(-|z|) cancel exactly."""
+    """Compute log I_0(z), smooth at 0.
+
+    The derivatives of the factor exp(-abs z) in i0e cancel exactly.
+    """
     return torch.special.i0e(z).log() + z.abs()
 
 
 def _log_mean(a: Tensor, b: Tensor) -> Tensor:
-    """log of the mean of two exponentials; second derivatives of logaddexp overflow."""
+    """Compute the log of the mean of two exponentials; logaddexp's second derivatives overflow."""
     return torch.stack([a, b]).logsumexp(0) - log(2.0)
 
 
 def _order_2(s: Tensor) -> Tensor:
+    """Compute F for k = 2."""
     total = s[..., 0] + s[..., 1]
     gap = s[..., 0] - s[..., 1]
     return _log_mean(_log_i0(total), _log_i0(gap))
 
 
 def _order_3(s: Tensor) -> Tensor:
+    """Compute F for k = 3, the mean over rotations and over reflections."""
     a, b, c = s.sort(dim=-1, descending=True).values.unbind(-1)
     return _log_mean(_rotations_3(a, b, c), _rotations_3(a, b, -c))
 
 
 def _rotations_3(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """The part of SO(3), a >= b >= |c|: an integral over v in (0, 2), largest at v = 0.
+    """Compute the log integral over SO(3) for a >= b >= abs c, as an integral over v in (0, 2).
 
-    Uniform rotations are uniform unit quaternions; integrating out two phases leaves
-    ``1/2 int_{-1}^{1} I_0((a - b)(1 - u) / 2) I_0((a + b)(1 + u) / 2) exp(c u) du``, v = 1 - u.
+    Uniform rotations are uniform unit quaternions. Integrating out two phases leaves
+    ``1/2 int_{-1}^{1} I_0((a - b)(1 - u) / 2) I_0((a + b)(1 + u) / 2) exp(c u) du``, with
+    v = 1 - u. The integrand is largest at v = 0.
     """
-    # The double-exponential rule: 101 nodes reach 1e-8 nats from s = 0 to 1e6.
+    # The double-exponential rule. With 101 nodes the error is 1e-8 nats from s = 0 to 1e6.
     t = torch.linspace(-3.0, 3.0, 101, dtype=a.dtype, device=a.device)
     a = a.unsqueeze(-1)
     b = b.unsqueeze(-1)
     c = c.unsqueeze(-1)
-    bent = pi * t.sinh() - (b + c).detach().log1p()  # nodes where exp(-(b + c) v) is of order 1
-    # rest = 2 - v, no cancelling
-    v = 2.0 * torch.sigmoid(bent)
-    rest = 2.0 * torch.sigmoid(-bent)
-    log_weight = (0.25 * (t[1] - t[0]) * pi * t.cosh() * v * rest).log()
-    bessel = _log_i0(0.5 * (a - b) * v) + _log_i0(0.5 * (a + b) * rest)
+    # The shift puts nodes where exp(-(b + c) v) is of order 1.
+    logits = pi * t.sinh() - (b + c).detach().log1p()
+    v = 2.0 * torch.sigmoid(logits)
+    two_minus_v = 2.0 * torch.sigmoid(-logits)  # without cancellation
+    log_weight = (0.25 * (t[1] - t[0]) * pi * t.cosh() * v * two_minus_v).log()
+    bessel = _log_i0(0.5 * (a - b) * v) + _log_i0(0.5 * (a + b) * two_minus_v)
     return (bessel + c * (1.0 - v) + log_weight).logsumexp(-1)
 
 
 def _saddle(s: Tensor) -> Tensor:
-    """The large-rank saddle, twice differentiable."""
+    """Compute the large-rank saddle point approximation, twice differentiable."""
     x = _stationary(s.detach())
     inside = x > 0.0
-    # One more Newton step, with its gradient: value unchanged, second derivatives right.
-    falls = _slope_falls(_radius(s.detach(), x).reciprocal())
+    # One more Newton step, with gradient. It leaves the value and corrects second derivatives.
+    falls = _slope_decrease(_radius(s.detach(), x).reciprocal())
     x = (x + 2.0 * _slope(s, x) / falls.sum(-1, keepdim=True)).where(inside, x)
     k = s.shape[-1]
     r = _radius(s, x)
@@ -163,38 +210,42 @@ def _saddle(s: Tensor) -> Tensor:
 
 
 def _saddle_constant(k: int) -> float:
-    """Makes F(0) = 0, where all r equal (k + sqrt k) / 2."""
+    """Return the constant for F(0) = 0, where all r equal (k + sqrt k) / 2."""
     r0 = 0.5 * (k + sqrt(k))
     return 0.5 * r0 * r0 - k * r0 + 0.25 * k * (k - 1) * log(2.0 * r0)
 
 
 def _radius(s: Tensor, x: Tensor) -> Tensor:
+    """Return ``r_i = sqrt(s_i^2 + x)``."""
     return (s * s + x).sqrt()
 
 
 def _slope(s: Tensor, x: Tensor) -> Tensor:
-    """dF/dx at fixed s, (*B, 1); zero where ``P - 2 + sqrt Q = 0``, P = sum 1/r, Q = sum 1/r^2."""
+    """Compute dF/dx at fixed s, (*B, 1).
+
+    It is zero where ``P - 2 + sqrt Q = 0`` with P = sum 1/r and Q = sum 1/r^2.
+    """
     inverse = _radius(s, x).reciprocal()
     p = inverse.sum(-1, keepdim=True)
     q = (inverse * inverse).sum(-1, keepdim=True)
     return 0.5 * p - 0.125 * (p * p - q) - 0.5
 
 
-def _slope_falls(inverse: Tensor) -> Tensor:
-    """``-2 d^2F/dx d(s_i^2)`` from ``1 / r``, (*B, k); their sum is ``-2 d^2F/dx^2``."""
+def _slope_decrease(inverse: Tensor) -> Tensor:
+    """Compute ``-2 d^2F/dx d(s_i^2)`` from ``1 / r``, (*B, k); the sum is ``-2 d^2F/dx^2``."""
     p = inverse.sum(-1, keepdim=True)
     cube = inverse**3
     return (0.5 - 0.25 * p) * cube + 0.25 * cube * inverse
 
 
 def _stationary(s: Tensor) -> Tensor:
-    """x >= 0 with P + sqrt Q = 2, or 0 if the left side is smaller everywhere; (*B, 1).
+    """Find the x >= 0 with P + sqrt Q = 2, or 0 if the left side is smaller everywhere; (*B, 1).
 
-    ``(P + sqrt Q)^-2`` is concave in x and linear if all s are equal: Newton's method from below
-    rises to the root. 6 steps reach rounding in the hardest cases tried, 1 where the singular
-    values are large; it converges quadratically, so the root of rounding is enough. Each of two
-    bounds from below is the root if all s were as large as the largest, or if only the smallest
-    counted.
+    ``(P + sqrt Q)^-2`` is concave in x, and linear if all s are equal. Newton's method from below
+    therefore rises to the root. It reached rounding in 6 steps in the hardest cases tried, and in 1
+    where the singular values are large. It converges quadratically, so that a tolerance of the
+    square root of rounding suffices. The start is the larger of two lower bounds: the root if all s
+    were as large as the largest, and the root for the smallest s alone.
     """
     k = s.shape[-1]
     squares = s * s
@@ -207,15 +258,17 @@ def _stationary(s: Tensor) -> Tensor:
         first = second.sqrt()
         root = second.sum(-1, keepdim=True).sqrt()
         total = first.sum(-1, keepdim=True) + root
-        fall = (first * second).sum(-1, keepdim=True) + second.square().sum(-1, keepdim=True) / root
+        decrease = (first * second).sum(-1, keepdim=True)
+        decrease = decrease + second.square().sum(-1, keepdim=True) / root
         before = x
-        x = torch.maximum(x + (0.25 * total.square() - 1.0) * total / fall, lower)
+        x = torch.maximum(x + (0.25 * total.square() - 1.0) * total / decrease, lower)
         if bool((x - before <= 1e-8 * x).all()):
             break
     return x
 
 
 def _exact_expansion(s: Tensor) -> HaarExpansion:
+    """Differentiate the exact integral automatically."""
     with torch.enable_grad():
         s = s.requires_grad_()
         value = log_haar_integral(s)
@@ -228,6 +281,7 @@ def _exact_expansion(s: Tensor) -> HaarExpansion:
 
 
 def _saddle_expansion(s: Tensor) -> HaarExpansion:
+    """Compute the saddle point approximation with its derivatives."""
     x = _stationary(s)
     k = s.shape[-1]
     r = _radius(s, x)
@@ -236,15 +290,15 @@ def _saddle_expansion(s: Tensor) -> HaarExpansion:
     pair = r.unsqueeze(-1) + r.unsqueeze(-2)
     off = 1.0 - torch.eye(k, dtype=s.dtype, device=s.device)
     half = 0.5 * off / pair
-    share = 1.0 - half.sum(-1)
+    slope_r = 1.0 - half.sum(-1)  # dF/dr_i at fixed x
     between = half / pair
     hessian = cosine.unsqueeze(-1) * cosine.unsqueeze(-2) * between
-    # x follows s: minus the outer product of d^2F/ds dx, over d^2F/dx^2.
-    falls = _slope_falls(inverse)
+    # x depends on s, which subtracts the outer product of d^2F/ds dx over d^2F/dx^2.
+    falls = _slope_decrease(inverse)
     follow = (x > 0.0) * s * falls
     rate = 2.0 / falls.sum(-1, keepdim=True)
     hessian.addcmul_(follow.unsqueeze(-1), (rate * follow).unsqueeze(-2))
-    diagonal = x * inverse**3 * share + cosine.square() * between.sum(-1)
+    diagonal = x * inverse**3 * slope_r + cosine.square() * between.sum(-1)
     hessian.diagonal(dim1=-2, dim2=-1).add_(diagonal)
     value = r.sum(-1) - 0.25 * (pair.log() * off).sum((-2, -1)) - 0.5 * x.squeeze(-1)
-    return HaarExpansion(value + _saddle_constant(k), cosine * share, hessian)
+    return HaarExpansion(value + _saddle_constant(k), cosine * slope_r, hessian)

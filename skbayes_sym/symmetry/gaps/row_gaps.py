@@ -1,4 +1,4 @@
-r"""Gaps of independent rows: flips and exchanges of their components, and which gap a group has.
+r"""Gaps of independent rows under flips and exchanges of components, and a gap for each group.
 
 A component ``N(m, diag s)`` and its mirror image lie ``a = sum_i m_i^2 / s_i`` apart. With
 :math:`t \sim N(a, a)` its gap under sign flips is
@@ -36,29 +36,37 @@ from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.units import Units
 
-# The trapezoidal rule on a normal weight: the error of both functions is below 1e-12.
+# Trapezoidal rule with a normal weight. The error of both functions is below 1e-12.
 _NODES = 321
 _END = 10.0
 
 
 @dataclass(frozen=True, eq=False)
 class SignFlipGap:
-    """Flips of single components of rows with elementwise variances; a `Gap`. Nothing is drawn."""
+    """`Gap` under flips of single components, for rows with diagonal covariances.
 
-    group: Units  # of the components: ``index`` is (k, n_rows)
+    Parameters
+    ----------
+    group : Units
+        Group of the components, with an index of shape (k, n_rows).
+    """
+
+    group: Units
     side: ClassVar[Side] = "exact"  # a quadrature
     is_random: ClassVar[bool] = False
 
     def estimate(
         self, posterior: RowPosterior, n_draws: int | None = None, *, generator: torch.Generator
     ) -> Estimate:
-        """The gap itself, O(n_rows k)."""
+        """Return the gap, in O(n_rows k)."""
+        del n_draws, generator  # nothing is random
         return Estimate(float(sign_flip_gap(_distance(posterior)).sum()), 0.0)
 
     def value_and_gradients(
         self, posterior: RowPosterior, *, generator: torch.Generator
     ) -> GapGradient:
-        """The gap and its derivatives, without error."""
+        """Return the gap and its derivatives."""
+        del generator  # nothing is random
         distance = _distance(posterior)
         anchors = posterior.mean / posterior.cov.diagonal(dim1=-2, dim2=-1)
         slope = 2.0 * sign_flip_slope(distance)
@@ -68,24 +76,25 @@ class SignFlipGap:
 
 
 def _distance(posterior: RowPosterior) -> Tensor:
-    """``sum_i m_i^2 / s_i`` of each component, (k,)."""
+    """Return ``sum_i m_i^2 / s_i`` of each component, (k,)."""
     anchors = posterior.mean / posterior.cov.diagonal(dim1=-2, dim2=-1)
     return (anchors * posterior.mean).sum(0)
 
 
 def sign_flip_gap(distance: Tensor) -> Tensor:
-    """Gap of each unit, nats; (*B,) squared distances ``m' S^-1 m`` -> (*B,)."""
+    """Return the gap of each unit from squared distances ``m' S^-1 m``, (*B,) -> (*B,) nats."""
     log_ratio, weight = _nodes(distance)
     return log(2.0) - F.softplus(-2.0 * log_ratio) @ weight
 
 
 def sign_flip_slope(distance: Tensor) -> Tensor:
-    """Derivative of `sign_flip_gap`, ``E sigmoid(-2 t)``, in (0, 1/2]."""
+    """Return the derivative of `sign_flip_gap`, ``E sigmoid(-2 t)``, in (0, 1/2]."""
     log_ratio, weight = _nodes(distance)
     return torch.sigmoid(-2.0 * log_ratio) @ weight
 
 
 def _nodes(distance: Tensor) -> tuple[Tensor, Tensor]:
+    """Return nodes of ``t ~ N(a, a)`` and their weights."""
     z = torch.linspace(-_END, _END, _NODES, dtype=distance.dtype, device=distance.device)
     a = distance.unsqueeze(-1)
     return a + a.sqrt() * z, torch.softmax(-0.5 * z * z, 0)
@@ -93,70 +102,81 @@ def _nodes(distance: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class ComponentGap:
-    """Exchanges and flips of components, elementwise variances; a `Gap`. O(2^k k) a draw.
+    """`Gap` under exchanges and flips of components, for rows with diagonal covariances.
 
-    Rows with diagonal covariances are independent normals, and a component is a unit that owns
-    one entry of every row: this is `UnitGap` with derivatives row by row.
+    Such rows are independent normals, and a component is a unit with one entry of every row. This
+    is therefore `UnitGap` with derivatives row by row. A draw costs O(2^k k).
+
+    Parameters
+    ----------
+    group : Units
+        Group of the components, with an index of shape (k, n_rows).
     """
 
-    group: Units  # of the components: ``index`` is (k, n_rows)
+    group: Units
     side: ClassVar[Side] = "exact"
     is_random: ClassVar[bool] = True
 
     def estimate(
         self, posterior: RowPosterior, n_draws: int | None = None, *, generator: torch.Generator
     ) -> Estimate:
-        """Average over draws (256 by default), one permanent each."""
+        """Average over draws (256 by default), with one permanent each."""
         return UnitGap(self.group, Exact()).estimate(
-            _flat(posterior), n_draws or 256, generator=generator
+            _flatten(posterior), n_draws or 256, generator=generator
         )
 
     def value_and_gradients(
         self, posterior: RowPosterior, *, generator: torch.Generator
     ) -> GapGradient:
-        """Value and derivatives from 16 draws."""
+        """Estimate the value and derivatives from 16 draws."""
         gap = UnitGap(self.group, Exact(), n_draws=16)
-        value, d_loc, added = gap.value_and_gradients(_flat(posterior), generator=generator)
+        value, d_loc, added = gap.value_and_gradients(_flatten(posterior), generator=generator)
         mean = posterior.mean
         added = torch.diag_embed(added.view(mean.shape)).to(mean)
         return GapGradient(value.to(mean), d_loc.view(mean.shape).to(mean), added)
 
 
 class _Flat(NamedTuple):
-    """Independent normals: all entries of rows, (n_rows k,), row by row."""
+    """All entries of rows as independent normals, (n_rows k,), row by row."""
 
     loc: Tensor
     scale: Tensor
 
 
-def _flat(posterior: RowPosterior) -> _Flat:
+def _flatten(posterior: RowPosterior) -> _Flat:
+    """Return the entries of rows with diagonal covariances."""
     scale = posterior.cov.diagonal(dim1=-2, dim2=-1).sqrt()
     return _Flat(posterior.mean.flatten(), scale.flatten())
 
 
 @dataclass(frozen=True, eq=False)
 class AnchoredComponentGap:
-    r"""Flips, or flips and exchanges, of components, any covariance: below the gap; a `Gap`.
+    r"""`Gap` under flips, or flips and exchanges, of components, for rows with any covariance.
 
-    The bound of `langevin` with the finite group in place of all rotations: with
-    :math:`B = \sum_i a_i x_i^\top`,
+    This is a lower bound, that of `AnchoredRotationGap` with the finite group in place of all
+    rotations. With :math:`B = \sum_i a_i x_i^\top`,
 
     .. math:: I(T; x) \ge E_q[\operatorname{tr} B - F(B)], \qquad
        e^{F(B)} = \frac{1}{k!} \operatorname{perm}(\cosh B)
        \quad\text{or}\quad \prod_h \cosh B_{hh} ,
 
     the averages of ``exp tr(B T')`` over signed permutations and over flips. It holds for any
-    anchors and any q. O(n_rows k^2) a draw, with exchanges also O(2^k k).
+    anchors and any q. A draw costs O(n_rows k^2), with exchanges also O(2^k k).
+
+    Parameters
+    ----------
+    group : Units
+        Group of the components, with an index of shape (k, n_rows).
     """
 
-    group: Units  # of the components: ``index`` is (k, n_rows)
+    group: Units
     side: ClassVar[Side] = "lower"
     is_random: ClassVar[bool] = True
 
     def estimate(
         self, posterior: RowPosterior, n_draws: int | None = None, *, generator: torch.Generator
     ) -> Estimate:
-        """Average over draws (128 by default) that the anchors weren't learned from."""
+        """Average over draws (128 by default); the anchors are fitted to separate draws."""
         root = row_root(posterior.cov)
         features = anchor_features(posterior, root)
 
@@ -165,17 +185,19 @@ class AnchoredComponentGap:
             return torch.cat([anchored_inner(features, x) for x in rows])
 
         n_draws = n_draws or 128
-        is_free = posterior.mean.shape[1] <= FREE_MIXING_UP_TO  # numbers that draws overfit
-        n_learned = max(n_draws, 32) if is_free else 32
-        mixing = learn_mixing(draw(n_learned), self.values)
+        # A free mixing matrix overfits few draws.
+        is_free = posterior.mean.shape[1] <= FREE_MIXING_UP_TO
+        n_training = max(n_draws, 32) if is_free else 32
+        mixing = learn_mixing(draw(n_training), self.values)
         return mean_and_error(self.values(mixing @ draw(n_draws)))
 
     def value_and_gradients(
         self, posterior: RowPosterior, *, generator: torch.Generator
     ) -> GapGradient:
-        """Value and slope from four draws, plain anchors; nothing is added to precisions.
+        """Estimate the value and slope from four draws with plain anchors.
 
-        Where the copies are apart both derivatives vanish, and a finite group can't add much.
+        Nothing is added to precisions. If the copies are separated, both derivatives vanish, and a
+        finite group can't add much.
         """
         anchors = plain_anchors(posterior)
         noise = row_noise(posterior, row_root(posterior.cov), 4, generator)
@@ -187,7 +209,7 @@ class AnchoredComponentGap:
         return GapGradient(value.detach(), anchors @ slope.sum(0), added)
 
     def values(self, inner: Tensor) -> Tensor:
-        """``tr B - F(B)`` of each matrix, (*B, k, k) -> (*B,) nats; differentiable."""
+        """Compute ``tr B - F(B)`` of each matrix, (*B, k, k) -> (*B,) nats; differentiable."""
         log_cosh = inner.abs() + F.softplus(-2.0 * inner.abs()) - log(2.0)
         trace = inner.diagonal(dim1=-2, dim2=-1).sum(-1)
         if not self.group.permutes:
@@ -200,20 +222,37 @@ class AnchoredComponentGap:
 def row_gap(
     group: SymmetryGroup, *, is_isotropic: bool, is_elementwise: bool = True
 ) -> Gap[RowPosterior]:
-    """The gap of rows under rotations, or under flips and exchanges of their components.
+    """Choose the gap of independent rows under a group.
 
-    ``group``: other groups: ``row_gap.register``; ``is_isotropic``: whether every covariance is a
-    multiple of the identity: rotations are then exact; ``is_elementwise``: whether every covariance
-    is diagonal: finite groups are then exact. Raises TypeError if no gap is known for the group.
+    Parameters
+    ----------
+    group : SymmetryGroup
+        Rotations, or flips and exchanges of components. ``row_gap.register`` adds other groups.
+    is_isotropic : bool
+        Whether every covariance is a multiple of the identity. The gap under rotations is then
+        exact.
+    is_elementwise : bool, default=True
+        Whether every covariance is diagonal. The gap under finite groups is then exact.
+
+    Returns
+    -------
+    Gap
+
+    Raises
+    ------
+    TypeError
+        If no gap is known for the group.
     """
+    del is_isotropic, is_elementwise
     raise TypeError(
-        f"no gap of independent rows is known under {type(group).__name__}: give one of your own, "
+        f"no gap of independent rows is known under {type(group).__name__}: give your own, "
         "solver=VI(gap=...)."
     )
 
 
 @row_gap.register
 def _(group: Orthogonal, *, is_isotropic: bool, is_elementwise: bool = True) -> Gap[RowPosterior]:
+    del is_elementwise
     if group.n_components == 1:  # O(1) is a sign flip
         return SignFlipGap(Units(group.index.mT, permute=False, flip=True))
     return IsotropicRotationGap(group) if is_isotropic else AnchoredRotationGap(group)
@@ -221,6 +260,7 @@ def _(group: Orthogonal, *, is_isotropic: bool, is_elementwise: bool = True) -> 
 
 @row_gap.register
 def _(group: Units, *, is_isotropic: bool, is_elementwise: bool = True) -> Gap[RowPosterior]:
+    del is_isotropic
     if not is_elementwise:
         return AnchoredComponentGap(group)
     return ComponentGap(group) if group.permutes else SignFlipGap(group)

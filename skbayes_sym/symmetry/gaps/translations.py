@@ -1,15 +1,16 @@
 r"""The gap of a linear model under translations: a difference of two optima.
 
-A row with inputs x leaves ``w`` free to move orthogonally to x, and no uniform law of such moves
-exists: the average q_G of independent normals is improper. What can be compared is the best
-posterior that abides by the symmetry of every row, a normal q with any covariance, and the best
-independent normals m, at the same hyperparameters (Kurle et al. 2022, eqs. 10 and 23). Where the
-likelihood is normal, q is the posterior itself, and
+A row with inputs x leaves ``w`` free to move orthogonally to x. There is no uniform distribution of
+such moves, and the average q_G of independent normals is improper. The gap instead compares two
+optima at the same hyperparameters (Kurle et al. 2022, eqs. 10 and 23): the best posterior that has
+the symmetry of every row, a normal q with any covariance, and the best independent normals m. With
+a normal likelihood, q is the posterior itself, and
 
 .. math:: L(q) - \max_m L(m) = \min_m KL[m \,\|\, q]
     = \tfrac12 \Bigl( \sum_k \log \Lambda_{kk} - \log \det \Lambda \Bigr) \ge 0
 
-with the precision :math:`\Lambda` of q: Hadamard's inequality, an equality where q is independent.
+with the precision :math:`\Lambda` of q. This is Hadamard's inequality, with equality if q is
+independent.
 """
 
 from dataclasses import dataclass
@@ -24,25 +25,30 @@ from skbayes_sym.symmetry.translation import Translation
 
 
 class CorrelatedPosterior(Protocol):
-    """A normal law of P weights, by its precision."""
+    """A normal distribution of P weights, given by its precision."""
 
     def precision(self) -> Tensor:
-        """(P, P), float64."""
+        """Return the precision (P, P), float64."""
 
     def precision_diagonal(self) -> Tensor:
-        """(P,), float64."""
+        """Return the diagonal of the precision (P,), float64."""
 
     def log_det_precision(self) -> Tensor:
-        """0-d."""
+        """Return the log determinant of the precision, a tensor of shape ()."""
 
 
 @dataclass(frozen=True, eq=False)
 class TranslationGap:
-    """Loss of independent normals against the best posterior of a linear model; a `Gap`.
+    """`Gap` of independent normals against the best posterior of a linear model.
 
-    ``group``: by the training inputs; every row has translations of its own, orthogonal to it
-    alone. ``optima``: the difference where the likelihood isn't normal. The sites of the two optima
-    are others then, and only who fits both knows it: no function of one posterior does.
+    Parameters
+    ----------
+    group : Translation
+        Defined by the training inputs. Each row has separate translations, orthogonal to the row.
+    optima : Estimate or None, default=None
+        The difference of the optima, if the likelihood isn't normal. The two optima then have
+        different sites, so that the difference isn't a function of one posterior, and both must be
+        fitted.
     """
 
     group: Translation
@@ -54,7 +60,8 @@ class TranslationGap:
         self, posterior: CorrelatedPosterior, n_draws: int | None = None, *,
         generator: torch.Generator,
     ) -> Estimate:  # fmt: skip
-        """The difference in nats, O(P r^2) for r directions that the data moved."""
+        """Return the difference in nats, in O(P r^2) for r directions that the data inform."""
+        del n_draws, generator  # a closed form
         if self.optima is not None:
             return self.optima
         logs = posterior.precision_diagonal().log().sum()
@@ -63,7 +70,8 @@ class TranslationGap:
     def value_and_gradients(
         self, posterior: CorrelatedPosterior, *, generator: torch.Generator
     ) -> GapGradient:
-        """The closed form and its derivatives, O(P^3); the mean (P,) doesn't matter."""
+        """Return the closed form and its derivatives, O(P^3). They don't depend on the mean."""
+        del generator  # nothing is random
         precision = posterior.precision()
         diagonal = precision.diagonal()
         value = 0.5 * (diagonal.log().sum() - posterior.log_det_precision())

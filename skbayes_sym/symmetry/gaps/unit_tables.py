@@ -1,9 +1,10 @@
-"""Units of a group found in a module, as tables of positions that a gap can sum over.
+"""Units of a module's group as tables of positions that a gap can sum over.
 
-Units may have several signs, each of which negates some of their entries, and units inside them:
-heads, and the dimensions of each. What no table of scores can say is left out (entries with the
-units on two axes; some levels of deeper nests): less is then known of the group's element, or a
-subgroup is averaged over, so that the gap falls and stays a lower bound.
+Units may have several signs, each of which negates some of their entries, and units inside them,
+such as heads and the dimensions of each head. What a table of scores can't represent is omitted:
+entries with the units on two axes, and some levels of deeper nests. Then the draws contain less
+information on the group's element, or the average is over a subgroup. In both cases the gap falls,
+and stays a lower bound.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,12 +25,25 @@ LogPermanent = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class UnitTable:
-    """Units that may change places, the signs of each, and the units inside them.
+    """Units with their signs, and the units inside them.
 
-    ``index`` (*D, d, p): positions of each unit's entries; tables inside have an axis of the outer
-    units in front. ``negated`` bool (K, p): what each sign of a unit negates. ``outer`` bool
-    (K', p): what the signs of the outer unit negate. ``moved`` (n,): all positions that the units
-    move, of which some may be missing in ``index``.
+    Attributes
+    ----------
+    index : int64 Tensor of shape (*D, d, p)
+        Positions of each unit's entries in ``theta``. Tables inside have a leading axis for the
+        outer units.
+    negated : bool Tensor of shape (K, p)
+        Entries that each sign of a unit negates.
+    outer : bool Tensor of shape (K', p)
+        Entries that the signs of the outer unit negate.
+    permutes : bool
+        Whether units can be exchanged.
+    moved : int64 Tensor of shape (n,)
+        All positions that the units move. Some may be missing in ``index``.
+    is_complete : bool
+        Whether none is missing.
+    inside : tuple of UnitTable
+        Units inside each unit.
     """
 
     index: Tensor
@@ -37,12 +51,12 @@ class UnitTable:
     outer: Tensor
     permutes: bool
     moved: Tensor
-    is_whole: bool = True  # whether nothing is missing
+    is_complete: bool = True
     inside: tuple["UnitTable", ...] = ()
 
     @classmethod
     def from_units(cls, units: UnitGroup) -> "UnitTable":
-        """Table of plain units: one sign, which negates all, or none."""
+        """Build the table of plain units, whose single sign, if any, negates all entries."""
         index = units.index
         p = units.index.shape[1]
         negated = torch.ones(int(units.flips), p, dtype=torch.bool)
@@ -55,7 +69,7 @@ class UnitTable:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a `Units` could say the same."""
+        """Whether `Units` can represent the same group."""
         return not self.inside and len(self.negated) < 2 and bool(self.negated.all())
 
     @property
@@ -65,12 +79,12 @@ class UnitTable:
 
     @property
     def widest(self) -> int:
-        """Units of the widest level that change places."""
+        """Number of units of the widest level with exchanges."""
         return max([self.n_units * self.permutes, *(table.widest for table in self.inside)])
 
     @property
     def n_scores(self) -> int:
-        """Numbers that a draw is scored by."""
+        """Number of scores of one draw."""
         return self.n_units**2 * max([1, *(table.n_scores for table in self.inside)])
 
     @property
@@ -81,43 +95,79 @@ class UnitTable:
         return units_log_order + d * sum(table.log_order for table in self.inside)
 
     def map(self, change: Callable[["UnitTable"], "UnitTable"]) -> "UnitTable":
-        """A change of every level."""
+        """Apply a change to every level."""
         return replace(change(self), inside=tuple(table.map(change) for table in self.inside))
 
     def to(self, device: torch.device) -> "UnitTable":
-        """Table with its positions on a device."""
+        """Return the table with its positions on a device."""
         return self.map(lambda table: replace(table, index=table.index.to(device)))
 
     def without(self, positions: Tensor) -> "UnitTable":
-        """Columns without any of these positions."""
+        """Remove all columns that contain any of these positions."""
 
-        def change(t: UnitTable) -> UnitTable:
-            keep = ~torch.isin(t.index, positions).flatten(0, -2).any(dim=0)
-            return replace(t, index=t.index[..., keep], negated=t.negated[:, keep],
-                           outer=t.outer[:, keep])  # fmt: skip
+        def remove_columns(table: UnitTable) -> UnitTable:
+            keep = ~torch.isin(table.index, positions).flatten(0, -2).any(dim=0)
+            return replace(
+                table,
+                index=table.index[..., keep],
+                negated=table.negated[:, keep],
+                outer=table.outer[:, keep],
+            )
 
-        return self.map(change)
+        return self.map(remove_columns)
 
     def values(self, loc: Tensor, scale: Tensor, noise: Tensor, permanent: LogPermanent) -> Tensor:
-        """``log q - log q_G`` of the units' entries at draws, (S,) nats; see `UnitGap.values`.
+        """Compute ``log q - log q_G`` of the units' entries at draws; see `UnitGap.values`.
 
-        ``q_G`` is a permanent over the units, whose entries are the density of a unit's entries in
-        another's place, summed over its signs and over the units inside it: permanents again.
+        Parameters
+        ----------
+        loc, scale : Tensor of shape (P,)
+            Means and standard deviations.
+        noise : Tensor of shape (S, P)
+            Standard normal noise.
+        permanent : callable (*B, d, d) -> (*B,)
+            Log-permanent, or an estimate of it.
+
+        Returns
+        -------
+        Tensor of shape (S,)
+            Values in nats.
+
+        Notes
+        -----
+        ``q_G`` is a permanent over the units. Its entries are the densities of a unit's entries in
+        the position of another unit, summed over its signs and over the units inside it. The latter
+        sums are permanents, too.
         """
         plus = loc.new_ones(self.index.shape[-1])
-        scores = self._scores(loc, scale, noise, permanent, plus)
-        return self.log_order - self._summed(scores, permanent)
+        scores = self.scores(loc, scale, noise, permanent, plus)
+        return self.log_order - self.log_sum(scores, permanent)
 
-    def _summed(self, scores: Tensor, permanent: LogPermanent) -> Tensor:
+    def log_sum(self, scores: Tensor, permanent: LogPermanent) -> Tensor:
+        """Sum the exponentials of scores over all permutations, in logs, (*B, d, d) -> (*B,)."""
         return permanent(scores) if self.permutes else scores.diagonal(dim1=-2, dim2=-1).sum(-1)
 
-    def _scores(
+    def scores(
         self, loc: Tensor, scale: Tensor, noise: Tensor, permanent: LogPermanent, sign: Tensor
     ) -> Tensor:
-        """Log density of unit ``i`` in place ``j`` less that in its own, (S, d, d), all signs.
+        """Compute log densities of unit ``i`` in position ``j`` less that in its true position.
 
-        Inside: of each unit of outer unit ``h`` in each place of outer unit ``k``, (S, D, D, d, d).
-        ``sign`` (p,): of the entries, under the outer unit's signs.
+        Parameters
+        ----------
+        loc, scale : Tensor of shape (P,)
+            Means and standard deviations.
+        noise : Tensor of shape (S, P)
+            Standard normal noise.
+        permanent : callable (*B, d, d) -> (*B,)
+            Log-permanent of the units inside.
+        sign : Tensor of shape (p,)
+            Signs of the entries, under the outer unit's signs.
+
+        Returns
+        -------
+        Tensor of shape (S, d, d)
+            Scores, summed over all signs. Tables inside return (S, D, D, d, d), the scores of each
+            unit of outer unit ``h`` in each position of outer unit ``k``.
         """
         mu = loc[self.index]
         sd = scale[self.index]
@@ -129,7 +179,7 @@ class UnitTable:
         precision = sd**-2
         natural = mu * precision
         constant = 0.5 * (mu * mu * precision).sum(-1) + log_sd
-        if self.index.ndim > 2:  # every outer unit with every other
+        if self.index.ndim > 2:  # compare every outer unit with every other
             stays = stays & torch.eye(len(mu), dtype=torch.bool, device=loc.device)[..., None, None]
             w = w.unsqueeze(-3)
             minus_log_q = minus_log_q.unsqueeze(-2)
@@ -139,18 +189,18 @@ class UnitTable:
         for choice in product((1.0, -1.0), repeat=len(self.negated)):
             signs = sign * _signs(self.negated, choice, sign)
             odd = (w * signs) @ natural.mT
-            # In its own place terms as large as (mu / sd)^2 would have to cancel.
+            # On the diagonal, terms as large as (mu / sd)^2 would have to cancel.
             score = torch.where(stays, odd - plain, even + odd)
             for table in self.inside:
                 inner = _signs(table.outer, choice, sign)
-                below = table._scores(loc, scale, noise, permanent, inner)
-                score = score + table._summed(below, permanent)
+                inner_scores = table.scores(loc, scale, noise, permanent, inner)
+                score = score + table.log_sum(inner_scores, permanent)
             scores.append(score)
         return torch.stack(scores).logsumexp(0)
 
 
 def _signs(negated: Tensor, choice: Sequence[float], like: Tensor) -> Tensor:
-    """Sign of every entry, (p,), under a choice of signs of a unit."""
+    """Return the sign of every entry, (p,), under a choice of signs of a unit."""
     signs = torch.ones(negated.shape[-1])
     for row, sign in zip(negated, choice, strict=True):
         signs = torch.where(row, sign * signs, signs)
@@ -158,19 +208,20 @@ def _signs(negated: Tensor, choice: Sequence[float], like: Tensor) -> Tensor:
 
 
 def unit_tables(group: SymmetryGroup) -> tuple[UnitTable, ...]:
-    """The factors of a group as tables; TypeError if one isn't made of units."""
+    """Return the factors of a group as tables; TypeError if one doesn't consist of units."""
     return tuple(table for factor in group.factors for table in _tables(factor))
 
 
 def disjoint_unit_blocks(group: SymmetryGroup) -> tuple[UnitTable, ...]:
-    """The factors' tables, each reduced to entries that no later one's units move.
+    """Return the factors' tables, each reduced to entries that no later factor moves.
 
     With them the chain rule gives a lower bound on the gap of a deep network,
 
-        I(g_1, ..., g_L; theta) >= sum_l I(g_l; block_l | earlier g aligned),
+        I(g_1, ..., g_L; theta) >= sum_l I(g_l; block_l | earlier g aligned).
 
-    each term a permanent (incoming weights and bias of layer l; for the last hidden layer the
-    outgoing weights too). For one hidden layer nothing is dropped and the bound is the gap.
+    Each term is a permanent. A block contains the incoming weights and biases of layer l, for the
+    last hidden layer also the outgoing weights. For one hidden layer nothing is dropped, and the
+    bound is the gap.
     """
     blocks: list[UnitTable] = []
     later = torch.zeros(0, dtype=torch.int64)
@@ -181,70 +232,84 @@ def disjoint_unit_blocks(group: SymmetryGroup) -> tuple[UnitTable, ...]:
 
 
 def _tables(factor: SymmetryGroup) -> Iterator[UnitTable]:
+    """Build the tables of one factor."""
     if isinstance(factor, AxisUnits):
-        yield from _nested_tables(factor, factor.entries)
+        yield from _separate_tables(factor, factor.entries)
     elif isinstance(factor, Wreath):
         parts = factor.parts
         above = factor.above
         if above[0] or any(names != (0,) for names in above[1:]):
-            inner = {*range(len(parts))} - {name for names in above for name in names}
-            for k in sorted(inner):  # the subgroup of the innermost units
-                yield from (replace(t, is_whole=False) for t in _tables(parts[k]))
+            # Deeper nests: the subgroup of the innermost units.
+            innermost = {*range(len(parts))} - {name for names in above for name in names}
+            for k in sorted(innermost):
+                yield from (replace(t, is_complete=False) for t in _tables(parts[k]))
             return
-        by_place = [{e.location: e for e in part.entries} for part in parts]
-        n_owners = {where: sum(where in inside for inside in by_place[1:]) for where in by_place[0]}
+        # Two levels. Entries that exactly one inner part moves belong to it.
+        by_location = [{e.location: e for e in part.entries} for part in parts]
+        n_owners = {
+            location: sum(location in entries for entries in by_location[1:])
+            for location in by_location[0]
+        }
         inside = tuple(
-            _table(part, [e for w, e in entries.items() if n_owners[w] == 1], by_place[0])
-            for part, entries in zip(parts[1:], by_place[1:], strict=True)
+            _build_table(part, [e for w, e in entries.items() if n_owners[w] == 1], by_location[0])
+            for part, entries in zip(parts[1:], by_location[1:], strict=True)
         )
-        (outer,) = _nested_tables(parts[0], [e for w, e in by_place[0].items() if n_owners[w] == 0])
-        is_whole = max(n_owners.values()) < 2 and not any(
+        shared = [e for w, e in by_location[0].items() if n_owners[w] == 0]
+        (outer,) = _separate_tables(parts[0], shared)
+        is_complete = max(n_owners.values()) < 2 and not any(
             e.is_pair for part in parts for e in part.entries
         )
-        yield replace(outer, inside=inside, is_whole=is_whole)
+        yield replace(outer, inside=inside, is_complete=is_complete)
     else:
         yield from map(UnitTable.from_units, unit_layers(factor))
 
 
-def _nested_tables(units: AxisUnits, entries: Sequence[UnitEntries]) -> Iterator[UnitTable]:
-    """A table for each place that has units of its own."""
-    table = _table(units, entries)
-    n_places = prod(units.outer_shape)
-    for index, moved in zip(
-        table.index.reshape(n_places, *table.index.shape[-2:]),
-        table.moved.reshape(n_places, -1), strict=True,
-    ):  # fmt: skip
+def _separate_tables(units: AxisUnits, entries: Sequence[UnitEntries]) -> Iterator[UnitTable]:
+    """Build a table for each outer position, which has separate units."""
+    table = _build_table(units, entries)
+    n_positions = prod(units.outer_shape)
+    indices = table.index.reshape(n_positions, *table.index.shape[-2:])
+    moved_positions = table.moved.reshape(n_positions, -1)
+    for index, moved in zip(indices, moved_positions, strict=True):
         yield replace(table, index=index, moved=moved)
 
 
-def _table(
+def _build_table(
     units: AxisUnits, entries: Sequence[UnitEntries], outer: Mapping[Any, UnitEntries] | None = None
 ) -> UnitTable:
-    """Table of the entries that lie on one axis of units, at all places.
+    """Build the table of entries that lie on one axis of units, at all outer positions.
 
-    ``outer`` has what an outer unit's signs negate.
+    Parameters
+    ----------
+    units : AxisUnits
+        The units.
+    entries : sequence of UnitEntries
+        Entries of the table. Those with the units on two axes are omitted.
+    outer : dict or None, default=None
+        The outer unit's entries by location, which tell what its signs negate.
     """
     plain = [e for e in entries if not e.is_pair]
-    n_params = 1 + max(
-        e.offset + sum((n - 1) * s for n, s in zip(e.sizes, e.strides, strict=True))
-        for e in units.entries
-    )
+    n_params = max(e.end for e in units.entries)
     positions = torch.arange(n_params)
     shape = (*units.outer_shape, units.n_units)
     index = [e.view(positions).reshape(*shape, -1) for e in plain]
     moved = [e.view(positions).reshape(*units.outer_shape, -1) for e in units.entries]
 
-    def columns(flips: Sequence[Sequence[bool]], n_signs: int) -> Tensor:
-        wide = [
+    def expand_flips(flips: Sequence[Sequence[bool]], n_signs: int) -> Tensor:
+        """Repeat which signs negate each of the entries for all of their columns."""
+        expanded = [
             torch.tensor(f, dtype=torch.bool).view(n_signs, 1).expand(-1, table.shape[-1])
             for f, table in zip(flips, index, strict=True)
         ]
-        return torch.cat([torch.zeros(n_signs, 0, dtype=torch.bool), *wide], dim=-1)
+        return torch.cat([torch.zeros(n_signs, 0, dtype=torch.bool), *expanded], dim=-1)
 
-    above = [outer[e.location].flipped if outer else () for e in plain]
+    outer_flips = [outer[e.location].flipped if outer else () for e in plain]
+    n_outer_signs = len(outer_flips[0]) if outer_flips else 0
     return UnitTable(
-        torch.cat([positions.new_zeros(*shape, 0), *index], dim=-1),
-        columns([e.flipped for e in plain], units.n_signs),
-        columns(above, len(above[0]) if above else 0),
-        units.permute, torch.cat(moved, dim=-1), len(plain) == len(units.entries),
-    )  # fmt: skip
+        index=torch.cat([positions.new_zeros(*shape, 0), *index], dim=-1),
+        negated=expand_flips([e.flipped for e in plain], units.n_signs),
+        outer=expand_flips(outer_flips, n_outer_signs),
+        permutes=units.permute,
+        moved=torch.cat(moved, dim=-1),
+        is_complete=len(plain) == len(units.entries),
+    )
