@@ -982,6 +982,7 @@ MAY_BE_NAN = {
     "log_evidence_", "log_evidence_std_error_", "site_variance_", "site_location_", "diagnostics_",
     "elbo_upper_", "gap_upper_", "saturation_", "elbo_std_error_", "modes_", "symmetry_gap_upper_",
     "prior_scale_samples_", "elbo_curve_", "_blocks_", "invariance_correlation_", "standard_error",
+    "margin",  # infinite without interchangeable units
 }  # fmt: skip
 
 

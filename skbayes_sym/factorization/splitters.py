@@ -356,7 +356,7 @@ def _ranking_score(metric: str, n: int, hits: Array, n_relevant: int) -> float:
     place = np.arange(1, len(hits) + 1)
     most = min(n_relevant, n)
     if metric == "precision":
-        return float(hits.sum()) / n
+        return int(hits.sum()) / n
     if metric == "recall":
         return float(hits.sum()) / n_relevant
     if metric == "hit_rate":

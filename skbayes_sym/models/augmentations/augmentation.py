@@ -271,6 +271,13 @@ class Composed:
 
     parts: tuple[Augmentation, ...]
 
+    def __post_init__(self) -> None:
+        is_sequence = isinstance(self.parts, tuple | list)
+        if not is_sequence or not all(hasattr(part, "bind") for part in self.parts):
+            raise TypeError(
+                f"parts must be a tuple of augmentations, such as Rotation2D(), got {self.parts!r}."
+            )
+
     @cached_property
     def half_width(self) -> JointHalfWidth:
         return JointHalfWidth(tuple(part.half_width for part in self.parts))

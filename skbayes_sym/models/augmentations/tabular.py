@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import pi
+from numbers import Integral
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,7 +14,28 @@ from skbayes_sym.models.augmentations.augmentation import HalfWidth, ImageShape
 from skbayes_sym.numerics.runtime import constant, index_tensor
 
 
-def _checked_columns(what: str, columns: Sequence[int], n_features: int) -> tuple[int, ...]:
+def _checked_columns(what: str, columns: Any, n_features: int) -> tuple[int, ...]:
+    """Return the columns of a transformation as a tuple of distinct positions.
+
+    Parameters
+    ----------
+    what : str
+        Name of the transformation, for the error message.
+    columns : sequence of int
+        Positions of columns.
+    n_features : int
+        Number of columns of the inputs.
+
+    Raises
+    ------
+    TypeError
+        If ``columns`` isn't a sequence of integers.
+    ValueError
+        If a position occurs twice or is out of range.
+    """
+    is_sequence = isinstance(columns, Sequence | range | np.ndarray)
+    if not is_sequence or not all(isinstance(c, Integral) for c in columns):
+        raise TypeError(f"columns of {what} must be a sequence of int, got {columns!r}.")
     if any(not 0 <= c < n_features for c in columns) or len(set(columns)) != len(columns):
         raise ValueError(
             f"{what} needs different columns between 0 and {n_features - 1}, got {columns!r} for "
@@ -79,7 +103,7 @@ class ColumnShift:
 
     def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "ColumnShift":
         columns = range(len(scale)) if self.columns is None else self.columns
-        checked = _checked_columns("ColumnShift", tuple(columns), len(scale))
+        checked = _checked_columns("ColumnShift", columns, len(scale))
         return replace(self, columns=checked, units=tuple(float(scale[c]) for c in checked))
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
@@ -111,7 +135,7 @@ class LogScale:
 
     def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "LogScale":
         columns = range(len(scale)) if self.columns is None else self.columns
-        return replace(self, columns=_checked_columns("LogScale", tuple(columns), len(scale)))
+        return replace(self, columns=_checked_columns("LogScale", columns, len(scale)))
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
         columns = () if self.columns is None else self.columns

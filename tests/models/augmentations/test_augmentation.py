@@ -171,6 +171,18 @@ def test_lower_limits_hold_known_half_widths_up_and_leave_modules_free():
     assert_close(correlated.lower_limit(), 0.05 * torch.eye(6, dtype=torch.float64).flatten())
 
 
+@pytest.mark.parametrize("columns", [-0.5, "x", [0.5], [None]])
+def test_columns_that_are_no_positions(columns):
+    with pytest.raises(TypeError, match="columns of ColumnShift must be a sequence of int"):
+        ColumnShift(columns).bind((1.0, 1.0))
+
+
+@pytest.mark.parametrize("parts", [2.5, [1.0], None])
+def test_parts_that_are_no_augmentations(parts):
+    with pytest.raises(TypeError, match="parts must be a tuple of augmentations"):
+        Composed(parts)
+
+
 def test_modules_that_cant_be_learned():
     frozen = Wobble()
     frozen.eta.requires_grad_(False)
