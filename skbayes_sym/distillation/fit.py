@@ -24,7 +24,7 @@ from skbayes_sym.distillation.student_training import (
     train_network,
 )
 from skbayes_sym.distillation.teacher_features import extract_features
-from skbayes_sym.inspection._fitted import fitted_model
+from skbayes_sym.inspection._fitted import unwrap_fitted
 from skbayes_sym.numerics.arguments import draw_seed
 from skbayes_sym.student import Student
 
@@ -83,7 +83,7 @@ def distill(model: BaseEstimator, X: Any = None, *, random_state: Any = 0) -> St
     >>> student = distill(BayesianMLPRegressor().fit(X, y), X)  # doctest: +SKIP
     >>> mean, std = student.predict(X, return_std=True)  # doctest: +SKIP
     """
-    inner = fitted_model(model).model
+    inner = unwrap_fitted(model).model
     seed = draw_seed(random_state)
     config = StudentConfig()
     if not is_classifier(inner) and get_tags(inner).target_tags.positive_only:

@@ -12,7 +12,7 @@ from skbayes_sym.base.estimator import RowEstimator
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import num_samples, safe_indexing
 from skbayes_sym.distillation.student_training import StudentConfig
-from skbayes_sym.inspection._fitted import fitted_model
+from skbayes_sym.inspection._fitted import unwrap_fitted
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.student import FEATURE_ACTIVATIONS, Student, apply_activations
 
@@ -120,7 +120,7 @@ def _collect_units(model: BaseEstimator, rows: Any, columns: Array) -> _HiddenUn
     The inputs of the networks at ``rows`` are regressed on ``columns`` (N, D + 1), whose last
     column is 1. Networks whose inputs aren't linear in the columns are left out.
     """
-    inner, prepare = fitted_model(model)
+    inner, prepare = unwrap_fitted(model)
     if not isinstance(inner, RowEstimator):
         return None
     checked = inner.check_inputs(prepare(rows))

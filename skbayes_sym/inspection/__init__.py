@@ -1,7 +1,8 @@
-"""Pictures of fitted estimators: arrays to keep, and ``plot(ax=None)`` to look at them.
+"""Displays and analyses of fitted estimators.
 
-A Display a file: `predictive`, `calibration`, `invariance`, `symmetry`. They share ``_fitted``
-(what is asked of an estimator) and ``_drawing``. Three functions look at a fit as
+Each display has its own file: `predictive`, `calibration`, `invariance` and `symmetry`. It holds
+the plotted arrays, and ``plot(ax=None)`` draws them. ``_drawing`` contains their base class and
+``_fitted`` what they need from an estimator. Three functions analyse a fitted estimator, as
 `sklearn.inspection.permutation_importance` does: `invariance_gap`, `symmetry_removal` and
 `loss_barrier`.
 """

@@ -1,4 +1,4 @@
-"""Axes and colours of the Displays. matplotlib is imported on demand."""
+"""Base class, axes and colours of the displays. matplotlib is imported on demand."""
 
 from collections.abc import Sequence
 from typing import Any, Self
@@ -7,7 +7,7 @@ import numpy as np
 
 from skbayes_sym.numerics.arguments import short_repr
 
-# Okabe & Ito (2008): told apart by all eyes.
+# Palette of Okabe & Ito (2008), which colour-blind readers can distinguish.
 BLUE = "#0072B2"
 VERMILLION = "#D55E00"
 COLOURS = (BLUE, VERMILLION, "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#F0E442")
@@ -16,16 +16,34 @@ GREY = "0.55"
 
 
 class Display:
-    """Arrays to keep, and ``plot(ax=None)`` to look at them."""
+    """Base class of displays, which hold the plotted arrays and draw them with ``plot``."""
 
     ax_: Any
     figure_: Any
 
     def plot(self, ax: Any = None, **kwargs: Any) -> Self:
-        """Draw it.
+        """Draw the display.
 
-        ``ax``: new ones by default; several panels divide the place it has. ``**kwargs``: for the
-        curve, points or bars, as in ``from_estimator``. Raises ImportError without matplotlib.
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Axes to draw into. If the display has several panels, they share the area of these axes.
+            New axes by default.
+        **kwargs : dict
+            Arguments of the matplotlib function that draws the curve, points or bars, as in
+            ``from_estimator``.
+
+        Returns
+        -------
+        Display
+            The display itself.
+
+        Raises
+        ------
+        TypeError
+            If ``ax`` isn't a matplotlib Axes.
+        ImportError
+            If matplotlib isn't installed.
         """
         if ax is not None and not hasattr(ax, "figure"):
             raise TypeError(f"ax must be matplotlib Axes or None, got {short_repr(ax)}.")
@@ -43,25 +61,26 @@ class Display:
         return self
 
     def _size(self) -> tuple[float, float]:
-        """Width and height of a new figure, inches; 600 pixels wide at 100 dots an inch."""
+        """Width and height of a new figure in inches; 600 pixels wide at 100 dots per inch."""
         return 6.0, 3.8
 
     def _draw(self, style: dict[str, Any]) -> None:
+        """Draw into ``ax_``."""
         raise NotImplementedError
 
 
 def split_axes(ax: Any, widths: Sequence[float]) -> list[Any]:
-    """Panels of these relative widths within the frame of ``ax``, which is no longer drawn."""
+    """Divide ``ax``, which becomes invisible, into panels of the given relative widths."""
     ax.set_axis_off()
-    gap = 0.1  # between two of them, as a share of the whole width
+    gap = 0.1  # between two panels, relative to the total width
     scale = (1.0 - gap * (len(widths) - 1)) / sum(widths)
-    lefts = np.cumsum([0.0, *(scale * width + gap for width in widths[:-1])])
+    offsets = np.cumsum([0.0, *(scale * width + gap for width in widths[:-1])])
     return [
-        ax.inset_axes((left_edge, 0.0, scale * width, 1.0))
-        for left_edge, width in zip(lefts, widths, strict=True)
+        ax.inset_axes((offset, 0.0, scale * width, 1.0))
+        for offset, width in zip(offsets, widths, strict=True)
     ]
 
 
-def no_box(ax: Any) -> None:
-    """Leave out the lines above and to the right, which measure nothing."""
+def hide_frame(ax: Any) -> None:
+    """Hide the upper and right lines of the frame."""
     ax.spines[["top", "right"]].set_visible(False)

@@ -1,4 +1,4 @@
-"""Questions of the Displays to an estimator, alone or in a pipeline or a search."""
+"""What the displays need from a fitted estimator, alone or in a pipeline or a search."""
 
 from collections.abc import Sequence
 from numbers import Integral
@@ -15,20 +15,39 @@ from skbayes_sym.base.scikit_learn import check_array
 from skbayes_sym.numerics.arguments import is_frame, short_repr
 
 
-def fitted_model(estimator: BaseEstimator) -> UnwrappedModel:
-    """The fitted estimator inside a search or a pipeline."""
+def unwrap_fitted(estimator: BaseEstimator) -> UnwrappedModel:
+    """Fitted estimator inside a search or a pipeline."""
     check_is_fitted(estimator)
-    inside = unwrap(estimator)
-    check_is_fitted(inside.model)
-    return inside
+    unwrapped = unwrap(estimator)
+    check_is_fitted(unwrapped.model)
+    return unwrapped
 
 
-def regression_distribution(estimator: BaseEstimator, X: Any, display: str) -> tuple[Any, Any]:
-    """The regressor inside, and its predictive distribution at ``X``.
+def predict_regression(estimator: BaseEstimator, X: Any, display: str) -> tuple[Any, Any]:
+    """Predict the distribution of a regression target.
 
-    Raises TypeError that names it and what is needed.
+    Parameters
+    ----------
+    estimator : estimator
+        Fitted regressor, alone or in a pipeline or a search.
+    X : array-like of shape (n_samples, n_features)
+        Rows to predict.
+    display : str
+        Name of the display for the error message.
+
+    Returns
+    -------
+    model : estimator
+        The regressor without wrappers.
+    distribution : object
+        Predictive distribution at ``X``.
+
+    Raises
+    ------
+    TypeError
+        If the estimator doesn't predict a distribution of a regression target.
     """
-    model = fitted_model(estimator).model
+    model = unwrap_fitted(estimator).model
     if is_classifier(model) or not predicts_distribution(estimator):
         raise TypeError(
             f"{display} needs a regressor that predicts a distribution (of classifiers see "
@@ -37,36 +56,77 @@ def regression_distribution(estimator: BaseEstimator, X: Any, display: str) -> t
     return model, predictive(estimator, X)
 
 
-def require(model: Any, attributes: Sequence[str], display: str, need: str) -> None:
-    """Check that a fitted estimator has what a picture shows."""
+def require_attributes(
+    model: Any, attributes: Sequence[str], display: str, description: str
+) -> None:
+    """Raise if a fitted estimator lacks what a display shows.
+
+    Parameters
+    ----------
+    model : estimator
+        Fitted estimator.
+    attributes : sequence of str
+        Names of the required attributes.
+    display : str
+        Name of the display for the error message.
+    description : str
+        Description of the required estimator for the error message.
+
+    Raises
+    ------
+    TypeError
+        If an attribute is missing.
+    """
     missing = [name for name in attributes if not hasattr(model, name)]
     if missing:
-        raise TypeError(f"{display} needs {need}; {type(model).__name__} has no `{missing[0]}`.")
+        raise TypeError(
+            f"{display} needs {description}; {type(model).__name__} has no `{missing[0]}`."
+        )
 
 
-def feature_names(estimator: BaseEstimator, X: Any) -> list[str]:
-    """Names of the columns of ``X``."""
+def list_feature_names(estimator: BaseEstimator, X: Any) -> list[str]:
+    """Names of the columns of ``X``, "x0", "x1" and so on if they have none."""
     if is_frame(X):
         return [str(name) for name in X.columns]
     if np.ndim(X) != 2:
         raise ValueError(f"X must have two axes, rows and features, got shape {np.shape(X)}.")
     names = fitted_attribute(estimator, "feature_names_in_")
-    n = np.shape(X)[1]
-    return [f"x{j}" for j in range(n)] if names is None else [str(name) for name in names]
+    if names is not None:
+        return [str(name) for name in names]
+    return [f"x{j}" for j in range(np.shape(X)[1])]
 
 
 def select_target(values: Array, target: int, ndim: int) -> Array:
-    """Values of one target; ``ndim`` is the number of axes they have where there is only one."""
-    several = values.ndim > ndim
-    n_targets = values.shape[1] if several else 1
+    """Select the values of one target.
+
+    Parameters
+    ----------
+    values : ndarray
+        Array of ``ndim`` axes for one target. For several targets it has one more, the second.
+    target : int
+        Index of the target.
+    ndim : int
+        Number of axes for one target.
+
+    Returns
+    -------
+    ndarray with ``ndim`` axes
+
+    Raises
+    ------
+    ValueError
+        If there is no such target.
+    """
+    has_several_targets = values.ndim > ndim
+    n_targets = values.shape[1] if has_several_targets else 1
     if not isinstance(target, Integral) or target not in range(n_targets):
         raise ValueError(
             f"target must lie between 0 and {n_targets - 1}, got {short_repr(target)}."
         )
-    return values[:, target] if several else values
+    return values[:, target] if has_several_targets else values
 
 
-def observations(y: Any, target: int) -> Array:
+def check_observations(y: Any, target: int) -> Array:
     """Observed values of one target, (n,)."""
     with numeric_conversion("y"):
         values = check_array(y, dtype=float, ensure_2d=False, input_name="y")

@@ -1,4 +1,4 @@
-"""Whether predictive intervals hold as many observations as they promise."""
+"""Calibration of predictive intervals: nominal and observed coverage."""
 
 from typing import Any, Self
 
@@ -8,56 +8,60 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_consistent_length
 
 from skbayes_sym.base.rows import Array
-from skbayes_sym.inspection._drawing import COLOURS, GREY, MARKERS, Display, no_box
-from skbayes_sym.inspection._fitted import regression_distribution, select_target
+from skbayes_sym.inspection._drawing import COLOURS, GREY, MARKERS, Display, hide_frame
+from skbayes_sym.inspection._fitted import predict_regression, select_target
 from skbayes_sym.metrics import interval_calibration_error
 from skbayes_sym.numerics.arguments import check_arrays, check_count, check_name, check_number
 
 _DIAGONAL = "perfect"
-_CURVE = "calibration curve"  # marks those that are counted
+_CURVE = "calibration curve"  # identifies the curves of earlier displays
 
 
 class IntervalCalibrationDisplay(Display):
     r"""Nominal against observed coverage of central predictive intervals.
 
-    Below the diagonal a model is too sure of itself, above it not sure enough. The legend gives the
-    distance of the two, averaged over all coverages
-    (`~skbayes_sym.metrics.interval_calibration_error`): 0 is perfect, 1/2 the worst. The grey band
-    holds, at each coverage, a perfect model with probability 0.95, for so many independent rows.
+    Below the diagonal a model is overconfident, above it underconfident. The legend gives the
+    absolute difference of nominal and observed coverage, averaged over all coverages
+    (`~skbayes_sym.metrics.interval_calibration_error`): 0 is perfect and 1/2 the worst. At each
+    coverage, a perfect model lies in the grey band with probability 0.95, if the rows are
+    independent.
 
     Parameters
     ----------
     nominal : ndarray of shape (n_coverages,)
-        Coverages that the intervals were made for.
+        Nominal coverages of the intervals.
     observed : ndarray of shape (n_coverages,)
-        Shares of the observations they hold.
+        Fractions of the observations in the intervals.
     n_rows : int
         Number of observations.
     error : float
         `skbayes_sym.metrics.interval_calibration_error`, over all coverages.
     name : str, default="model"
+        Name in the legend.
 
     Attributes
     ----------
     band : ndarray of shape (n_coverages, 2)
-        Ends of the band of chance.
+        Lower and upper limits of the grey band.
     ax_ : matplotlib Axes
+        Axes of the plot.
     figure_ : matplotlib Figure
+        Figure of the plot.
     line_ : matplotlib Line2D
         Observed over nominal coverage.
     band_ : matplotlib FillBetweenPolyCollection or None
-        None where an earlier plot in the same axes has drawn it.
+        Grey band, or None if an earlier display in the same axes has drawn it.
 
     See Also
     --------
-    PredictiveDisplay : The intervals themselves.
-    sklearn.calibration.CalibrationDisplay : The probabilities of a classifier.
+    PredictiveDisplay : Plot the intervals themselves.
+    sklearn.calibration.CalibrationDisplay : Calibration of a classifier's probabilities.
 
     Notes
     -----
-    Central intervals can hold the right share and still be shifted: too high for some rows, too low
-    for others. Counts (``likelihood="poisson"``) are held by more intervals than nominal, since
-    their quantiles are whole numbers.
+    Central intervals can have the right coverage and still be shifted: too high for some rows and
+    too low for others. For counts (``likelihood="poisson"``) the observed coverage exceeds the
+    nominal one, because their quantiles are integers.
 
     Examples
     --------
@@ -75,9 +79,11 @@ class IntervalCalibrationDisplay(Display):
         self, nominal: Array, observed: Array, n_rows: int, error: float, *, name: str = "model"
     ) -> None:
         arrays = check_arrays(
-            "IntervalCalibrationDisplay", {"nominal": "c", "observed": "c"}, nominal=nominal,
+            "IntervalCalibrationDisplay",
+            {"nominal": "c", "observed": "c"},
+            nominal=nominal,
             observed=observed,
-        )  # fmt: skip
+        )
         self.nominal = arrays["nominal"]
         self.observed = arrays["observed"]
         self.n_rows = check_count("n_rows", n_rows)
@@ -86,6 +92,7 @@ class IntervalCalibrationDisplay(Display):
 
     @property
     def band(self) -> Array:
+        """Central interval of the observed coverage of a perfect model, with probability 0.95."""
         ends = binom.interval(0.95, self.n_rows, np.asarray(self.nominal))
         return np.stack(ends, axis=-1) / self.n_rows
 
@@ -102,34 +109,40 @@ class IntervalCalibrationDisplay(Display):
         ax: Any = None,
         **kwargs: Any,
     ) -> Self:
-        """Predict, count and plot.
+        """Predict, compute the observed coverages and plot them.
 
         Parameters
         ----------
         estimator : estimator
-            Fitted regressor that `skbayes_sym.predictive` takes: one of the package, a pipeline or
-            search around one, or any other with ``predict(X, return_std=True)``.
+            Fitted regressor that `skbayes_sym.predictive` supports: one of this package, a pipeline
+            or search around one, or any other with ``predict(X, return_std=True)``.
         X : array-like of shape (n_samples, n_features)
-            Rows that the fit didn't see.
+            Test rows.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Observed targets.
         coverages : array-like of float in (0, 1), optional
-            Increasing; by default 0.05, 0.1, ..., 0.95.
+            Nominal coverages in increasing order; 0.05, 0.1, ..., 0.95 by default.
         target : int, default=0
-            Which of several targets.
+            Index of the target.
         name : str, optional
-            For the legend; the estimator's class by default.
+            Name in the legend; the class name of the estimator by default.
         ax : matplotlib Axes, optional
-            Those of an earlier display to compare with it; new ones by default.
+            Axes to draw into, for example those of an earlier display for comparison. New axes by
+            default.
         **kwargs : dict
-            For the curve's ``Axes.plot``.
+            Arguments of ``Axes.plot`` for the curve.
+
+        Returns
+        -------
+        IntervalCalibrationDisplay
 
         Raises
         ------
         TypeError
-            If it predicts no distribution of numbers.
+            If the estimator doesn't predict a distribution of a regression target.
         """
         check_consistent_length(X, y)
-        model, distribution = regression_distribution(estimator, X, cls.__name__)
+        model, distribution = predict_regression(estimator, X, cls.__name__)
         name = check_name(cls.__name__, "name", name, type(model).__name__)
         return cls.from_predictions(
             select_target(distribution.cdf(y), target, ndim=1),
@@ -143,26 +156,42 @@ class IntervalCalibrationDisplay(Display):
     def from_predictions(
         cls, cdf: Any, *, coverages: Any = None, name: str = "model", ax: Any = None, **kwargs: Any
     ) -> Self:
-        """Count and plot.
+        """Compute the observed coverages of given predictions and plot them.
 
         Parameters
         ----------
         cdf : array-like of shape (n_samples,)
-            Predicted probability that a target lies at or below the observed one. Of normal
+            Predicted cumulative distribution function at the observed targets. For normal
             predictions it is ``scipy.stats.norm.cdf(y, mean, std)``.
-        coverages, name, ax, **kwargs : object
-            As for `from_estimator`; "model" is the default name.
+        coverages : array-like of float in (0, 1), optional
+            Nominal coverages in increasing order; 0.05, 0.1, ..., 0.95 by default.
+        name : str, default="model"
+            Name in the legend.
+        ax : matplotlib Axes, optional
+            Axes to draw into. New axes by default.
+        **kwargs : dict
+            Arguments of ``Axes.plot`` for the curve.
 
+        Returns
+        -------
+        IntervalCalibrationDisplay
+
+        Raises
+        ------
+        ValueError
+            If ``coverages`` don't increase within (0, 1).
         """
-        coverages = np.linspace(0.05, 0.95, 19) if coverages is None else coverages
+        if coverages is None:
+            coverages = np.linspace(0.05, 0.95, 19)
         shapes = {"coverages": "c", "cdf": "n"}
         nominal, cdf = check_arrays(cls.__name__, shapes, coverages=coverages, cdf=cdf).values()
         if not np.all((nominal > 0) & (nominal < 1)) or np.any(np.diff(nominal) <= 0):
             raise ValueError(f"coverages must increase strictly within (0, 1), got {coverages!r}.")
         error = interval_calibration_error(cdf)
-        reached = np.abs(2.0 * np.asarray(cdf, dtype=float) - 1.0)  # coverage that holds each row
-        observed = (reached[:, None] <= nominal).mean(axis=0)
-        display = cls(nominal, observed, len(reached), error, name=name)
+        # The smallest central interval that contains each observation.
+        min_coverage = np.abs(2.0 * np.asarray(cdf, dtype=float) - 1.0)
+        observed = (min_coverage[:, None] <= nominal).mean(axis=0)
+        display = cls(nominal, observed, len(min_coverage), error, name=name)
         return display.plot(ax=ax, **kwargs)
 
     def _size(self) -> tuple[float, float]:
@@ -173,18 +202,27 @@ class IntervalCalibrationDisplay(Display):
         if _DIAGONAL not in self.ax_.get_legend_handles_labels()[1]:
             self.ax_.plot([0, 1], [0, 1], "--", color=GREY, lw=1, label=_DIAGONAL)
             self.band_ = self.ax_.fill_between(
-                self.nominal, *self.band.T, color="0.88", lw=0, zorder=0,
+                self.nominal,
+                *self.band.T,
+                color="0.88",
+                lw=0,
+                zorder=0,
                 label=f"range of chance, {self.n_rows} rows",
-            )  # fmt: skip
-        n = sum(line.get_gid() == _CURVE for line in self.ax_.get_lines())  # of earlier displays
-        series = {
-            "color": COLOURS[n % len(COLOURS)], "marker": MARKERS[n % len(MARKERS)], "ms": 4,
-            "gid": _CURVE, "label": f"{self.name} (error {self.error:.3f})",
-        }  # fmt: skip
-        (self.line_,) = self.ax_.plot(self.nominal, self.observed, **{**series, **style})
+            )
+        n_earlier = sum(line.get_gid() == _CURVE for line in self.ax_.get_lines())
+        curve_style = {
+            "color": COLOURS[n_earlier % len(COLOURS)],
+            "marker": MARKERS[n_earlier % len(MARKERS)],
+            "ms": 4,
+            "gid": _CURVE,
+            "label": f"{self.name} (error {self.error:.3f})",
+        }
+        (self.line_,) = self.ax_.plot(self.nominal, self.observed, **{**curve_style, **style})
         self.ax_.set(
-            xlim=(0, 1), ylim=(0, 1), xlabel="coverage of the intervals",
-            ylabel="share of observations inside",
-        )  # fmt: skip
+            xlim=(0, 1),
+            ylim=(0, 1),
+            xlabel="coverage of the intervals",
+            ylabel="fraction of observations inside",
+        )
         self.ax_.legend(loc="lower right", frameon=False, fontsize="small")
-        no_box(self.ax_)
+        hide_frame(self.ax_)

@@ -1,6 +1,6 @@
-"""The input transformations that a model has learned to ignore, and how far."""
+"""Learned invariances: transformations of the input that a model ignores, and their range."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -8,8 +8,8 @@ import torch
 from sklearn.base import BaseEstimator
 
 from skbayes_sym.base.rows import Array
-from skbayes_sym.inspection._drawing import BLUE, Display, no_box, split_axes
-from skbayes_sym.inspection._fitted import feature_names, fitted_model, require
+from skbayes_sym.inspection._drawing import BLUE, Display, hide_frame, split_axes
+from skbayes_sym.inspection._fitted import list_feature_names, require_attributes, unwrap_fitted
 from skbayes_sym.models.augmentations.augmentation import sample_stratified_noise
 from skbayes_sym.numerics.arguments import check_arrays, check_names, draw_seed
 from skbayes_sym.numerics.random import generator_from
@@ -24,41 +24,45 @@ _UNITS = {
 
 
 class InvarianceDisplay(Display):
-    """Learned half-widths as bars, and what they do to images.
+    """Learned half-widths as bars, and examples of transformed images.
 
-    A bar is the half-width of the uniform law of one generator, its unit written at its end. Under
-    "original" each row of images begins as it is in the data; its random transforms follow, those
-    that the network averages over.
+    A bar is the half-width of the uniform distribution of one generator, with its unit. Each row of
+    images begins with the original. Random transformations follow, over which the network averages.
 
     Parameters
     ----------
     names : sequence of str of length k
+        Names of the generators.
     half_widths : ndarray of shape (k,)
+        Half-width of each generator.
     units : sequence of str of length k
+        Unit of each half-width.
     images : ndarray of shape (n_images, 1 + n_transforms, C, H, W), optional
-        The original first.
+        Images, each with the original first.
 
     Attributes
     ----------
     ax_ : matplotlib Axes
-        The axes given, or new ones; with images the frame of two panels.
+        Axes of the plot. With images they contain two panels.
     axes_ : list of matplotlib Axes
-        Bars, and images if there are any.
+        Panel of the bars, and panel of the images if there are any.
     figure_ : matplotlib Figure
+        Figure of the plot.
     bars_ : matplotlib BarContainer
+        Bars of the half-widths.
     texts_ : list of matplotlib Annotation
         Half-widths with units.
     image_ : matplotlib AxesImage or None
-        All images in one, a row each.
+        All images in one, with one row per original.
 
     See Also
     --------
-    skbayes_sym.LILAClassifier : Learns half-widths.
+    skbayes_sym.LILAClassifier : Classifier that learns the half-widths.
 
     Notes
     -----
-    Half-widths in different units have different reach. A pixel of an image moves by about 0.8 of a
-    rotation or log scale, and by all of a translation.
+    Half-widths in different units aren't directly comparable. A pixel of an image moves on average
+    by about 0.8 times a rotation angle or log scale, and by the full translation.
 
     Examples
     --------
@@ -74,13 +78,19 @@ class InvarianceDisplay(Display):
     """
 
     def __init__(
-        self, names: Sequence[str], half_widths: Array, units: Sequence[str], *,
+        self,
+        names: Sequence[str],
+        half_widths: Array,
+        units: Sequence[str],
+        *,
         images: Array | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         arrays = check_arrays(
-            "InvarianceDisplay", {"half_widths": "k", "images": "ntchw?"}, half_widths=half_widths,
+            "InvarianceDisplay",
+            {"half_widths": "k", "images": "ntchw?"},
+            half_widths=half_widths,
             images=images,
-        )  # fmt: skip
+        )
         self.half_widths = arrays["half_widths"]
         if not len(self.half_widths):
             raise ValueError("InvarianceDisplay has nothing to draw: half_widths is empty.")
@@ -90,34 +100,50 @@ class InvarianceDisplay(Display):
 
     @classmethod
     def from_estimator(
-        cls, estimator: BaseEstimator, X: Any = None, *, n_images: int = 4, n_transforms: int = 4,
-        random_state: Any = 0, ax: Any = None, **kwargs: Any,
-    ) -> Self:  # fmt: skip
-        """Read the half-widths off a fit, transform images and plot.
+        cls,
+        estimator: BaseEstimator,
+        X: Any = None,
+        *,
+        n_images: int = 4,
+        n_transforms: int = 4,
+        random_state: Any = 0,
+        ax: Any = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Plot the half-widths of a fitted estimator, and transformed images.
 
         Parameters
         ----------
         estimator : estimator
-            Fitted, with learned invariances, or a pipeline or search around it.
+            Fitted estimator with learned invariances, or a pipeline or search around one.
         X : array-like of shape (n_samples, n_features), optional
-            Images, of which the first are shown, if the model was fitted with ``image_shape``.
-        n_images, n_transforms : int, default=4
+            Images, if the model was fitted with ``image_shape``. The first ones are shown.
+        n_images : int, default=4
+            Number of images.
+        n_transforms : int, default=4
+            Number of random transformations per image.
         random_state : int, RandomState instance or None, default=0
-            Source of the transforms.
+            Seed or generator of the transformations.
         ax : matplotlib Axes, optional
-            New ones by default.
+            Axes to draw into. New axes by default.
         **kwargs : dict
-            For the half-widths' ``Axes.barh``.
+            Arguments of ``Axes.barh`` for the half-widths.
+
+        Returns
+        -------
+        InvarianceDisplay
 
         Raises
         ------
         TypeError
-            If it learns no invariances.
+            If the estimator doesn't learn invariances.
         ValueError
-            If it was told to learn none.
+            If it was fitted without invariances.
         """
-        model, prepare = fitted_model(estimator)
-        require(model, ["invariance_"], cls.__name__, "an estimator that learns invariances")
+        model, prepare = unwrap_fitted(estimator)
+        require_attributes(
+            model, ["invariance_"], cls.__name__, "an estimator that learns invariances"
+        )
         if not model.invariance_:
             raise ValueError(
                 f"InvarianceDisplay needs learned half-widths, and this {type(model).__name__} has "
@@ -126,42 +152,58 @@ class InvarianceDisplay(Display):
         images = None
         if X is not None and model.image_shape is not None:
             seed = draw_seed(random_state)
-            images = _transformed(model, np.asarray(prepare(X))[:n_images], n_transforms, seed)
+            images = _transform_images(model, np.asarray(prepare(X))[:n_images], n_transforms, seed)
         display = cls(
-            list(model.invariance_), np.array(list(model.invariance_.values())),
-            _units(model), images=images,
-        )  # fmt: skip
+            list(model.invariance_),
+            np.array(list(model.invariance_.values())),
+            _list_units(model),
+            images=images,
+        )
         return display.plot(ax=ax, **kwargs)
 
     def _size(self) -> tuple[float, float]:
-        return 6.0, max(1.2 + 0.4 * len(self.names), 0.0 if self.images is None else 3.2)
+        height = 1.2 + 0.4 * len(self.names)
+        if self.images is not None:
+            height = max(height, 3.2)
+        return 6.0, height
 
     def _draw(self, style: dict[str, Any]) -> None:
-        n = len(self.names)
-        self.axes_ = [self.ax_] if self.images is None else split_axes(self.ax_, (1.0, 1.3))
-        self.image_ = None if self.images is None else self._draw_images(self.axes_[1])
-        bars = self.axes_[0]
-        rows = np.arange(n)
-        self.bars_ = bars.barh(rows, self.half_widths, **{"height": 0.6, "color": BLUE, **style})
+        if self.images is None:
+            self.axes_ = [self.ax_]
+            self.image_ = None
+            relative_width = 1.35  # leaves space for the text at the end of the longest bar
+        else:
+            self.axes_ = split_axes(self.ax_, (1.0, 1.3))
+            self.image_ = self._draw_images(self.axes_[1])
+            relative_width = 1.9
+        n_bars = len(self.names)
+        panel = self.axes_[0]
+        rows = np.arange(n_bars)
+        self.bars_ = panel.barh(rows, self.half_widths, **{"height": 0.6, "color": BLUE, **style})
         self.texts_ = [
-            bars.annotate(
-                f"{half_width:.2f} {unit}", (half_width, row), (4, 0), textcoords="offset points",
-                va="center", fontsize="small",
+            panel.annotate(
+                f"{half_width:.2f} {unit}",
+                (half_width, row),
+                (4, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize="small",
             )
             for row, half_width, unit in zip(rows, self.half_widths, self.units, strict=True)
-        ]  # fmt: skip
-        bars.set_yticks(rows, [name.replace("_", " ") for name in self.names])
-        room = 1.35 if self.images is None else 1.9  # for the text at the longest bar's end
-        bars.set(
-            xlim=(0, room * max(np.max(self.half_widths), 1e-3)), ylim=(n - 0.5, -0.5),
+        ]
+        panel.set_yticks(rows, [name.replace("_", " ") for name in self.names])
+        panel.set(
+            xlim=(0, relative_width * max(np.max(self.half_widths), 1e-3)),
+            ylim=(n_bars - 0.5, -0.5),
             xlabel="half-width",
-        )  # fmt: skip
-        no_box(bars)
+        )
+        hide_frame(panel)
 
     def _draw_images(self, ax: Any) -> Any:
+        """Draw the images into ``ax``."""
         assert self.images is not None
-        mosaic = _mosaic(self.images)
-        drawn = ax.imshow(mosaic, cmap="gray_r", vmin=0.0, interpolation="nearest")
+        mosaic = _join_images(self.images)
+        image = ax.imshow(mosaic, cmap="gray_r", vmin=0.0, interpolation="nearest")
         width = self.images.shape[-1]
         ax.set_xticks(
             [0.5 * width - 0.5, 1.5 + width + 0.5 * (mosaic.shape[1] - width - 1)],
@@ -170,51 +212,76 @@ class InvarianceDisplay(Display):
         ax.set_yticks([])
         ax.tick_params(length=0)
         ax.spines[:].set_visible(False)
-        return drawn
+        return image
 
 
-def _units(model: Any) -> list[str]:
-    """Unit of every half-width, by the generator's name."""
-    named: Mapping[str, str] = _UNITS
+def _list_units(model: Any) -> list[str]:
+    """Unit of every half-width, from the generator's name."""
     if model.image_shape is not None:
-        return [{**named, **_IMAGE_UNITS}.get(name, "") for name in model.invariance_]
-    columns = feature_names(model, np.empty((0, model.n_features_in_)))
+        return [{**_UNITS, **_IMAGE_UNITS}.get(name, "") for name in model.invariance_]
+    columns = list_feature_names(model, np.empty((0, model.n_features_in_)))
     units = []
     for name in model.invariance_:
-        kind, _, column = name.rpartition("_")
-        if kind == "translation" and column.isdigit():
+        # Generators of single columns end with the column's index.
+        prefix, _, column = name.rpartition("_")
+        if not column.isdigit():
+            units.append(_UNITS.get(name, ""))
+        elif prefix == "translation":
             units.append(f"units of {columns[int(column)]}")
         else:
-            units.append(named.get(kind if column.isdigit() else name, ""))
+            units.append(_UNITS.get(prefix, ""))
     return units
 
 
-def _transformed(model: Any, X: Array, n: int, seed: int) -> Array:
-    """Images and their random transforms, in the units of ``X``, (images, 1 + n, C, H, W)."""
+def _transform_images(model: Any, X: Array, n_transforms: int, seed: int) -> Array:
+    """Transform images at random by the learned invariances.
+
+    Parameters
+    ----------
+    model : estimator
+        Fitted estimator with learned invariances.
+    X : ndarray of shape (n_images, n_features)
+        Images.
+    n_transforms : int
+        Number of transformations per image.
+    seed : int
+        Seed of the transformations.
+
+    Returns
+    -------
+    ndarray of shape (n_images, 1 + n_transforms, C, H, W)
+        Each image and its transformations, in the units of ``X``.
+    """
     x = torch.as_tensor((X - model.x_mean_) / model.x_scale_).double()
     family = model.augmentation_
     noise = sample_stratified_noise(
-        len(x), n, family.half_width.n_noise, generator=generator_from(seed), like=x
+        len(x), n_transforms, family.half_width.n_noise, generator=generator_from(seed), like=x
     )
     with torch.no_grad():
-        moved = family.transform(x, torch.as_tensor(model.eta_).double(), noise)
+        transformed = family.transform(x, torch.as_tensor(model.eta_).double(), noise)
     shape = tuple(model.image_shape)
-    rows = np.concatenate([x.numpy()[:, None], moved.numpy()], axis=1)
-    rescale = rows * model.x_scale_ + model.x_mean_
-    return rescale.reshape(*rows.shape[:2], *((1, *shape) if len(shape) == 2 else shape))
+    if len(shape) == 2:
+        shape = (1, *shape)  # one channel
+    standardised = np.concatenate([x.numpy()[:, None], transformed.numpy()], axis=1)
+    rescaled = standardised * model.x_scale_ + model.x_mean_
+    return rescaled.reshape(*rescaled.shape[:2], *shape)
 
 
-def _mosaic(images: Array) -> Array:
-    """Grey or coloured image of all, a pixel of nothing between two and two after the first."""
+def _join_images(images: Array) -> Array:
+    """Join all images into one, a gap of one pixel between them and of two after the originals."""
     n_rows, n_columns, channels, height, width = images.shape
-    pixels = np.moveaxis(images, 2, -1) if channels == 3 else images.mean(axis=2)[..., None]
+    is_coloured = channels == 3
+    pixels = np.moveaxis(images, 2, -1)
+    if not is_coloured:
+        pixels = pixels.mean(axis=-1, keepdims=True)
     starts = [column * (width + 1) + (column > 0) for column in range(n_columns)]
     shape = (n_rows * (height + 1) - 1, starts[-1] + width, pixels.shape[-1])
     largest = max(float(np.max(pixels[:, 0])), 1e-12)
-    mosaic = np.full(shape, np.nan if channels != 3 else 1.0)
+    mosaic = np.full(shape, 1.0 if is_coloured else np.nan)
     for row in range(n_rows):
+        top = row * (height + 1)
         for column in range(n_columns):
-            window = (slice(row * (height + 1), row * (height + 1) + height),
-                      slice(starts[column], starts[column] + width))  # fmt: skip
-            mosaic[window] = np.clip(pixels[row, column] / largest, 0.0, 1.0)
-    return mosaic if channels == 3 else mosaic[..., 0]
+            left = starts[column]
+            scaled = np.clip(pixels[row, column] / largest, 0.0, 1.0)
+            mosaic[top : top + height, left : left + width] = scaled
+    return mosaic if is_coloured else mosaic[..., 0]

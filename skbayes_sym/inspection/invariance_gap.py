@@ -1,4 +1,4 @@
-"""Loss by ignoring a symmetry, whatever the symmetry."""
+"""Invariance gap: what a variational posterior loses by ignoring the symmetry of its model."""
 
 from collections.abc import Callable
 from numbers import Integral
@@ -32,49 +32,53 @@ from skbayes_sym.symmetry.gaps.unit_tables import unit_tables
 def invariance_gap(
     estimator: BaseEstimator, *, n_draws: Any = "auto", random_state: Any = 0
 ) -> Bunch:
-    r"""Nats that a fitted variational estimator loses by ignoring its model's symmetry.
+    r"""Estimate in nats what a variational posterior loses by ignoring its model's symmetry.
 
     For a compact group G (permutations, sign flips, rotations) of transformations that leave
-    likelihood and prior unchanged, and the posterior q that was fitted,
+    likelihood and prior unchanged, and for the fitted posterior q,
 
     .. math:: \mathrm{gap}(q) = KL[q \,\|\, q_G] = I(g; w) \ge 0, \qquad
               \mathrm{ELBO}(q_G) = \mathrm{ELBO}(q) + \mathrm{gap}(q),
 
-    with :math:`q_G` the average of q over the group. Translations have no uniform distribution;
-    there the gap is how far the best posterior that abides by the symmetry beats the best
-    mean-field one, at the same hyperparameters.
+    with :math:`q_G` the average of q over the group. Translations have no uniform distribution. For
+    them the gap is the difference between the ELBO of the best posterior with the symmetry and that
+    of the best mean-field posterior, at the same hyperparameters.
 
     Parameters
     ----------
     estimator : estimator
-        Fitted: one of the symmetrised or of the invariance-abiding estimators, or a pipeline or
-        search around one. A mean-field fit
-        (``symmetry=None``) gets the gap of its posterior under its model's whole group (all
-        rotations of a factorisation): what symmetrising it after training would give back.
+        Fitted variational estimator, or a pipeline or search around one. For a mean-field fit
+        (``symmetry=None``) the result is the gap of its posterior under the whole group of the
+        model (all rotations of a factorisation): the gain from symmetrising it after training.
     n_draws : int or "auto", default="auto"
-        Posterior draws of the average, where there is one. "auto" takes 1000 of a network, fewer
-        for layers of more than 30 units, and 256 of a factorisation, fewer for large matrices.
-        One or two may have no standard error: it is nan then.
+        Number of posterior draws of a Monte Carlo average. "auto" is 1000 for a network, fewer for
+        layers of more than 30 units, and 256 for a factorisation, fewer for large matrices. With
+        one or two draws the standard error may be nan.
     random_state : int, RandomState instance or None, default=0
-        Source of the draws.
+        Seed or generator of the draws.
 
     Returns
     -------
     Bunch
-        ``value`` in nats; ``standard_error``, its Monte Carlo error (0 where nothing is drawn);
-        ``kind``, "KL at this posterior" or "difference of optima"; ``side``, on which side of the
-        gap the value lies in expectation: "exact", "lower" or "upper". ("lower" is proved but for
-        rotations of more than three components, where it rests on a conjecture:
-        :ref:`matrix_factorization`.)
+        value : float
+            Estimate of the gap in nats.
+        standard_error : float
+            Monte Carlo standard error of ``value``; 0 if no draws are needed.
+        kind : {"KL at this posterior", "difference of optima"}
+            Definition of the gap.
+        side : {"exact", "lower", "upper"}
+            Side of the gap on which ``value`` lies in expectation. "lower" is proved except for
+            rotations of more than three components, for which it rests on a conjecture
+            (:ref:`matrix_factorization`).
 
     Raises
     ------
     ValueError
-        If ``n_draws`` isn't a number of draws.
+        If ``n_draws`` is invalid.
     TypeError
-        If the estimator has no posterior of that kind.
+        If the estimator has no variational posterior with a known symmetry.
     NotFittedError
-        If it hasn't been fitted.
+        If the estimator hasn't been fitted.
 
     See Also
     --------
@@ -84,8 +88,8 @@ def invariance_gap(
 
     Notes
     -----
-    Looked up by ``posterior_`` and ``symmetry_``. Layers of up to 10 units are summed over
-    exactly; wider ones have a lower bound, from 64 permutations a draw.
+    The estimator is chosen by the types of ``posterior_`` and ``symmetry_``. Layers of up to 10
+    units are summed over exactly. Wider layers have a lower bound from 64 permutations per draw.
 
     References
     ----------
@@ -102,27 +106,37 @@ def invariance_gap(
     model = unwrap(estimator).model
     if isinstance(model, BayesianEstimator):
         check_is_fitted(model)
-    known = _KNOWN.get(type(fitted_attribute(model, "posterior_")))
-    if known is None:
+    make_gap = _GAPS_BY_POSTERIOR.get(type(fitted_attribute(model, "posterior_")))
+    if make_gap is None:
         raise TypeError(
             f"{type(model).__name__} has no variational posterior with a known symmetry: "
             "invariance_gap takes the fitted variational estimators of skbayes_sym."
         )
-    is_count = isinstance(n_draws, Integral) and not isinstance(n_draws, bool)
-    if not (n_draws >= 1 if is_count else isinstance(n_draws, str) and n_draws == "auto"):
-        raise ValueError(
-            f"n_draws must be 'auto' or an int of at least 1, got {short_repr(n_draws)}."
-        )
+    n_draws = _check_n_draws(n_draws)
     generator = generator_from(draw_seed(random_state))
     with one_thread(), torch.no_grad():
-        gap, posterior = known(model)
-        number = None if isinstance(n_draws, str) else int(n_draws)
-        estimate = gap.estimate(posterior, number, generator=generator)
-    kind = "difference of optima" if known is _translation_gap else "KL at this posterior"
+        gap, posterior = make_gap(model)
+        estimate = gap.estimate(posterior, n_draws, generator=generator)
+    kind = "KL at this posterior"
+    if make_gap is _make_translation_gap:
+        kind = "difference of optima"
     return Bunch(**estimate._asdict(), kind=kind, side=gap.side)
 
 
-def _unit_gap(model: Any) -> tuple[UnitGap, MeanFieldGaussian]:
+def _check_n_draws(n_draws: Any) -> int | None:
+    """Number of draws, or None for "auto"."""
+    if isinstance(n_draws, str) and n_draws == "auto":
+        return None
+    is_integer = isinstance(n_draws, Integral) and not isinstance(n_draws, bool)
+    if not is_integer or n_draws < 1:
+        raise ValueError(
+            f"n_draws must be 'auto' or an int of at least 1, got {short_repr(n_draws)}."
+        )
+    return int(n_draws)
+
+
+def _make_unit_gap(model: Any) -> tuple[UnitGap, MeanFieldGaussian]:
+    """Gap under exchanges and sign flips of hidden units."""
     group = model.symmetry_
     widest = max((table.widest for table in unit_tables(group)), default=0)
     permanent: PermanentEstimate = Exact()
@@ -131,28 +145,35 @@ def _unit_gap(model: Any) -> tuple[UnitGap, MeanFieldGaussian]:
     return UnitGap(group, permanent), model.posterior_
 
 
-def _of_rows(model: Any) -> tuple[Gap[RowPosterior], MatrixPosterior]:
-    if "elbo_" not in vars(model):
+def _make_row_gap(model: Any) -> tuple[Gap[RowPosterior], MatrixPosterior]:
+    """Gap of a matrix factorisation under rotations, flips or exchanges of its components."""
+    if not hasattr(model, "elbo_"):
         raise TypeError(
             f"solver={model.solver!r} has no variational posterior: invariance_gap takes fits "
             "with solver='vi'."
         )
-    # A diagonal covariance is diagonal along these axes only, and finite groups act along them.
+    # A diagonal covariance is diagonal only along the model's axes, and finite groups act along
+    # them.
     posterior = model.posterior_.rotated(model.axes_)
-    kind = {"is_isotropic": posterior.is_isotropic, "is_elementwise": posterior.is_elementwise}
-    return row_gap(model.symmetry_, **kind), posterior
+    gap = row_gap(
+        model.symmetry_,
+        is_isotropic=posterior.is_isotropic,
+        is_elementwise=posterior.is_elementwise,
+    )
+    return gap, posterior
 
 
-def _translation_gap(model: Any) -> tuple[TranslationGap, LowRankGaussian]:
+def _make_translation_gap(model: Any) -> tuple[TranslationGap, LowRankGaussian]:
+    """Gap of a linear model under translations of its weights."""
     optima = None
-    if "log_evidence_" not in vars(model):  # only with a normal likelihood the posterior tells
+    # The posterior determines the gap only for a normal likelihood, which has an evidence.
+    if not hasattr(model, "log_evidence_"):
         optima = Estimate(model.symmetry_gap_, model.symmetry_gap_std_error_)
     return TranslationGap(model.symmetry_, optima), model.posterior_
 
 
-# By the posterior's kind; the group, ``symmetry_``, tells more within it.
-_KNOWN: dict[type, Callable[[Any], tuple[Gap[Any], Any]]] = {
-    MeanFieldGaussian: _unit_gap,
-    MatrixPosterior: _of_rows,
-    LowRankGaussian: _translation_gap,
+_GAPS_BY_POSTERIOR: dict[type, Callable[[Any], tuple[Gap[Any], Any]]] = {
+    MeanFieldGaussian: _make_unit_gap,
+    MatrixPosterior: _make_row_gap,
+    LowRankGaussian: _make_translation_gap,
 }

@@ -1,4 +1,4 @@
-"""Barrier of the loss between two networks, before and after alignment."""
+"""Loss barrier between two networks, before and after alignment of their weights."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,78 +12,97 @@ from torch import Tensor, nn
 
 from skbayes_sym.base.device import one_thread
 from skbayes_sym.base.rows import Array
-from skbayes_sym.inspection._fitted import fitted_model, require
+from skbayes_sym.inspection._fitted import require_attributes, unwrap_fitted
 from skbayes_sym.numerics.arguments import check_count
 from skbayes_sym.symmetry.modules.merging import align_modules, flatten_module, interpolate_modules
 
 
 @dataclass(frozen=True, eq=False)
 class LossBarrier:
-    """The loss on the straight line between two weight vectors.
+    """Loss on the straight line between two weight vectors, before and after alignment.
 
-    ``before``, ``after`` (n_points,): loss as the two are, and after the second was aligned with
-    the first; ``distance_before``, ``distance_after``: between the ends, Euclidean.
+    Parameters
+    ----------
+    fraction : ndarray of shape (n_points,)
+        Position on the line, from 0 at the first vector to 1 at the second.
+    loss_before : ndarray of shape (n_points,)
+        Loss on the line between the original vectors.
+    loss_after : ndarray of shape (n_points,)
+        Loss on the line after the second vector was aligned with the first.
+    distance_before : float
+        Euclidean distance of the original vectors.
+    distance_after : float
+        Euclidean distance after alignment.
     """
 
-    share: Array  # (n_points,); of the way, from 0 to 1
-    before: Array
-    after: Array
+    fraction: Array
+    loss_before: Array
+    loss_after: Array
     distance_before: float
     distance_after: float
 
     @property
     def barrier_before(self) -> float:
-        """Largest excess over the line between the losses of the ends, nats; 0 if there is none."""
-        return self._excess(self.before)
+        """Largest excess of the loss over the interpolation of its end values, at least 0."""
+        return self._max_excess(self.loss_before)
 
     @property
     def barrier_after(self) -> float:
-        """The same after alignment."""
-        return self._excess(self.after)
+        """Largest excess of the loss after alignment."""
+        return self._max_excess(self.loss_after)
 
-    def _excess(self, loss: Array) -> float:
-        straight = (1 - self.share) * loss[0] + self.share * loss[-1]
-        return float((loss - straight).max())
+    def _max_excess(self, loss: Array) -> float:
+        """Largest excess of ``loss`` over the linear interpolation of its end values."""
+        interpolated = (1 - self.fraction) * loss[0] + self.fraction * loss[-1]
+        return float((loss - interpolated).max())
 
 
 def loss_barrier(
-    model: BaseEstimator | Callable[[nn.Module], float], a: Any, b: Any, *, n_points: int = 21,
+    model: BaseEstimator | Callable[[nn.Module], float],
+    a: Any,
+    b: Any,
+    *,
+    n_points: int = 21,
     example_input: Any = None,
-) -> LossBarrier:  # fmt: skip
-    """The loss on the way between two networks, before and after alignment.
+) -> LossBarrier:
+    """Compute the loss on the line between two networks, before and after alignment.
 
-    Of draws the loss is minus the mean log density of the training targets, given one network.
-    Where draws of two chains are symmetric copies of one mode, aligning the second with the first
-    takes the barrier away (Ainsworth et al. 2023; Rossi et al. 2023). Where it stays, they are
-    other functions, or the alignment, a local optimum, missed the right labels.
+    For draws of a posterior, the loss is minus the mean log density of the training targets given
+    one network. If draws of two chains are symmetric copies of one mode, aligning the second with
+    the first removes the barrier (Ainsworth et al. 2023; Rossi et al. 2023). If a barrier remains,
+    the networks are different functions, or the alignment, a local optimum, missed the right
+    labels.
 
     Parameters
     ----------
     model : MCMCRegressor, MCMCClassifier or callable
-        Fitted, alone or at the end of a pipeline or search; or the loss of a module, a number.
+        Fitted estimator, alone or at the end of a pipeline or search. Or a function that returns
+        the loss of a module.
     a, b : (int, int) or torch.nn.Module
-        Chain and draw in ``samples_``; or two modules of one architecture, whose symmetry
-        `skbayes_sym.symmetry.symmetry_of` finds.
+        Index of a chain and a draw in ``samples_``. Or two modules of one architecture, whose
+        symmetry `skbayes_sym.symmetry.symmetry_of` finds.
     n_points : int, default=21
-        Of the path, at least 3.
+        Number of points on the line, at least 3.
     example_input : Tensor or tuple of Tensor, optional
-        Arguments of one call of the modules, which need it.
+        Arguments of one call of the modules; needed for modules.
 
     Returns
     -------
     LossBarrier
-        ``barrier_before`` and ``barrier_after`` (nats per row), and the losses along the way.
+        ``barrier_before`` and ``barrier_after`` (in nats per row for draws), and the losses on the
+        line.
 
     Raises
     ------
     TypeError
-        If the model has no draws of a network, or modules come without an example input.
+        If the model has no draws of a network, or ``example_input`` is missing for modules.
     ValueError
         If there is no such draw.
 
     Notes
     -----
-    ``2 n_points`` passes over the training rows, and an assignment problem a layer and sweep.
+    The cost is ``2 n_points`` passes over the training rows, and one assignment problem per layer
+    and sweep of the alignment.
 
     Examples
     --------
@@ -99,33 +118,60 @@ def loss_barrier(
     """
     check_count("n_points", n_points, 3)
     if not isinstance(model, BaseEstimator):
-        return _module_barrier(model, a, b, n_points, example_input)
-    inner = fitted_model(model).model
-    require(inner, ["_reference_posterior", "samples_"], "loss_barrier", "draws of a network")
-    places = [_place(name, pair, inner.samples_) for name, pair in {"a": a, "b": b}.items()]
+        return _compare_modules(model, a, b, n_points, example_input)
+    model = unwrap_fitted(model).model
+    require_attributes(
+        model, ["posterior_density", "samples_"], "loss_barrier", "draws of a network"
+    )
+    start_index = _check_draw_index("a", a, model.samples_)
+    end_index = _check_draw_index("b", b, model.samples_)
     with one_thread(), torch.no_grad():
-        posterior = inner._reference_posterior()
-        positions = inner._positions()
-        start, end = (positions[place] for place in places)
+        # Align the network weights of the second draw with the first.
+        posterior = model.posterior_density()
+        positions = model.draw_positions()
+        start = positions[start_index]
+        end = positions[end_index]
         n_theta = posterior.network.layout.n_params
         theta, _ = posterior.network.symmetry().align(end[:n_theta], start[:n_theta])
         aligned = torch.cat([theta, end[n_theta:]])
-        weight = float(posterior.data.weight.sum())
 
-        def loss(to: Tensor) -> Array:
-            share = torch.linspace(0.0, 1.0, n_points, dtype=start.dtype).unsqueeze(1)
-            way = start + share * (to - start)
-            return -posterior.log_likelihood(way).numpy() / weight
+        # Evaluate the loss on both lines.
+        total_weight = float(posterior.data.weight.sum())
+
+        def loss_to(end: Tensor) -> Array:
+            fraction = torch.linspace(0.0, 1.0, n_points, dtype=start.dtype).unsqueeze(1)
+            line = start + fraction * (end - start)
+            return -posterior.log_likelihood(line).numpy() / total_weight
 
         return LossBarrier(
-            np.linspace(0.0, 1.0, n_points), loss(end), loss(aligned),
-            float((end - start).norm()), float((aligned - start).norm()),
-        )  # fmt: skip
+            np.linspace(0.0, 1.0, n_points),
+            loss_to(end),
+            loss_to(aligned),
+            float((end - start).norm()),
+            float((aligned - start).norm()),
+        )
 
 
-def _module_barrier(
+def _compare_modules(
     loss: Callable[[nn.Module], float], a: Any, b: Any, n_points: int, example_input: Any
 ) -> LossBarrier:
+    """Compute the loss on the line between two modules.
+
+    Parameters
+    ----------
+    loss : callable (nn.Module) -> float
+        Loss of a module.
+    a, b : torch.nn.Module
+        Modules of one architecture.
+    n_points : int
+        Number of points on the line.
+    example_input : Tensor or tuple of Tensor
+        Arguments of one call of the modules.
+
+    Returns
+    -------
+    LossBarrier
+    """
     if not (isinstance(a, nn.Module) and isinstance(b, nn.Module) and callable(loss)):
         raise TypeError(
             "loss_barrier takes an estimator and two draws (chain, draw), or a loss and two "
@@ -133,26 +179,31 @@ def _module_barrier(
         )
     if example_input is None:
         raise TypeError("loss_barrier of modules needs example_input, the arguments of one call.")
-    shares = np.linspace(0.0, 1.0, n_points)
-    _, moved = align_modules([a, b], example_input)
+    fractions = np.linspace(0.0, 1.0, n_points)
+    _, aligned = align_modules([a, b], example_input)
 
-    def along(end: nn.Module) -> Array:
+    def loss_to(end: nn.Module) -> Array:
         with torch.no_grad():
-            return np.array([float(loss(interpolate_modules(a, end, share))) for share in shares])
+            losses = [float(loss(interpolate_modules(a, end, fraction))) for fraction in fractions]
+        return np.array(losses)
 
-    distances = (float((flatten_module(end) - flatten_module(a)).norm()) for end in (b, moved))
-    return LossBarrier(shares, along(b), along(moved), *distances)
+    def distance_to(end: nn.Module) -> float:
+        return float((flatten_module(end) - flatten_module(a)).norm())
+
+    return LossBarrier(
+        fractions, loss_to(b), loss_to(aligned), distance_to(b), distance_to(aligned)
+    )
 
 
-def _place(name: str, place: Any, samples: Array) -> tuple[int, ...]:
-    """A chain and a draw that are there."""
+def _check_draw_index(name: str, index: Any, samples: Array) -> tuple[int, ...]:
+    """Check the index of a chain and a draw in ``samples``."""
     sizes = samples.shape[:-1]
-    is_place = isinstance(place, tuple | list) and len(place) == len(sizes)
-    if not is_place or not all(
-        isinstance(i, Integral) and -n <= i < n for i, n in zip(place, sizes, strict=True)
+    is_index = isinstance(index, tuple | list) and len(index) == len(sizes)
+    if not is_index or not all(
+        isinstance(i, Integral) and -n <= i < n for i, n in zip(index, sizes, strict=True)
     ):
         raise ValueError(
             f"{name} must be the places of a chain and a draw among {sizes} of samples_, got "
-            f"{place!r}."
+            f"{index!r}."
         )
-    return tuple(int(i) for i in place)
+    return tuple(int(i) for i in index)

@@ -1,4 +1,4 @@
-"""Predictions of an estimator, over one feature or row by row."""
+"""Plots of predictive distributions, over one feature or row by row."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,66 +20,72 @@ from skbayes_sym.inspection._drawing import (
     MARKERS,
     VERMILLION,
     Display,
-    no_box,
+    hide_frame,
 )
 from skbayes_sym.inspection._fitted import (
-    feature_names,
-    fitted_model,
-    observations,
-    regression_distribution,
+    check_observations,
+    list_feature_names,
+    predict_regression,
     select_target,
+    unwrap_fitted,
 )
 from skbayes_sym.numerics.arguments import check_arrays, check_count, is_frame
 
-# Axes of what is drawn: points, levels or classes, observations.
+# Axes of the arrays of each kind of plot: points (n), levels or classes (q), observations (o).
 _FAN = {"x": "n", "values": "nq", "levels": "q?", "x_observed": "o?", "y_observed": "o?"}
 _SHAPES = {
     "fan": _FAN,
     "probabilities": _FAN,
     "intervals": {**_FAN, "x_observed": "n?", "y_observed": "n?"},
 }
-_MOST_ROWS = 200  # drawn of all intervals, evenly over the ordered medians
+_MAX_INTERVALS = 200  # number of intervals drawn, evenly spaced over the ordered medians
 _LINES = ("-", "--", "-.", ":")
 
 
 class PredictiveDisplay(Display):
-    """Predictive distributions: a fan over one feature, or an interval for every row.
+    """Predictive distributions over one feature, or an interval for every row.
 
-    With one feature (or ``feature`` given) a regressor's quantiles are drawn as nested bands over
-    its values, a classifier's class probabilities as lines. With several features every row gets
-    its interval at its predicted median, and the observation beside it; those outside are marked.
+    For one feature, or if ``feature`` is given, a regressor's quantiles are drawn as nested bands
+    over its values, and a classifier's class probabilities as lines. For several features, the
+    interval of every row is drawn at its predicted median, together with the observation.
+    Observations outside their interval are marked.
 
     Parameters
     ----------
     x : ndarray of shape (n_points,)
         Values of the feature, or the predicted medians of the rows (``kind="intervals"``).
     values : ndarray of shape (n_points, n_levels) or (n_points, n_classes)
-        Quantiles of a new target, in increasing order, in its units; or class probabilities.
+        Quantiles of a new target in increasing order, in its units; or class probabilities.
     kind : {"fan", "intervals", "probabilities"}, default="fan"
+        Quantiles over a feature, intervals of rows, or class probabilities over a feature.
     levels : ndarray of shape (n_levels,), optional
-        Levels of the quantiles; symmetric about 0.5, which is one of them.
+        Levels of the quantiles, symmetric about 0.5 and including it.
     classes : ndarray of shape (n_classes,), optional
-        Of "probabilities".
+        Classes, for ``kind="probabilities"``.
     x_observed, y_observed : ndarray of shape (n_observed,), optional
-        Observations to draw beside it. For "intervals" ``x_observed`` is ``x``.
+        Observations. For ``kind="intervals"`` ``x_observed`` is ``x``.
     x_name : str, default="x"
+        Label of the horizontal axis.
     y_name : str, default="y"
+        Label of the vertical axis.
 
     Attributes
     ----------
     ax_ : matplotlib Axes
+        Axes of the plot.
     figure_ : matplotlib Figure
+        Figure of the plot.
     lines_ : list of matplotlib Line2D
-        The median; of "probabilities" one a class.
+        Line of the median, or one line per class for ``kind="probabilities"``.
     bands_ : list of matplotlib artists
-        From the widest to the narrowest: one a coverage.
+        One band per coverage, from the widest to the narrowest.
     points_ : list of matplotlib Line2D
-        The observations: those inside the widest interval, then those outside ("intervals"), one a
-        class ("probabilities"), or all in one.
+        Observations. For ``kind="intervals"`` these are the ones inside the widest interval and the
+        ones outside; for ``kind="probabilities"`` there is one item per class; otherwise one item.
 
     See Also
     --------
-    IntervalCalibrationDisplay : Whether the intervals hold as many observations as they should.
+    IntervalCalibrationDisplay : Nominal against observed coverage of the intervals.
 
     Examples
     --------
@@ -94,18 +100,33 @@ class PredictiveDisplay(Display):
     """
 
     def __init__(
-        self, x: Array, values: Array, *, kind: str = "fan", levels: Array | None = None,
-        classes: Array | None = None, x_observed: Array | None = None,
-        y_observed: Array | None = None, x_name: str = "x", y_name: str = "y",
-    ) -> None:  # fmt: skip
+        self,
+        x: Array,
+        values: Array,
+        *,
+        kind: str = "fan",
+        levels: Array | None = None,
+        classes: Array | None = None,
+        x_observed: Array | None = None,
+        y_observed: Array | None = None,
+        x_name: str = "x",
+        y_name: str = "y",
+    ) -> None:
         if not isinstance(kind, str) or kind not in _SHAPES:
             raise ValueError(f"kind must be one of {sorted(_SHAPES)}, got {kind!r}.")
+        # Observed classes needn't be numbers.
+        numeric_y_observed = None if kind == "probabilities" else y_observed
         arrays = check_arrays(
-            "PredictiveDisplay", _SHAPES[kind], x=x, values=values, levels=levels,
-            x_observed=x_observed, y_observed=None if kind == "probabilities" else y_observed,
-        )  # fmt: skip
-        needed = {"probabilities": [], "intervals": ["levels", "y_observed"], "fan": ["levels"]}
-        for name in needed[kind]:
+            "PredictiveDisplay",
+            _SHAPES[kind],
+            x=x,
+            values=values,
+            levels=levels,
+            x_observed=x_observed,
+            y_observed=numeric_y_observed,
+        )
+        required = {"probabilities": [], "intervals": ["levels", "y_observed"], "fan": ["levels"]}
+        for name in required[kind]:
             if name not in arrays:
                 raise ValueError(f"PredictiveDisplay: kind={kind!r} needs {name}.")
         self.x = arrays["x"]
@@ -141,42 +162,48 @@ class PredictiveDisplay(Display):
         estimator : estimator
             Fitted regressor or classifier of the package, or a pipeline or search around one.
         X : array-like of shape (n_samples, n_features)
-            Rows to predict, or the data whose range the feature's values span.
+            Rows to predict, or data that give the range of the feature.
         y : array-like of shape (n_samples,) or (n_samples, n_targets), optional
-            Observations. Intervals of rows need them; over one of several features they aren't
-            drawn, since they belong to other values of the other features.
+            Observations. Intervals of rows need them. They aren't drawn over one of several
+            features, since their other features have other values.
         feature : int or str, optional
-            Feature to vary; the others stay at their medians, those that aren't numbers at their
-            most frequent value. By default the only one.
+            Feature that is varied. The other features have their median, or their most frequent
+            value if they aren't numeric. A single feature is varied by default.
         grid : int or array-like of shape (n_points,), default=200
-            Values of the feature, or how many between slightly beyond the ends of its range.
+            Values of the feature, or the number of values in a grid slightly wider than its range.
         coverages : sequence of float in (0, 1), optional
-            Of the bands; by default 0.5, 0.8 and 0.95, of rows 0.9.
+            Coverages of the bands. By default 0.5, 0.8 and 0.95 over a feature and 0.9 for rows.
         target : int, default=0
-            Which of several targets.
+            Index of the target.
         average : bool, default=False
-            Draw the partial dependence on ``feature``: the function, without noise, averaged over
-            100 of the rows with that feature changed, and the bands of its posterior.
+            Whether to draw the partial dependence on ``feature``: the noise-free function, averaged
+            over 100 rows with this feature replaced, with the bands of its posterior.
         y_name : str, optional
             Name and unit of the target for the axis.
         ax : matplotlib Axes, optional
-            New ones by default.
+            Axes to draw into. New axes by default.
         **kwargs : dict
-            For the observations' ``Axes.plot``.
+            Arguments of ``Axes.plot`` for the observations.
+
+        Returns
+        -------
+        PredictiveDisplay
 
         Raises
         ------
         TypeError
-            If it predicts no quantiles or probabilities.
+            If the estimator predicts neither quantiles nor probabilities.
         ValueError
-            If rows have no ``y``, or there is no such feature.
+            If ``y`` is missing for intervals of rows, or there is no such feature.
         """
         if y is not None:
             check_consistent_length(X, y)
-        names = feature_names(estimator, X)
+        names = list_feature_names(estimator, X)
         if feature is None and len(names) == 1:
             feature = 0
-        model = fitted_model(estimator).model
+        model = unwrap_fitted(estimator).model
+
+        # Without a feature, plot the interval of every row.
         if feature is None:
             if is_classifier(model):
                 raise ValueError(
@@ -188,66 +215,88 @@ class PredictiveDisplay(Display):
                     f"PredictiveDisplay needs y to draw the intervals of {type(model).__name__} "
                     "beside observations; or give the feature to draw them over."
                 )
-            levels = _levels((0.9,) if coverages is None else coverages)
-            quantiles = _quantiles(estimator, X, levels, target)
-            observed = observations(y, target)
-            y_name = "observed" if y_name is None else y_name
+            levels = _interval_levels((0.9,) if coverages is None else coverages)
+            quantiles = _predict_quantiles(estimator, X, levels, target)
+            observed = check_observations(y, target)
+            if y_name is None:
+                y_name = "observed"
             return cls.from_predictions(
                 observed, quantiles, levels.tolist(), y_name=y_name, ax=ax, **kwargs
             )
-        position = _find_column(feature, names)
-        values = _feature_values(X, position)
+
+        # Otherwise vary the feature in copies of a typical row, or of 100 rows for an average.
+        column = _find_column(feature, names)
+        values = _read_feature(X, column)
         points = _make_grid(grid, values)
-        chosen = np.unique(np.linspace(0, len(values) - 1, 100).round().astype(int))
-        rows = _replace_feature(X, position, points, chosen if average else None)
-        settings: dict[str, Any] = {"x_name": names[position]}
+        averaged_rows = None
+        if average:
+            averaged_rows = np.unique(np.linspace(0, len(values) - 1, 100).round().astype(int))
+        rows = _replace_feature(X, column, points, averaged_rows)
+        arguments: dict[str, Any] = {"x_name": names[column]}
         if not (y is None or average or len(names) > 1):
-            settings |= {"x_observed": values, "y_observed": np.asarray(y)}
+            arguments |= {"x_observed": values, "y_observed": np.asarray(y)}
         if is_classifier(model):
             distribution = predictive(estimator, rows)
-            proba = (
-                distribution.proba()
-                .reshape(len(points), -1, len(distribution.classes))
-                .mean(axis=1)
-            )
-            settings |= {"kind": "probabilities", "values": proba, "classes": distribution.classes,
-                         "y_name": "probability"}  # fmt: skip
+            n_classes = len(distribution.classes)
+            proba = distribution.proba().reshape(len(points), -1, n_classes).mean(axis=1)
+            arguments |= {
+                "kind": "probabilities",
+                "values": proba,
+                "classes": distribution.classes,
+                "y_name": "probability",
+            }
         else:
-            levels = _levels((0.5, 0.8, 0.95) if coverages is None else coverages)
+            levels = _interval_levels((0.5, 0.8, 0.95) if coverages is None else coverages)
             if average:
-                drawn = select_target(predictive(estimator, rows).functions(400), target, ndim=2)
-                means = drawn.reshape(len(points), -1, drawn.shape[-1]).mean(axis=1)
+                functions = predictive(estimator, rows).functions(400)
+                functions = select_target(functions, target, ndim=2)
+                means = functions.reshape(len(points), -1, functions.shape[-1]).mean(axis=1)
                 quantiles = np.quantile(means, levels, axis=1).T
             else:
-                quantiles = _quantiles(estimator, rows, levels, target)
-            if "y_observed" in settings:
-                settings["y_observed"] = observations(y, target)
-            settings |= {"values": quantiles, "levels": levels}
+                quantiles = _predict_quantiles(estimator, rows, levels, target)
+            if "y_observed" in arguments:
+                arguments["y_observed"] = check_observations(y, target)
+            arguments |= {"values": quantiles, "levels": levels}
         if y_name is not None:
-            settings["y_name"] = y_name
-        return cls(points, **settings).plot(ax=ax, **kwargs)
+            arguments["y_name"] = y_name
+        return cls(points, **arguments).plot(ax=ax, **kwargs)
 
     @classmethod
     def from_predictions(
-        cls, y_true: Any, quantiles: Any, levels: Sequence[float], *, y_name: str = "observed",
-        ax: Any = None, **kwargs: Any,
-    ) -> Self:  # fmt: skip
-        """Plot the interval of every row beside what was observed.
+        cls,
+        y_true: Any,
+        quantiles: Any,
+        levels: Sequence[float],
+        *,
+        y_name: str = "observed",
+        ax: Any = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Plot the interval and the observation of every row, for given predictions.
 
         Parameters
         ----------
         y_true : array-like of shape (n_samples,)
+            Observed targets.
         quantiles : array-like of shape (n_samples, n_levels)
-            Predicted by any model, in increasing order.
+            Predicted quantiles of any model in increasing order.
         levels : sequence of float in (0, 1)
-            Of the quantiles: symmetric about 0.5, which is one of them.
+            Levels of the quantiles, symmetric about 0.5 and including it.
         y_name : str, default="observed"
             Name and unit of the target for the axis.
         ax : matplotlib Axes, optional
-            New ones by default.
+            Axes to draw into. New axes by default.
         **kwargs : dict
-            For the observations' ``Axes.plot``.
+            Arguments of ``Axes.plot`` for the observations.
 
+        Returns
+        -------
+        PredictiveDisplay
+
+        Raises
+        ------
+        ValueError
+            If the levels aren't symmetric about 0.5 or don't match the quantiles.
         """
         shapes = {"y_true": "n", "quantiles": "nq", "levels": "l"}
         observed, values, fractions = check_arrays(
@@ -262,9 +311,15 @@ class PredictiveDisplay(Display):
             )
         median = values[:, n_levels // 2]
         display = cls(
-            median, values, kind="intervals", levels=fractions, x_observed=median,
-            y_observed=observed.astype(float), x_name="predicted median", y_name=y_name,
-        )  # fmt: skip
+            median,
+            values,
+            kind="intervals",
+            levels=fractions,
+            x_observed=median,
+            y_observed=observed.astype(float),
+            x_name="predicted median",
+            y_name=y_name,
+        )
         return display.plot(ax=ax, **kwargs)
 
     def _draw(self, style: dict[str, Any]) -> None:
@@ -279,68 +334,91 @@ class PredictiveDisplay(Display):
         else:
             self._draw_fan(style)
         self.ax_.set(xlabel=self.x_name, ylabel=self.y_name)
-        no_box(self.ax_)
+        hide_frame(self.ax_)
 
-    def _pairs(self) -> list[tuple[float, int, int]]:
-        """Coverage of each band and the columns of its ends, widest first."""
+    def _list_bands(self) -> list[tuple[float, int, int]]:
+        """Coverage of each band and the columns of its ends, from the widest to the narrowest."""
         levels = np.asarray(self.levels)
-        n = len(levels)
-        return [(float(levels[n - 1 - i] - levels[i]), i, n - 1 - i) for i in range(n // 2)]
+        last = len(levels) - 1
+        return [(float(levels[last - i] - levels[i]), i, last - i) for i in range(len(levels) // 2)]
 
     def _draw_fan(self, style: dict[str, Any]) -> None:
+        """Draw quantiles as nested bands over the feature."""
         from matplotlib.colors import to_rgb
 
-        pairs = self._pairs()
-        for depth, (coverage, low, high) in enumerate(pairs, start=1):
-            share = 0.7 * depth / max(3, len(pairs))  # of colour in white: opaque, as in legends
+        bands = self._list_bands()
+        for depth, (coverage, low, high) in enumerate(bands, start=1):
+            # An opaque mixture with white looks the same in the legend.
+            opacity = 0.7 * depth / max(3, len(bands))
             band = self.ax_.fill_between(
-                self.x, self.values[:, low], self.values[:, high], lw=0,
-                color=[1.0 - share * (1.0 - part) for part in to_rgb(BLUE)],
+                self.x,
+                self.values[:, low],
+                self.values[:, high],
+                lw=0,
+                color=[1.0 - opacity * (1.0 - channel) for channel in to_rgb(BLUE)],
                 label=f"{100 * coverage:.3g} %",
-            )  # fmt: skip
+            )
             self.bands_.append(band)
-        median = self.values[:, len(pairs)]
+        median = self.values[:, len(bands)]
         self.lines_ = self.ax_.plot(self.x, median, color=BLUE, lw=2, label="median")
         if self.x_observed is not None:
             self.points_ = self.ax_.plot(
                 self.x_observed, self.y_observed, **{"label": "observed", "zorder": 3, **style}
             )
         self.ax_.margins(x=0)
-        self.ax_.autoscale(axis="y")  # an earlier fan in the same axes has fixed the limits
-        bottom, top = self.ax_.get_ylim()  # those of the data: the legend gets a tenth above them
+        # Reset the limits, which an earlier fan in the same axes has fixed, and leave a tenth of
+        # the height above the data to the legend.
+        self.ax_.autoscale(axis="y")
+        bottom, top = self.ax_.get_ylim()
         self.ax_.set_ylim(bottom, top + (top - bottom) / 9.0)
         self.ax_.legend(
-            loc="upper left", ncols=len(pairs) + 2, frameon=False, fontsize="small",
-            columnspacing=1.2, handletextpad=0.5, borderaxespad=0.2,
-        )  # fmt: skip
+            loc="upper left",
+            ncols=len(bands) + 2,
+            frameon=False,
+            fontsize="small",
+            columnspacing=1.2,
+            handletextpad=0.5,
+            borderaxespad=0.2,
+        )
 
     def _draw_intervals(self, style: dict[str, Any]) -> None:
-        _, low, high = self._pairs()[0]
+        """Draw the interval and the observation of a subsample of the rows."""
+        bands = self._list_bands()
+        _, low, high = bands[0]
         y = np.asarray(self.y_observed)
-        inside = (self.values[:, low] <= y) & (y <= self.values[:, high])
-        shown = np.zeros(len(y), dtype=bool)
-        chosen = np.linspace(0, len(y) - 1, min(len(y), _MOST_ROWS)).round().astype(int)
-        shown[np.argsort(self.x, kind="stable")[chosen]] = True
-        x = self.x[shown]
-        values = self.values[shown]
+        is_inside = (self.values[:, low] <= y) & (y <= self.values[:, high])
+        n_shown = min(len(y), _MAX_INTERVALS)
+        ranks = np.linspace(0, len(y) - 1, n_shown).round().astype(int)
+        is_shown = np.zeros(len(y), dtype=bool)
+        is_shown[np.argsort(self.x, kind="stable")[ranks]] = True
+        x = self.x[is_shown]
+        values = self.values[is_shown]
         self.bands_ = [
             self.ax_.vlines(
-                x, values[:, a], values[:, b], color=BLUE, lw=1.5, alpha=0.35,
-                label=f"{100 * share:.3g} % interval",
+                x,
+                values[:, lower],
+                values[:, upper],
+                color=BLUE,
+                lw=1.5,
+                alpha=0.35,
+                label=f"{100 * coverage:.3g} % interval",
             )
-            for share, a, b in self._pairs()
-        ]  # fmt: skip
+            for coverage, lower, upper in bands
+        ]
         ends = [float(x.min()), float(x.max())]
         self.lines_ = self.ax_.plot(ends, ends, color=GREY, lw=1, zorder=1, label="median")
-        cross = {**style, "marker": "X", "ms": 6, "color": VERMILLION}
-        for mask, how, label in ((inside, style, "inside"), (~inside, cross, "outside")):
-            name = f"{label}: {mask.sum()} of {len(y)}"
-            drawn = self.ax_.plot(self.x[mask & shown], y[mask & shown], **{"label": name, **how})
-            self.points_ += drawn
+        outside_style = {**style, "marker": "X", "ms": 6, "color": VERMILLION}
+        groups = ((is_inside, style, "inside"), (~is_inside, outside_style, "outside"))
+        for is_member, group_style, label in groups:
+            shown = is_member & is_shown
+            name = f"{label}: {is_member.sum()} of {len(y)}"
+            self.points_ += self.ax_.plot(self.x[shown], y[shown], **{"label": name, **group_style})
         self.ax_.legend(frameon=False, fontsize="small")
 
     def _draw_probabilities(self, style: dict[str, Any]) -> None:
-        for i, name in enumerate([] if self.classes is None else self.classes):
+        """Draw one line per class over the feature, and the observations below."""
+        classes: Any = [] if self.classes is None else self.classes
+        for i, name in enumerate(classes):
             colour = COLOURS[i % len(COLOURS)]
             line = _LINES[i % len(_LINES)]
             self.lines_ += self.ax_.plot(
@@ -349,27 +427,44 @@ class PredictiveDisplay(Display):
             if self.x_observed is None:
                 continue
             x = self.x_observed[self.y_observed == name]
-            height = np.full(len(x), -0.04 * (i + 1))  # a line of marks a class, below 0
-            marks = {**style, "color": colour, "marker": MARKERS[i % len(MARKERS)], "ms": 4}
-            self.points_ += self.ax_.plot(x, height, **marks)
+            height = np.full(len(x), -0.04 * (i + 1))  # one row of markers per class, below 0
+            marker_style = {**style, "color": colour, "marker": MARKERS[i % len(MARKERS)], "ms": 4}
+            self.points_ += self.ax_.plot(x, height, **marker_style)
         self.ax_.legend(frameon=False, fontsize="small", title="class")
         self.ax_.set_yticks(np.linspace(0, 1, 6))
         self.ax_.margins(x=0.02)
 
 
-def _levels(coverages: Sequence[float]) -> Array:
-    """Levels of the ends of central intervals and of the median, in increasing order."""
+def _interval_levels(coverages: Sequence[float]) -> Array:
+    """Quantile levels of the ends of central intervals and of the median, in increasing order."""
     widths = np.unique(check_quantile_levels(coverages, "coverages"))
     return np.concatenate([0.5 - 0.5 * widths[::-1], [0.5], 0.5 + 0.5 * widths])
 
 
-def _quantiles(estimator: BaseEstimator, X: Any, levels: Array, target: int) -> Array:
-    distribution = regression_distribution(estimator, X, "PredictiveDisplay")[1]
+def _predict_quantiles(estimator: BaseEstimator, X: Any, levels: Array, target: int) -> Array:
+    """Predict quantiles of one target.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Fitted regressor.
+    X : array-like of shape (n_samples, n_features)
+        Rows to predict.
+    levels : ndarray of shape (n_levels,)
+        Levels of the quantiles.
+    target : int
+        Index of the target.
+
+    Returns
+    -------
+    ndarray of shape (n_samples, n_levels)
+    """
+    distribution = predict_regression(estimator, X, "PredictiveDisplay")[1]
     return select_target(distribution.quantile(levels), target, ndim=2)
 
 
 def _find_column(feature: int | str, names: list[str]) -> int:
-    """Column of a feature given by position or name."""
+    """Index of a feature given by index or name."""
     if isinstance(feature, str):
         if feature not in names:
             raise ValueError(f"feature must be one of {names}, got {feature!r}.")
@@ -380,7 +475,7 @@ def _find_column(feature: int | str, names: list[str]) -> int:
 
 
 def _make_grid(grid: Any, values: Array) -> Array:
-    """Values of a feature: those given, or so many over the range seen and a little beyond it."""
+    """Values of a feature: given ones, or a grid slightly wider than the range of ``values``."""
     if np.ndim(grid):
         return check_arrays("PredictiveDisplay", {"grid": "n"}, grid=grid)["grid"]
     low = np.nanmin(values)
@@ -394,9 +489,9 @@ def _make_grid(grid: Any, values: Array) -> Array:
     return np.linspace(low - margin, high + margin, check_count("grid", grid))
 
 
-def _feature_values(X: Any, position: int) -> Array:
-    """Numbers of one feature, (n_samples,); NaN where one is missing."""
-    column = _columns(X)[position]
+def _read_feature(X: Any, position: int) -> Array:
+    """Numeric values of one feature, (n_samples,), with NaN for missing values."""
+    column = _list_columns(X)[position]
     with numeric_conversion(f"feature {position}"):
         values: Array = np.asarray(column, dtype=float)
     if np.isnan(values).all():
@@ -404,30 +499,46 @@ def _feature_values(X: Any, position: int) -> Array:
     return values
 
 
-def _replace_feature(X: Any, position: int, points: Array, chosen: Array | None = None) -> Any:
-    """Rows with one feature at ``points``, typed as ``X``.
+def _replace_feature(X: Any, position: int, points: Array, rows: Array | None = None) -> Any:
+    """Make rows in which one feature has the values ``points``.
 
-    The others stay at their medians, those that aren't numbers at their most frequent value; or
-    they are those of the ``chosen`` rows, at each of the points.
+    Parameters
+    ----------
+    X : frame or array-like of shape (n_samples, n_features)
+        Data that give the other features.
+    position : int
+        Index of the replaced feature.
+    points : ndarray of shape (n_points,)
+        Its values.
+    rows : ndarray of shape (n_rows,), optional
+        Indices of rows that give the other features at every point. By default there is one row per
+        point with the median of numeric features and the most frequent value of others.
+
+    Returns
+    -------
+    frame or ndarray of shape (n_points, n_features) or (n_points * n_rows, n_features)
+        Of the type of ``X``.
     """
-    columns = [np.asarray(column) for column in _columns(X)]
-    if chosen is None:
-        rows = [np.repeat(_typical(column), len(points)) for column in columns]
+    columns = [np.asarray(column) for column in _list_columns(X)]
+    if rows is None:
+        replaced = [np.repeat(_typical_value(column), len(points)) for column in columns]
+        replaced[position] = points
     else:
-        rows = [np.tile(column[chosen], len(points)) for column in columns]
-    rows[position] = np.repeat(points, 1 if chosen is None else len(chosen))
+        replaced = [np.tile(column[rows], len(points)) for column in columns]
+        replaced[position] = np.repeat(points, len(rows))
     if not is_frame(X):
-        array = np.column_stack(rows)
-        is_single = isinstance(X, np.ndarray) and X.dtype == np.float32
-        return array.astype(np.float32) if is_single else array
-    frame = type(X)(dict(zip(X.columns, rows, strict=True)))
-    if isinstance(frame.columns, list):  # polars has one type for words, and no `astype`
+        array = np.column_stack(replaced)
+        if isinstance(X, np.ndarray) and X.dtype == np.float32:
+            array = array.astype(np.float32)
+        return array
+    frame = type(X)(dict(zip(X.columns, replaced, strict=True)))
+    if isinstance(frame.columns, list):  # polars has one type for strings, and no `astype`
         return frame
-    named = [name for name in X.columns if not _are_numbers(X[name])]
-    return frame.astype({name: X[name].dtype for name in named})
+    categorical = [name for name in X.columns if not _is_numeric(X[name])]
+    return frame.astype({name: X[name].dtype for name in categorical})
 
 
-def _columns(X: Any) -> list[Any]:
+def _list_columns(X: Any) -> list[Any]:
     """Columns of a frame or of an array."""
     if is_frame(X):
         return [X[name] for name in X.columns]
@@ -435,14 +546,17 @@ def _columns(X: Any) -> list[Any]:
         return list(check_array(X, dtype=float, ensure_all_finite="allow-nan").T)
 
 
-def _are_numbers(column: Any) -> bool:
+def _is_numeric(column: Any) -> bool:
+    """Whether a column has integers or floats."""
     return np.asarray(column).dtype.kind in "iuf"
 
 
-def _typical(column: Any) -> Any:
-    """The median of numbers; of anything else the most frequent value, missing ones left out."""
+def _typical_value(column: Any) -> Any:
+    """Median of a numeric column, otherwise the most frequent value that isn't missing."""
     values = np.asarray(column)
-    if _are_numbers(values):
+    if _is_numeric(values):
         return np.nanmedian(values)
     values = np.asarray([value for value in values.tolist() if value == value], dtype=object)
-    return Counter(values).most_common(1)[0][0] if len(values) else None
+    if not len(values):
+        return None
+    return Counter(values).most_common(1)[0][0]

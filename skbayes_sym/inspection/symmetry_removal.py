@@ -1,4 +1,4 @@
-"""Symmetry removal from draws of any sampler."""
+"""Symmetry removal from the draws of any sampler."""
 
 from collections.abc import Iterator, Sequence
 from numbers import Integral
@@ -50,88 +50,100 @@ _POSITIVE = Interval(Integral, 1, None, closed="left")
     prefer_skip_nested_validation=True,
 )
 def remove_symmetries(
-    draws: Any, *, module: Any = None, example_input: Any = None,
-    hidden_layer_sizes: int | Sequence[int] | None = None, activation: str | None = None,
-    n_features_in: int | None = None, n_outputs: int = 1, n_starts: int = 4,
-    max_sweeps: int = 100, random_state: Any = None,
-) -> Bunch:  # fmt: skip
+    draws: Any,
+    *,
+    module: Any = None,
+    example_input: Any = None,
+    hidden_layer_sizes: int | Sequence[int] | None = None,
+    activation: str | None = None,
+    n_features_in: int | None = None,
+    n_outputs: int = 1,
+    n_starts: int = 4,
+    max_sweeps: int = 100,
+    random_state: Any = None,
+) -> Bunch:
     """Move draws of a network's weights to one representative of each symmetry orbit.
 
-    Hidden units of a layer can be exchanged, behind an odd activation (tanh, identity) also
-    negated, without changing the function, and samplers visit all those copies. Here the one group
-    element that makes a draw most like the others acts on it. Its function stays the same exactly:
-    weights only change place and sign.
+    Hidden units of a layer can be exchanged without changing the function, and with an odd
+    activation (tanh, identity) also negated. Samplers visit all these copies. This function applies
+    to each draw the group element that makes it most similar to the other draws. The network's
+    function stays exactly the same, because weights only change position and sign.
 
     Parameters
     ----------
     draws : array-like of shape (n_draws, P) or (n_chains, n_draws, P), or fitted estimator
-        A fitted sampler or ensemble of this package, or a pipeline or search around one, brings
-        its draws and its network. Else weights from NumPyro, PyMC, Stan or any sampler; at least 2
-        draws. Flat order: layer by layer, the weights (row-major, out x in), then the biases. Noise
-        scales and other parameters that aren't the network's must be left out.
+        At least 2 draws of NumPyro, PyMC, Stan or any other sampler. The order of the columns is
+        layer by layer: the weights (row-major, out x in), then the biases. Noise scales and other
+        parameters that don't belong to the network must be left out. A fitted sampler or ensemble
+        of this package, or a pipeline or search around one, provides its draws and its network.
     module : torch.nn.Module, optional
-        Network of an array of draws, whatever its layers: the draws are ``parameters()``, flattened
-        in order, and `symmetry_of` finds the group. Its own values don't matter.
+        Network of an array of draws, with any layers. The draws are its ``parameters()``, flattened
+        in order, and `symmetry_of` finds the group. The values of its parameters don't matter.
     example_input : Tensor or tuple of Tensor
         Arguments of one call of the module.
     hidden_layer_sizes : int or sequence of int
-        Widths of the hidden layers; empty for a linear model, whose draws stay as they are. This
-        and the next two are needed with an array where no module is given, and only there.
+        Widths of the hidden layers. Draws of a linear model, which has none, stay unchanged. This
+        parameter and the next two are required for an array without ``module``, and don't apply
+        otherwise.
     activation : {"tanh", "identity", "relu", "sigmoid", "softplus"}
-        Decides whether signs are a symmetry.
+        Activation, which determines whether sign flips are a symmetry.
     n_features_in : int
+        Number of inputs of the network.
     n_outputs : int, default=1
-        Of the network; an array's only, too.
+        Number of outputs of the network, for an array without ``module``.
     n_starts : int, default=4
-        Draws tried as the first reference, of which the best is kept.
+        Number of draws that are tried as the first reference. The best result is kept.
     max_sweeps : int, default=100
-        Most sweeps over the draws.
+        Maximum number of sweeps over the draws.
     random_state : int, RandomState instance or None, default=None
-        Chooses the starts. None is fresh entropy; NumPy's global state isn't used.
+        Seed or generator that selects the first references. None uses fresh entropy. NumPy's global
+        random state isn't used.
 
     Returns
     -------
     Bunch
         group : SymmetryGroup
-            What acted on the draws.
-        draws : ndarray, shape and floating dtype of ``draws``
-            On one representative: in each layer, units in decreasing order of the norm of their
-            mean weights from the inputs (or earlier layers) and bias, the largest of which is made
-            positive.
-        permutations : list of int64 ndarrays of shape (..., d), one a hidden layer or set of units
-            Leading axes as those of ``draws``.
-            Unit ``i`` of the result is ``signs[i]`` times unit ``permutations[i]`` of the draw.
+            Symmetry group of the network.
+        draws : ndarray of the shape and floating dtype of ``draws``
+            Draws on one representative. The units of each layer are in decreasing order of the norm
+            of their mean incoming weights and bias. The largest of these is positive.
+        permutations : list of int64 ndarrays of shape (..., d)
+            One array per hidden layer or set of units, with the leading axes of ``draws``. Unit
+            ``i`` of the result is ``signs[i]`` times unit ``permutations[i]`` of the draw.
         signs : list of int8 ndarrays of the same shapes
             +1 or -1; all +1 unless the activation is odd.
-        margin : ndarray with the leading axes of ``draws``, nats
-            How decided the labels of a draw are: the log density of its units under the Gaussians
-            of all draws, less that under the best other labels of one layer, at its least over
-            layers. ``exp(-margin)`` is the odds of the runner-up: 0 is undecided, 3 is 20 to 1.
-            Negative if other labels fit better (only after a `ConvergenceWarning`); inf if there
-            are no others. None where units of a module lie
-            inside others (heads of attention), on two axes of a parameter or have several signs:
-            those draws are moved nearest to their mean, and the order is that of one of them.
+        margin : ndarray with the leading axes of ``draws``, or None
+            Certainty of each draw's labels in nats: the log density of its units under the
+            Gaussians of all draws, minus that under the second-best labels of one layer, minimised
+            over layers. ``exp(-margin)`` is the odds of the second-best labels: 0 is undecided and
+            3 is 20 to 1. The margin is negative if other labels fit better (only after a
+            `ConvergenceWarning`), and inf if there are no others. It is None for modules in which
+            units contain other units (attention heads), span two axes of a parameter or have
+            several signs. Such draws are moved as close as possible to their mean, and the order of
+            the units is that of one draw.
 
     Raises
     ------
     ValueError
         If ``draws`` has the wrong number of columns, fewer than 2 draws or a value that isn't
-        finite, or another argument is invalid.
+        finite, or if another argument is invalid.
+    TypeError
+        If the description of the network is incomplete.
 
     Warns
     -----
     ConvergenceWarning
-        If draws still moved in the last sweep.
+        If labels still changed in the last sweep.
 
     Notes
     -----
-    **When labels mean nothing.** Where units overlap, as in wide layers whose units mostly follow
-    the prior, the alignment isn't identified. Functions stay right; means, variances and plots of
-    single weights don't. Look at ``margin``, which is optimistic for overlapping units.
+    If units overlap, as in wide layers whose units mostly follow the prior, their labels aren't
+    identified. Functions remain valid, but means, variances and plots of single weights don't.
+    ``margin`` shows this, although it is optimistic for overlapping units.
 
     The method is Stephens' relabelling with a diagonal Gaussian for every unit and exact
-    assignments. It takes O(n d^2 p) a sweep and layer of d units with p weights, and a few
-    assignment problems a draw.
+    assignments. A sweep over n draws takes O(n d^2 p) per layer of d units with p weights, and a
+    few assignment problems per draw.
 
     References
     ----------
@@ -158,99 +170,122 @@ def remove_symmetries(
            [0, 1]]), array([[-1,  1],
            [ 1,  1]], dtype=int8))
     """
-    described = {"hidden_layer_sizes": hidden_layer_sizes, "activation": activation,
-             "n_features_in": n_features_in}  # fmt: skip
-    told = described | {"n_outputs": n_outputs if n_outputs != 1 else None}
+    # Find the draws, the symmetry group and the layout of the parameters.
+    description = {
+        "hidden_layer_sizes": hidden_layer_sizes,
+        "activation": activation,
+        "n_features_in": n_features_in,
+    }
+    inapplicable = {**description, "n_outputs": None if n_outputs == 1 else n_outputs}
     if isinstance(draws, BaseEstimator):
-        draws, group, layout = _fitted_draws(draws, told | {"module": module})
+        draws, group, layout = _read_fitted_draws(draws)
+        _require_absent({**inapplicable, "module": module}, "the fitted estimator's own")
     elif module is not None:
-        _leave_out(told, "the module's own")
+        _require_absent(inapplicable, "the module's own")
         if example_input is None:
             raise TypeError("module needs example_input, the arguments of one call.")
         group = symmetry_of(module, example_input)
         layout = group.layout
     else:
-        network = _network(described, n_outputs)
+        network = _make_network(description, n_outputs)
         group = network.symmetry()
         layout = network.layout
     values = _check_draws(draws, layout)
+
+    # Align all draws.
     flat = torch.from_numpy(values.reshape(-1, values.shape[-1]).astype(np.float64))
     seed = draw_seed(random_state)
-    of_units = all(isinstance(factor, UnitGroup) for factor in group.factors)
+    has_only_units = all(isinstance(factor, UnitGroup) for factor in group.factors)
+    align = relabel if has_only_units else align_to_mean
+    margin = None
     with one_thread(), torch.no_grad():
-        moved = (relabel if of_units else align_to_mean)(
-            flat, group, n_starts=int(n_starts), max_sweeps=int(max_sweeps),
+        aligned = align(
+            flat,
+            group,
+            n_starts=int(n_starts),
+            max_sweeps=int(max_sweeps),
             generator=generator_from(seed),
-        )  # fmt: skip
-        margin = label_margin(moved.theta, group) if of_units else None
-    if moved.n_changing:
+        )
+        if has_only_units:
+            margin = label_margin(aligned.theta, group).numpy().reshape(values.shape[:-1])
+    if aligned.n_changing:
         warn_user(
-            f"{moved.n_changing} of {len(moved.theta)} draws still changed their labels "
+            f"{aligned.n_changing} of {len(aligned.theta)} draws still changed their labels "
             f"in the last of max_sweeps={max_sweeps} sweeps: functions are right, labels may not "
             "be. Look at margin; raise max_sweeps if labels matter.",
             ConvergenceWarning,
         )
-    shape = values.shape[:-1]
-    labels = list(_unit_labels(moved.elements))
-    permutations, signs = ([g[k].numpy().reshape(*shape, *g[k].shape[1:]) for g in labels]
-                           for k in range(2))  # fmt: skip
+
+    # List the permutation and the signs of each set of units.
+    permutations = []
+    signs = []
+    leading_axes = values.shape[:-1]
+    for permutation, sign in _iterate_permutations(aligned.elements):
+        permutations.append(permutation.numpy().reshape(*leading_axes, *permutation.shape[1:]))
+        signs.append(sign.numpy().reshape(*leading_axes, *sign.shape[1:]))
     return Bunch(
-        group=group, draws=moved.theta.numpy().astype(values.dtype).reshape(values.shape),
-        permutations=permutations, signs=signs,
-        margin=None if margin is None else margin.numpy().reshape(shape),
-    )  # fmt: skip
+        group=group,
+        draws=aligned.theta.numpy().astype(values.dtype).reshape(values.shape),
+        permutations=permutations,
+        signs=signs,
+        margin=margin,
+    )
 
 
-def _unit_labels(element: Any) -> Iterator[SignedPermutation]:
-    """The sets of units of an element, those inside others after them."""
+def _iterate_permutations(element: Any) -> Iterator[SignedPermutation]:
+    """Iterate over the signed permutations of a group element, outer units before inner ones."""
     if isinstance(element, SignedPermutation):
         yield element
     else:
         for part in element:
-            yield from _unit_labels(part)
+            yield from _iterate_permutations(part)
 
 
-def _network(described: dict[str, Any], n_outputs: int) -> MLP:
-    missing = [name for name, value in described.items() if value is None]
+def _make_network(description: dict[str, Any], n_outputs: int) -> MLP:
+    """Network of an array of draws."""
+    missing = [name for name, value in description.items() if value is None]
     if missing:
         raise TypeError(
-            f"draws are an array, so {', '.join(missing)} must say what network they are of; or "
-            "give module= and example_input=. A fitted estimator brings its own network."
+            f"draws are an array, so {', '.join(missing)} must describe their network; or "
+            "give module= and example_input=. A fitted estimator has its own network."
         )
-    sizes = as_sizes(described["hidden_layer_sizes"])
-    activation = ACTIVATIONS[described["activation"]]
-    return MLP(int(described["n_features_in"]), sizes, int(n_outputs), activation)
+    sizes = as_sizes(description["hidden_layer_sizes"])
+    activation = ACTIVATIONS[description["activation"]]
+    return MLP(int(description["n_features_in"]), sizes, int(n_outputs), activation)
 
 
-def _leave_out(described: dict[str, Any], why: str) -> None:
-    told = [name for name, value in described.items() if value is not None]
-    if told:
-        raise ValueError(f"{told[0]} is {why}: leave it out.")
+def _require_absent(arguments: dict[str, Any], reason: str) -> None:
+    """Raise if an argument that doesn't apply was given."""
+    present = [name for name, value in arguments.items() if value is not None]
+    if present:
+        raise ValueError(f"{present[0]} is {reason}: leave it out.")
 
 
-def _fitted_draws(
-    estimator: BaseEstimator, described: dict[str, Any]
-) -> tuple[Array, SymmetryGroup, ParamLayout]:
-    """Draws of a fitted sampler or ensemble, bare or wrapped, their group and parameters."""
+def _read_fitted_draws(estimator: BaseEstimator) -> tuple[Array, SymmetryGroup, ParamLayout]:
+    """Draws of a fitted sampler or ensemble, their symmetry group and their layout."""
     check_is_fitted(estimator)
     model = unwrap(estimator).model
-    if not {"samples_", "network_"} <= vars(model).keys():
+    if not (hasattr(model, "samples_") and hasattr(model, "network_")):
         raise TypeError(
             f"{type(model).__name__} has no draws of a network's weights (samples_): give a fitted "
             "MCMCRegressor, MCMCClassifier or deep ensemble, or an array of draws."
         )
-    _leave_out(described, "the fitted estimator's own")
     return model.samples_, model.network_.symmetry(), model.network_.layout
 
 
 def _check_draws(draws: Any, layout: ParamLayout) -> Array:
-    """Finite floats of shape (n, P) or (chains, n, P), at least two draws."""
+    """Check the draws and convert them to floats of shape (n, P) or (chains, n, P)."""
     if isinstance(draws, torch.Tensor):
-        draws = draws.detach().cpu()  # NumPy takes no tensor that requires a gradient
+        draws = draws.detach().cpu()  # NumPy doesn't convert tensors that require gradients
     values = check_array(
-        draws, dtype=(np.float64, np.float32), ensure_2d=False, allow_nd=True,
-        ensure_all_finite=False, ensure_min_samples=0, input_name="draws",
-    )  # fmt: skip
+        draws,
+        dtype=(np.float64, np.float32),
+        ensure_2d=False,
+        allow_nd=True,
+        ensure_all_finite=False,
+        ensure_min_samples=0,
+        input_name="draws",
+    )
     if values.ndim not in (2, 3):
         raise ValueError(
             "draws must have shape (n_draws, P) or (n_chains, n_draws, P), got shape "
@@ -269,10 +304,11 @@ def _check_draws(draws: Any, layout: ParamLayout) -> Array:
             f"draws has {n_draws} draws: labels are relative to other draws, so at least 2 are "
             "needed."
         )
-    bad = np.flatnonzero(~np.isfinite(values).all(axis=-1))
-    if len(bad):
+    not_finite = np.flatnonzero(~np.isfinite(values).all(axis=-1))
+    if len(not_finite):
         raise ValueError(
-            f"draws must be finite, but {len(bad)} of {n_draws} draws have a NaN or infinite value "
-            f"(the first is draw {bad[0]}, chains counted through). Leave diverged draws out."
+            f"draws must be finite, but {len(not_finite)} of {n_draws} draws have a NaN or "
+            f"infinite value (the first is draw {not_finite[0]}, chains counted through). Leave "
+            "diverged draws out."
         )
     return values

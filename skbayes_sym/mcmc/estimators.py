@@ -153,8 +153,15 @@ class BaseMCMC(WeightedDraws):
         attributes = super()._fitted_attributes(data, model, sampled)
         return {**attributes, "diagnostics_": Bunch(**attributes["diagnostics_"])}
 
-    def _reference_posterior(self) -> NetworkPosterior:
-        """Posterior that was sampled, in float64 on the CPU."""
+    def posterior_density(self) -> NetworkPosterior:
+        """Posterior density that was sampled, in float64 on the CPU.
+
+        Returns
+        -------
+        NetworkPosterior
+            Log joint density of the scaled targets and the parameters, as a function of positions
+            such as those of `draw_positions`.
+        """
         x, y, weight = (torch.as_tensor(a) for a in self._training_data_)
         targets = y.double() if y.is_floating_point() else y
         network = self.network_
@@ -173,8 +180,14 @@ class BaseMCMC(WeightedDraws):
             self._noise_prior_scale,
         )
 
-    def _positions(self) -> Tensor:
-        """Network weights and likelihood parameters of all draws, (C, S, D)."""
+    def draw_positions(self) -> Tensor:
+        """Network weights and likelihood parameters of all draws.
+
+        Returns
+        -------
+        Tensor of shape (n_chains, n_draws, D)
+            In float64, with the parameters of the likelihood last.
+        """
         theta = torch.as_tensor(self.samples_).double()
         n_params = self.fitted_likelihood.n_params
         if not n_params:

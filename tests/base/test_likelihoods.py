@@ -95,9 +95,9 @@ def test_sampled_heads_by_exponentials_have_means(likelihood):
     """Exponentials of outputs have means under normals, none under scales integrated out."""
     few = {"n_chains": 1, "n_draws": 1, "sampler": Chains(n_warmup=1), "random_state": 0}
     reg = sk.MCMCRegressor((2,), likelihood=likelihood, **few).fit(X, COUNTS)
-    assert (reg._reference_posterior().prior.gaussian().scale == 1.0).all()
+    assert (reg.posterior_density().prior.gaussian().scale == 1.0).all()
     reg.set_params(prior="learn").fit(X, COUNTS)
-    assert reg._reference_posterior().prior.gaussian() is None
+    assert reg.posterior_density().prior.gaussian() is None
 
 
 RATE = np.exp(2.0 + X[:, 0])

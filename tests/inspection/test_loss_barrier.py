@@ -33,24 +33,24 @@ def test_aligning_a_symmetric_copy_takes_the_barrier_away(model):
     assert found.distance_before > 0.5 > 1e-5 > found.distance_after
     assert found.barrier_before > 0.01
     assert found.barrier_after < 1e-6
-    np.testing.assert_allclose(found.after, found.after[0], atol=1e-6)
+    np.testing.assert_allclose(found.loss_after, found.loss_after[0], atol=1e-6)
 
 
 def test_the_ends_are_the_draws_losses(model):
     """Minus the log density of the targets per row, by the estimator's own account."""
     found = sk.loss_barrier(model, (0, 1), (2, 3), n_points=5)
     each = -model.log_likelihood_samples(X, Y).mean(-1) - np.log(model.y_scale_).sum()
-    np.testing.assert_allclose(found.before[[0, -1]], [each[0, 1], each[2, 3]], rtol=1e-5)
-    np.testing.assert_allclose(found.after[[0, -1]], [each[0, 1], each[2, 3]], rtol=1e-5)
+    np.testing.assert_allclose(found.loss_before[[0, -1]], [each[0, 1], each[2, 3]], rtol=1e-5)
+    np.testing.assert_allclose(found.loss_after[[0, -1]], [each[0, 1], each[2, 3]], rtol=1e-5)
     assert found.barrier_before >= 0
     assert found.distance_after <= found.distance_before
-    np.testing.assert_allclose(found.share, [0, 0.25, 0.5, 0.75, 1])
+    np.testing.assert_allclose(found.fraction, [0, 0.25, 0.5, 0.75, 1])
 
 
 def test_classes_and_pipelines():
     labels = (Y > 0).astype(int)
     pipeline = make_pipeline(StandardScaler(), sk.MCMCClassifier((3,), **FAST)).fit(X, labels)
-    assert np.isfinite(sk.loss_barrier(pipeline, (0, 0), (1, 0)).before).all()
+    assert np.isfinite(sk.loss_barrier(pipeline, (0, 0), (1, 0)).loss_before).all()
 
 
 def test_what_has_no_draws_is_refused(model):
@@ -78,7 +78,7 @@ def test_two_modules_that_compute_the_same():
     found = sk.loss_barrier(loss, first, second, n_points=5, example_input=x)
     assert found.barrier_before > 1e-3 > 1e-6 > found.barrier_after
     assert found.distance_before > 1.0 > 1e-6 > found.distance_after
-    np.testing.assert_allclose(found.before[[0, -1]], loss(first).item(), rtol=1e-5)
+    np.testing.assert_allclose(found.loss_before[[0, -1]], loss(first).item(), rtol=1e-5)
     with pytest.raises(TypeError, match="needs example_input"):
         sk.loss_barrier(loss, first, second)
     with pytest.raises(TypeError, match="an estimator and two draws"):

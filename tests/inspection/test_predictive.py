@@ -107,7 +107,7 @@ def test_intervals_against_observations(linear, table):
 
 
 def test_fewer_intervals_are_drawn_than_counted(linear, table, monkeypatch):
-    monkeypatch.setattr("skbayes_sym.inspection.predictive._MOST_ROWS", 10)
+    monkeypatch.setattr("skbayes_sym.inspection.predictive._MAX_INTERVALS", 10)
     display = PredictiveDisplay.from_estimator(linear, *table)
     assert len(display.bands_[0].get_segments()) == 10
     assert sum(len(p.get_xdata()) for p in display.points_) == 10

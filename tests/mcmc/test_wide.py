@@ -131,7 +131,7 @@ def test_annealed_chains_have_given_scales_by_default(noisy):
     theta = torch.as_tensor(noisy.samples_[0]).double()
     given = clone(NOISY).set_params(prior=1.0)
     posterior, expected = (
-        noisy._reference_posterior().prior, given._make_prior(noisy.network_)
+        noisy.posterior_density().prior, given._make_prior(noisy.network_)
     )  # fmt: skip
     assert torch.equal(posterior.log_prob(theta), expected.log_prob(theta))
     np.testing.assert_array_equal(fitted(given, X, Y).samples_, noisy.samples_)
@@ -156,8 +156,8 @@ def test_noise_of_repeated_rows_has_a_least(noisy):
 
 def test_values_are_as_precise_as_the_data(noisy):
     """Gradients alone are of float32, where trajectories are exact under any."""
-    last = torch.as_tensor(noisy._positions()[:, -1])
-    offset = noisy.log_posterior_samples_[:, -1] - noisy._reference_posterior()(last).numpy()
+    last = torch.as_tensor(noisy.draw_positions()[:, -1])
+    offset = noisy.log_posterior_samples_[:, -1] - noisy.posterior_density()(last).numpy()
     np.testing.assert_allclose(offset, offset[0], rtol=1e-12)
 
 
@@ -176,9 +176,9 @@ def test_scales_are_learned_where_asked():
     model = fitted(clone(NOISY).set_params(prior="learn"), X, Y)
     assert model.samples_.dtype == np.float64
     assert model.prior_scale_.shape == (6,)
-    assert hasattr(model._reference_posterior().prior, "log_scale")
-    draws = torch.as_tensor(model._positions())
-    values = model._reference_posterior()(draws.flatten(0, 1)).numpy().reshape(5, 12)
+    assert hasattr(model.posterior_density().prior, "log_scale")
+    draws = torch.as_tensor(model.draw_positions())
+    values = model.posterior_density()(draws.flatten(0, 1)).numpy().reshape(5, 12)
     offset = model.log_posterior_samples_ - values
     np.testing.assert_allclose(offset, offset[0, 0], rtol=1e-9)  # the exact part's own density
 
