@@ -13,8 +13,8 @@ _NAMES_OF_PAGES = {
     "matrix_factorization": "SymVIMatrixFactorization EntryKFold cross_validate_entries "
     "RankingScorer",
     "predictions": "predictive PredictiveDistribution ClassPredictive",
-    "next_experiment": "expected_improvement upper_confidence_bound expected_information thompson "
-    "batch botorch_model",
+    "next_experiment": "expected_improvement upper_confidence_bound expected_information_gain "
+    "thompson_sampling select_batch botorch_model",
     "small_models": "distill Student",
     "keeping": "save load",
     "comparing_models": "compare_models get_scorer evidence_scorer NoSplit "

@@ -26,7 +26,7 @@ from skbayes_sym import (
     PredictiveStackingRegressor,
     predictive,
 )
-from skbayes_sym.acquisition import batch, expected_improvement, expected_information
+from skbayes_sym.acquisition import expected_improvement, expected_information_gain, select_batch
 
 N_SEEDS, N_ROUNDS = 2, 11
 
@@ -42,7 +42,7 @@ def by_batch(X, y, candidates, rng):
         X, y
     )
     distribution = predictive(surrogate, candidates)
-    return batch(distribution, 2, best=y.min(), maximize=False).rows
+    return select_batch(distribution, 2, best=y.min(), maximize=False).rows
 
 
 def by_process(X, y, candidates, rng):
@@ -109,7 +109,7 @@ for name, curves in accuracy.items():
             rest = np.setdiff1d(rows, labelled)
             distribution = predictive(ensemble, X[rest])
             if name == "together":
-                chosen = batch(distribution, 10, n_draws=100).rows
+                chosen = select_batch(distribution, 10, n_draws=100).rows
             elif name == "random":
                 chosen = rng.choice(len(rest), 10, replace=False)
             elif name == "process":
@@ -120,7 +120,7 @@ for name, curves in accuracy.items():
                 second, first = np.sort(proba, axis=1)[:, -2:].T
                 chosen = np.argsort(first - second)[:10]
             else:
-                chosen = np.argsort(-expected_information(distribution))[:10]
+                chosen = np.argsort(-expected_information_gain(distribution))[:10]
             labelled += list(rest[chosen])
         curves.append(curve)
 

@@ -1,4 +1,4 @@
-"""Callbacks for scikit-learn's protocol (``estimator.set_callbacks``), from scikit-learn 1.9 on."""
+"""Callbacks for ``estimator.set_callbacks``, which needs scikit-learn 1.9 or later."""
 
 from typing import Any
 
@@ -12,31 +12,34 @@ __all__ = ["HeldOut"]
 
 
 class HeldOut:
-    """Stop when rows that the fit doesn't see are no longer predicted better.
+    """Early stopping by the log density of held-out rows.
 
-    After every block of steps (a hundredth of a fit) the log density of the held-out rows is taken
-    as if the fit had stopped there. The estimator ends as it was at the best score: what is
-    computed after training, such as ``elbo_``, is then missing or nan, as after an interrupt.
+    After every block of steps (a hundredth of a fit) the held-out rows are predicted as if the fit
+    had stopped there. At the end the estimator gets the state with the best score. Attributes that
+    are computed after training, such as ``elbo_``, are then missing or nan, as after an interrupt.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
-        Held-out rows, as the estimator itself gets them: behind the other steps of a pipeline.
+        Held-out rows as the estimator receives them, after the other steps of a pipeline.
     y : array-like of shape (n_samples,) or (n_samples, n_targets)
+        Held-out targets or classes.
     patience : int, default=10
-        Blocks in a row without a better score after which the fit stops.
+        Number of consecutive blocks without a better score after which the fit stops.
 
     Attributes
     ----------
     scores_ : list of float
-        Mean log density per held-out row after every block, nats, in the units of ``y``.
+        Mean log density of the held-out rows after every block, in nats per row and in the units of
+        ``y``.
     best_score_ : float
-        The highest of them.
+        Highest of these scores.
 
     Notes
     -----
-    Set it on the estimator, not on a search around it: every fit would need rows of its own. Each
-    score takes one prediction. Samplers have no model before their end and are left alone.
+    Set the callback on the estimator, not on a search around it, because every fit of a search
+    would need different held-out rows. A score costs one prediction. Samplers have no model before
+    they end, so the callback has no effect on them.
 
     Examples
     --------
@@ -56,35 +59,41 @@ class HeldOut:
         self.y = y
         self.patience = patience
 
-    def setup(self, estimator: BaseEstimator, context: Any) -> None:
-        """Forget what an earlier fit left."""
+    # The arguments of these methods are those of scikit-learn's protocol.
+    def setup(self, estimator: BaseEstimator, context: Any) -> None:  # noqa: ARG002
+        """Reset the scores before a fit."""
         self.scores_: list[float] = []
         self.best_score_ = -np.inf
-        self._left = self.patience
-        self._best: dict[str, Any] | None = None
+        self._n_blocks_left = self.patience
+        self._best_state: dict[str, Any] | None = None
 
-    def on_fit_task_begin(self, estimator: BaseEstimator, context: Any) -> None:
+    def on_fit_task_begin(self, estimator: BaseEstimator, context: Any) -> None:  # noqa: ARG002
         """Do nothing before a block."""
 
     def on_fit_task_end(
-        self, estimator: BaseEstimator, context: Any, *, fitted_estimator: Any = None
+        self,
+        estimator: BaseEstimator,  # noqa: ARG002
+        context: Any,
+        *,
+        fitted_estimator: Any = None,
     ) -> bool:
-        """Score a block; True once ``patience`` is over."""
+        """Score a block; return True if the fit should stop."""
         if context.task_name != "block" or fitted_estimator is None:
-            return False  # the end of the fit, or a block that was begun but not run
+            return False  # the end of the fit, or a block that didn't run
         score = float(np.mean(fitted_estimator.log_predictive_density(self.X, self.y)))
         self.scores_.append(score)
-        self._left -= 1
+        self._n_blocks_left -= 1
         if score > self.best_score_:
             self.best_score_ = score
-            self._left = self.patience
+            self._n_blocks_left = self.patience
             state = vars(fitted_estimator)
-            self._best = {k: v for k, v in state.items() if is_fitted_attribute(k)}
-        return self._left <= 0
+            self._best_state = {k: v for k, v in state.items() if is_fitted_attribute(k)}
+        return self._n_blocks_left <= 0
 
-    def teardown(self, estimator: BayesianEstimator, context: Any) -> None:
-        """Put the best state back."""
+    def teardown(self, estimator: BayesianEstimator, context: Any) -> None:  # noqa: ARG002
+        """Give the estimator its best state."""
         has_failed = not estimator.__sklearn_is_fitted__()
-        if has_failed or self._best is None or self.scores_[-1] == self.best_score_:
+        if has_failed or self._best_state is None or self.scores_[-1] == self.best_score_:
             return
-        estimator._set_fit({**self._best, "stop_reason_": estimator.stop_reason_})
+        # Apart from fits, only a callback replaces the fitted state.
+        estimator._set_fit({**self._best_state, "stop_reason_": estimator.stop_reason_})  # noqa: SLF001

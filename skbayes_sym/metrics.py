@@ -1,7 +1,7 @@
-"""How far stated probabilities are from observed frequencies.
+"""Calibration errors: distances between predicted probabilities and observed frequencies.
 
-Both are 0 in expectation only with infinitely many rows: of a calibrated model they are of order
-1 / sqrt(n). Densities, which reward sharpness too, are the better criterion to choose by.
+With n rows the errors of a calibrated model are of order 1 / sqrt(n) by chance. To choose between
+models prefer log densities, which also reward sharp predictions.
 """
 
 from typing import Any
@@ -24,31 +24,36 @@ def interval_calibration_error(cdf: Any) -> float:
     .. math:: \int_0^1 \Big| \frac 1n \sum_i \mathbf 1[\,|2 u_i - 1| \le c\,] - c \Big| \, dc,
               \qquad u_i = P(Y_i \le y_i),
 
-    averaged over all coverages c, exactly: the central interval of coverage c holds ``y_i`` where
+    averaged over all coverages c, exactly. The central interval of coverage c contains ``y_i`` if
     ``|2 u_i - 1| <= c``.
 
     Parameters
     ----------
     cdf : array-like of shape (n_samples,) or (n_samples, n_targets)
-        Predicted probability that a target lies at or below the observed one, as
-        ``predictive(model, X).cdf(y)`` gives it. Targets are pooled.
+        Predicted probability that a target is at most the observed one, as returned by
+        ``predictive(model, X).cdf(y)``. Several targets are pooled.
 
     Returns
     -------
     float
-        Between 0 and 1/2: 0.05 says that intervals are off by 5 percentage points of coverage on
-        average. Of a calibrated model it is about 0.31 / sqrt(n) by chance.
+        Error between 0 and 1/2. With 0.05 the coverage of intervals is wrong by 5 percentage points
+        on average. For a calibrated model the error is about 0.31 / sqrt(n) by chance.
+
+    Raises
+    ------
+    ValueError
+        If a probability isn't between 0 and 1.
 
     Notes
     -----
-    Doesn't see errors that leave the coverage right, such as a shift to one side together with too
-    wide a spread. The integral transform of counts isn't uniform: their error isn't 0 even of the
-    true model, unless the counts are large.
+    The error doesn't detect deviations that leave the coverage right, such as a biased mean
+    together with a standard deviation that is too large. The probability integral transform of
+    counts isn't uniform, so that the error of the true model isn't 0 unless the counts are large.
 
     References
     ----------
     Kuleshov, Fenner & Ermon (2018). Accurate uncertainties for deep learning using calibrated
-    regression. Theirs is the squared distance, of one-sided intervals on a grid of levels.
+    regression. They use the squared distance for one-sided intervals on a grid of levels.
 
     Examples
     --------
@@ -56,7 +61,7 @@ def interval_calibration_error(cdf: Any) -> float:
     >>> from scipy.stats import norm
     >>> from skbayes_sym.metrics import interval_calibration_error
     >>> y = np.random.default_rng(0).normal(size=1000)
-    >>> for scale in (0.5, 1.0, 2.0):  # overconfident, right, timid
+    >>> for scale in (0.5, 1.0, 2.0):  # too narrow, right, too wide
     ...     print(scale, round(interval_calibration_error(norm.cdf(y, scale=scale)), 3))
     0.5 0.2
     1.0 0.01
@@ -66,10 +71,11 @@ def interval_calibration_error(cdf: Any) -> float:
     if np.any((u < 0) | (u > 1)):
         raise ValueError(f"cdf must lie between 0 and 1, got {u.min():g} to {u.max():g}.")
     edges = np.concatenate([[0.0], np.sort(np.abs(2.0 * u - 1.0)), [1.0]])
-    observed = np.arange(len(u) + 1) / len(u)  # coverage between one edge and the next
+    observed = np.arange(len(u) + 1) / len(u)  # coverage between two edges
 
     def signed_square(x: Any) -> Any:
-        return 0.5 * x * np.abs(x)  # whose derivative is |x|
+        """Antiderivative of ``|x|``."""
+        return 0.5 * x * np.abs(x)
 
     return float(np.sum(signed_square(edges[1:] - observed) - signed_square(edges[:-1] - observed)))
 
@@ -77,12 +83,12 @@ def interval_calibration_error(cdf: Any) -> float:
 def expected_calibration_error(
     y_true: Any, y_proba: Any, *, labels: Any = None, n_bins: int = 15
 ) -> float:
-    r"""Distance between confidence and accuracy.
+    r"""Expected calibration error: the distance between confidence and accuracy.
 
     .. math:: \sum_b \frac{n_b}{n} \, \Big| \mathrm{accuracy}(b) - \mathrm{confidence}(b) \Big|,
 
-    over bins of equal width of the confidence, the largest of a row's probabilities; a bin holds
-    its upper edge and not its lower one.
+    where confidence is the largest probability of a row. The bins of the confidence have equal
+    widths, and contain their upper but not their lower edge.
 
     Parameters
     ----------
@@ -91,14 +97,20 @@ def expected_calibration_error(
     y_proba : array-like of shape (n_samples, n_classes)
         Predicted probabilities.
     labels : array-like of shape (n_classes,), optional
-        Classes of the columns; by default the sorted ones of ``y_true``.
+        Classes of the columns. By default the sorted classes in ``y_true``.
     n_bins : int, default=15
-        On [0, 1]; those below ``1 / n_classes`` stay empty.
+        Number of bins on [0, 1]. Bins below ``1 / n_classes`` stay empty.
 
     Returns
     -------
     float
-        Between 0 and 1. With few rows in a bin it is above 0 by chance, also of a calibrated model.
+        Error between 0 and 1. With few rows per bin the error of a calibrated model is also above 0
+        by chance.
+
+    Raises
+    ------
+    ValueError
+        If the number of columns differs from the number of classes.
 
     References
     ----------
@@ -121,7 +133,7 @@ def expected_calibration_error(
         )
     check_count("n_bins", n_bins)
     confidence = proba.max(axis=1)
-    correct = classes[proba.argmax(axis=1)] == y_true
+    is_correct = classes[proba.argmax(axis=1)] == y_true
     bins = np.clip(np.ceil(confidence * n_bins).astype(int) - 1, 0, n_bins - 1)
-    excess = np.bincount(bins, weights=correct - confidence, minlength=n_bins)
+    excess = np.bincount(bins, weights=is_correct - confidence, minlength=n_bins)
     return float(np.abs(excess).sum() / len(y_true))

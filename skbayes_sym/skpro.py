@@ -1,4 +1,4 @@
-"""Any model that `predictive` takes as a regressor of skpro; this module needs skpro."""
+"""Adapter that makes models skpro regressors; importing it requires skpro."""
 
 from typing import Any
 
@@ -18,18 +18,25 @@ from skbayes_sym.models.predictive_mixtures import NormalMixture, invert_cdf
 
 
 class NormalMixtures(BaseDistribution):
-    r"""Mixture of K normals in every row, with its energy in closed form.
+    r"""Mixture of K normals in every row, with a closed-form energy.
 
-    Its continuous ranked probability score is, with the mean
-    :math:`A(m, s) = 2 s \phi(m / s) + m (2 \Phi(m / s) - 1)` of :math:`|N(m, s^2)|`,
+    The continuous ranked probability score is
 
     .. math:: \sum_k \pi_k A(y - \mu_k, s_k)
               - \tfrac12 \sum_{kl} \pi_k \pi_l A(\mu_k - \mu_l, \sqrt{s_k^2 + s_l^2})
 
-    (Grimit, Gneiting, Berrocal & Johnson 2006, eq. 5), O(K^2) a row.
+    (Grimit, Gneiting, Berrocal & Johnson 2006, eq. 5), where
+    :math:`A(m, s) = 2 s \phi(m / s) + m (2 \Phi(m / s) - 1)` is the mean of :math:`|N(m, s^2)|`. It
+    costs O(K^2) per row.
 
-    ``weights`` (K,): shares of the components, which add up to 1; ``means``, ``scales`` (n_rows,
-    K); ``index``, ``columns``: names of the rows, and of the one target.
+    Parameters
+    ----------
+    weights : ndarray of shape (K,)
+        Weights of the components, with sum 1.
+    means, scales : ndarray of shape (n_rows, K)
+        Means and standard deviations of the components.
+    index, columns : Index
+        Names of the rows and of the target.
     """
 
     _tags = {
@@ -48,21 +55,31 @@ class NormalMixtures(BaseDistribution):
         self.scales = scales
         super().__init__(index=index, columns=columns)
 
-    def _iat(self, rowidx: Any = None, colidx: Any = None) -> "NormalMixtures":
+    def _iat(
+        self,
+        rowidx: Any = None,
+        colidx: Any = None,  # noqa: ARG002 -- there is one target
+    ) -> "NormalMixtures":
         return NormalMixtures(self.weights, self.means[rowidx], self.scales[rowidx])
 
-    def _subset_params(self, rowidx: Any, colidx: Any, coerce_scalar: bool = False) -> Any:
+    def _subset_params(
+        self,
+        rowidx: Any,
+        colidx: Any,  # noqa: ARG002 -- there is one target
+        coerce_scalar: bool = False,  # noqa: ARG002 -- as in skpro's base class
+    ) -> Any:
         rows = slice(None) if rowidx is None else rowidx
         return {"weights": self.weights, "means": self.means[rows], "scales": self.scales[rows]}
 
-    def _averaged(self, values: Array) -> Any:
+    def _average(self, values: Array) -> Any:
+        """Average values over the components."""
         return (values * self.weights).sum(axis=-1, keepdims=self.ndim > 0)
 
     def _mean(self) -> Any:
-        return self._averaged(self.means)
+        return self._average(self.means)
 
     def _var(self) -> Any:
-        return self._averaged(self.scales**2 + (self.means - self._mean()) ** 2)
+        return self._average(self.scales**2 + (self.means - self._mean()) ** 2)
 
     def _log_pdf(self, x: Array) -> Any:
         log_density = norm.logpdf(x, self.means, self.scales)
@@ -72,13 +89,14 @@ class NormalMixtures(BaseDistribution):
         return np.exp(self._log_pdf(x))
 
     def _cdf(self, x: Array) -> Any:
-        return self._averaged(ndtr((x - self.means) / self.scales))
+        return self._average(ndtr((x - self.means) / self.scales))
 
     @property
     def mixture(self) -> NormalMixture:
-        """The same mixture as the package's own, (K, N, 1)."""
+        """The mixture as a distribution of this package, (K, N, 1)."""
         loc, scale = (
-            torch.tensor(np.atleast_2d(a).T).unsqueeze(2) for a in (self.means, self.scales)
+            torch.tensor(np.atleast_2d(values).T).unsqueeze(2)
+            for values in (self.means, self.scales)
         )
         log_weights = torch.tensor(np.log(self.weights))
         return NormalMixture(loc, torch.zeros_like(loc), scale.square(), log_weights)
@@ -86,41 +104,38 @@ class NormalMixtures(BaseDistribution):
     def _ppf(self, p: Array) -> Any:
         distribution = self.mixture
         probability = torch.tensor(np.reshape(p, (-1, 1)))
-        return (
-            invert_cdf(distribution.cdf, probability, distribution.mean())
-            .numpy()
-            .reshape(np.shape(p))
-        )
+        quantiles = invert_cdf(distribution.cdf, probability, distribution.mean())
+        return quantiles.numpy().reshape(np.shape(p))
 
     def _energy_x(self, x: Array) -> Any:
-        return _mean_distance(x - self.means, self.scales) @ self.weights
+        return _mean_absolute_value(x - self.means, self.scales) @ self.weights
 
     def _energy_self(self) -> Any:
         means = np.moveaxis(self.means, -1, 0)
         squares = np.moveaxis(self.scales**2, -1, 0)
-        return sum(
-            weight
-            * _mean_distance(m[..., None] - self.means, np.sqrt(s[..., None] + self.scales**2))
-            @ self.weights
-            for weight, m, s in zip(self.weights, means, squares, strict=True)
-        )
+        energy: Any = 0
+        for weight, mean, square in zip(self.weights, means, squares, strict=True):
+            differences = mean[..., None] - self.means
+            scales = np.sqrt(square[..., None] + self.scales**2)
+            energy = energy + weight * _mean_absolute_value(differences, scales) @ self.weights
+        return energy
 
 
-def _mean_distance(mean: Array, std: Array) -> Array:
-    """Mean of the absolute value of normals."""
+def _mean_absolute_value(mean: Array, std: Array) -> Array:
+    """Mean of the absolute value of normal variables."""
     z = mean / std
     return np.asarray(2.0 * std * norm.pdf(z) + mean * (2.0 * ndtr(z) - 1.0))
 
 
 class Predictions(BaseDistribution):
-    """A predictive distribution of one target as one of skpro, with its own density and quantiles.
+    """Predictive distribution of one target as a skpro distribution.
 
     Parameters
     ----------
-    law : PredictiveDistribution
-        Of shape (n_samples,).
+    distribution : PredictiveDistribution
+        Distribution of shape (n_samples,).
     index, columns : Index
-        Names of the rows, and of the one target.
+        Names of the rows and of the target.
     """
 
     _tags = {
@@ -135,40 +150,51 @@ class Predictions(BaseDistribution):
         self.distribution = distribution
         super().__init__(index=index, columns=columns)
 
-    def _iat(self, rowidx: Any = None, colidx: Any = None) -> "Predictions":
+    def _iat(
+        self,
+        rowidx: Any = None,
+        colidx: Any = None,  # noqa: ARG002 -- there is one target
+    ) -> "Predictions":
         return type(self)(self.distribution[[rowidx]])
 
-    def _subset_params(self, rowidx: Any, colidx: Any, coerce_scalar: bool = False) -> Any:
-        return {"law": self.distribution if rowidx is None else self.distribution[rowidx]}
+    def _subset_params(
+        self,
+        rowidx: Any,
+        colidx: Any,  # noqa: ARG002 -- there is one target
+        coerce_scalar: bool = False,  # noqa: ARG002 -- as in skpro's base class
+    ) -> Any:
+        rows = slice(None) if rowidx is None else rowidx
+        return {"distribution": self.distribution[rows]}
 
-    def _shaped(self, values: Array) -> Any:
+    def _reshape(self, values: Array) -> Any:
+        """Reshape values to those of a column, or to a float for a single row."""
         return np.reshape(values, (-1, 1)) if self.ndim else float(np.reshape(values, -1)[0])
 
     def _mean(self) -> Any:
-        return self._shaped(self.distribution.mean())
+        return self._reshape(self.distribution.mean())
 
     def _var(self) -> Any:
-        return self._shaped(self.distribution.var())
+        return self._reshape(self.distribution.var())
 
     def _log_pdf(self, x: Array) -> Any:
-        return self._shaped(self.distribution.log_prob(np.reshape(x, -1)))
+        return self._reshape(self.distribution.log_prob(np.reshape(x, -1)))
 
     def _pdf(self, x: Array) -> Any:
         return np.exp(self._log_pdf(x))
 
     def _cdf(self, x: Array) -> Any:
-        return self._shaped(self.distribution.cdf(np.reshape(x, -1)))
+        return self._reshape(self.distribution.cdf(np.reshape(x, -1)))
 
     def _ppf(self, p: Array) -> Any:
-        """Quantiles at a level per row: by the levels that differ."""
-        levels, which = np.unique(np.reshape(p, -1), return_inverse=True)
-        inside = (levels > 0.0) & (levels < 1.0)
+        """Quantiles at one level per row; equal levels are evaluated together."""
+        levels, level_index = np.unique(np.reshape(p, -1), return_inverse=True)
+        is_inside = (levels > 0.0) & (levels < 1.0)
         values = np.where(levels > 0.0, np.inf, -np.inf) + np.zeros((len(self.distribution), 1))
-        values[:, inside] = self.distribution.quantile(levels[inside])
-        return self._shaped(values[np.arange(len(self.distribution)), which])
+        values[:, is_inside] = self.distribution.quantile(levels[is_inside])
+        return self._reshape(values[np.arange(len(self.distribution)), level_index])
 
     def _energy_self(self) -> Any:
-        """E|Y - Y'| = 2 E[Y (2 F(Y) - 1)]."""
+        """Mean distance ``E|Y - Y'| = 2 E[Y (2 F(Y) - 1)]``."""
         mean = self.distribution.mean()
         values, weights, cdf = Quadrature(self.distribution).nodes(mean[:, None])
         distance = 2.0 * (weights * (2.0 * cdf - 1.0) * (values - mean[:, None])).sum(axis=0)
@@ -176,11 +202,13 @@ class Predictions(BaseDistribution):
 
     def _energy_x(self, x: Array) -> Any:
         score = self.distribution.crps(np.reshape(x, -1))
-        return (score if self.ndim else float(score[0])) + 0.5 * self._energy_self()
+        if not self.ndim:
+            score = float(score[0])
+        return score + 0.5 * self._energy_self()
 
 
 class CountPredictions(Predictions):
-    """The same of counts, which have probabilities."""
+    """Predictive distribution of counts, which has probabilities in place of densities."""
 
     _tags = {
         "capabilities:exact": ["mean", "var", "energy", "pmf", "log_pmf", "cdf", "ppf"],
@@ -201,12 +229,12 @@ class CountPredictions(Predictions):
 
 
 class BayesianSkpro(BaseProbaRegressor):
-    """A model as skpro's, with the whole mixture that it predicts.
+    """skpro regressor that predicts with a model of this package or of scikit-learn.
 
     Parameters
     ----------
     estimator : regressor
-        Anything of one target that `skbayes_sym.predictive` takes; it is cloned.
+        Regressor with one target that `skbayes_sym.predictive` accepts. It is cloned.
 
     Attributes
     ----------
@@ -215,8 +243,8 @@ class BayesianSkpro(BaseProbaRegressor):
 
     Notes
     -----
-    ``predict_proba`` has exact densities, quantiles and energies, so that skpro's scores are those
-    of this package.
+    ``predict_proba`` returns exact densities, quantiles and energies, so that scores by skpro agree
+    with those of this package.
 
     Examples
     --------

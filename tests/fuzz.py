@@ -674,7 +674,8 @@ def acquisition_call(rng: Draw) -> Call:
     """Which row to measure next: functions of a predictive distribution."""
     function = pick(rng, [
         acquisition.expected_improvement, acquisition.upper_confidence_bound,
-        acquisition.expected_information, acquisition.thompson, acquisition.batch,
+        acquisition.expected_information_gain, acquisition.thompson_sampling,
+        acquisition.select_batch,
     ])  # fmt: skip
     distribution = pick(rng, list(distributions().values()))
     if rng.random() < 0.15:

@@ -163,14 +163,14 @@ def test_a_quantile_is_of_a_regressor(estimator):
     [
         lambda distribution: acquisition.expected_improvement(distribution, 0.0),
         acquisition.upper_confidence_bound,
-        acquisition.expected_information,
-        acquisition.thompson,
-        lambda distribution: acquisition.batch(distribution, 2),
+        acquisition.expected_information_gain,
+        acquisition.thompson_sampling,
+        lambda distribution: acquisition.select_batch(distribution, 2),
     ],
 )
 @pytest.mark.parametrize("distribution", [sk.BayesianLinearRegressor(), X, None, 3.0, "x"])
 def test_acquisition_takes_predictive_distributions(ask, distribution):
-    with pytest.raises(ValueError, match="law must be a predictive distribution"):
+    with pytest.raises(ValueError, match="distribution must be a predictive distribution"):
         ask(distribution)
 
 
