@@ -1,7 +1,6 @@
 """Bayesian linear models (Kurle et al. 2022).
 
 * `estimators`: `BayesianLinearRegressor` and `BayesianLinearClassifier`
-* `coefficients`: coefficients and outputs, common to both estimators
 * `fit`: fit the posterior and its hyperparameters; with normal noise in closed form
 * `design`: inputs in the units of the prior
 * `conjugate`: regression with normal noise from its sufficient statistics

@@ -1,31 +1,40 @@
-"""Bayesian linear models of numbers and counts, and of classes."""
+"""Bayesian linear models for regression, counts and classification."""
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, ClassVar, cast
 
 import numpy as np
+import torch
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from skbayes_sym.base.classifier import BayesianClassifierMixin
-from skbayes_sym.base.model_factory import gaussian_noise
+from skbayes_sym.base.estimator import RowEstimator
+from skbayes_sym.base.model_factory import PriorParameter, gaussian_noise, scale_array
+from skbayes_sym.base.pipelines import fitted_attribute
+from skbayes_sym.base.progress import RUN_CONSTRAINTS
 from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.requirements import (
     ONE_OUTPUT_LIKELIHOOD,
     FitResult,
     Requirement,
     refuse_parameters,
+    require_kind,
 )
 from skbayes_sym.base.rows import (
     STANDARDIZE,
     Array,
+    Rows,
+    Scaling,
+    column_scaling,
+    is_standardized,
 )
 from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.base.targets import RegressionTargets
 from skbayes_sym.base.training import Training
-from skbayes_sym.linear.coefficients import LINEAR_CONSTRAINTS, LinearEstimator
-from skbayes_sym.linear.fit import LinearFit, fit_variance_scale, is_conjugate
+from skbayes_sym.linear.fit import LinearFit, SiteInference, fit_variance_scale, is_conjugate
 from skbayes_sym.linear.predict import LinearPredictor
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
@@ -35,6 +44,10 @@ from skbayes_sym.models.likelihoods.registry import (
     is_target_likelihood,
 )
 from skbayes_sym.models.model import Model
+from skbayes_sym.models.networks.mlp import IDENTITY, MLP
+from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.symmetry.group import Trivial
+from skbayes_sym.symmetry.translation import Translation
 
 REGRESSION_LIKELIHOODS = SupportedLikelihoods(
     lambda likelihood: is_target_likelihood(likelihood) and ONE_OUTPUT_LIKELIHOOD.is_met(likelihood)
@@ -43,6 +56,157 @@ CLASSIFICATION_LIKELIHOODS = SupportedLikelihoods(
     lambda likelihood: is_class_likelihood(likelihood) and ONE_OUTPUT_LIKELIHOOD.is_met(likelihood),
     {"auto": Categorical()},  # or Bernoulli() for two classes
 )
+
+
+_LINEAR_CONSTRAINTS: dict[str, list[Any]] = {
+    **RUN_CONSTRAINTS,
+    "prior": [StrOptions({"learn"}), Interval(Real, 0, None, closed="neither"), "array-like"],
+    "fit_intercept": ["boolean"],
+    "max_iter": [Interval(Integral, 1, None, closed="left")],
+    "tol": [Interval(Real, 0, None, closed="left"), None],
+    "standardize": ["boolean"],
+    "random_state": ["random_state"],
+}
+
+
+@dataclass(eq=False, repr=False)
+class LinearEstimator(RowEstimator):
+    """Linear model with a normal prior of its coefficients."""
+
+    likelihood: str | Likelihood = "auto"
+    _: KW_ONLY
+    prior: PriorParameter = "learn"
+    fit_intercept: bool = True
+    max_iter: int = 500
+    tol: float | None = 1e-6
+    standardize: bool | str = True
+    device: str = "auto"
+    random_state: Any = None
+    verbose: Any = 0
+
+    # Noise levels that represent their posterior, for normal noise and few rows.
+    _noise_levels_: ClassVar[Array | None] = None
+    y_scale_: ClassVar[Array]
+
+    _final_attributes = (
+        "elbo_",
+        "elbo_mean_field_",
+        "elbo_std_error_",
+        "symmetry_gap_",
+        "_gap_std_error_",
+    )
+
+    def _make_model(self, data: Training) -> Model:
+        """Return the linear model: a network without hidden layers."""
+        likelihood = self._make_likelihood(data)
+        # A softmax has one output per class. Several targets are fitted one by one.
+        n_outputs = self._count_outputs(data) if likelihood.kind == "softmax" else 1
+        network = MLP(data.n_features, (), n_outputs, IDENTITY)
+        return Model(network, likelihood, self._make_prior(network), Trivial())
+
+    def _make_likelihood(self, data: Training) -> Likelihood:
+        """Return the likelihood with its initial parameters, in scaled units."""
+        raise NotImplementedError
+
+    def _count_outputs(self, data: Training) -> int:
+        """Return the number of targets or classes."""
+        raise NotImplementedError
+
+    def _make_prior(self, network: MLP) -> GaussianPrior:
+        """Return the prior of the coefficients, with scale 1 if it is learned.
+
+        Intercepts have an infinite scale, that is no prior.
+        """
+        scale = self._check_prior_scale(network.n_inputs)
+        layout = network.layout
+        scales = np.full(layout.n_params, np.inf)
+        coefficient_scales = scales[layout.slices["W1"]].reshape(layout.shapes["W1"])
+        coefficient_scales[:] = 1.0 if scale is None else scale
+        return GaussianPrior(torch.as_tensor(scales))
+
+    def _check_prior_scale(self, n_features: int) -> Array | None:
+        """Return the given prior scale, None if it is learned."""
+        if isinstance(self.prior, str):
+            return None
+        scale_array(self.prior, features=n_features)
+        return np.asarray(self.prior, float)
+
+    def _flops_per_step(self, data: Training, model: Model) -> float:
+        """Estimate the floating-point operations of the normal equations in the row space."""
+        size = model.network.n_outputs * min(data.n_rows, data.n_features)
+        return 2.0 * data.n_rows * size**2
+
+    def _make_method(self) -> SiteInference:
+        """Return the inference method with its parameters."""
+        return SiteInference(
+            prior_scale=self._check_prior_scale(self.n_features_in_),
+            learns_noise=isinstance(self.noise_std, str),
+            fit_intercept=self.fit_intercept,
+            max_iter=self.max_iter,
+            tol=self.tol,
+        )
+
+    def _fitted_attributes(self, data: Training, model: Model, fitted: FitResult) -> dict[str, Any]:
+        """Return fitted attributes, with coefficients in place of a network."""
+        attributes = super()._fitted_attributes(data, model, fitted)
+        del attributes["network_"]
+        return attributes
+
+    def _scale_inputs(self, rows: Rows) -> Scaling:
+        """Return the scaling of the inputs, which are centred only if there is an intercept."""
+        full = column_scaling(rows.X, rows.weight, enabled=True, value_range=rows.x_range)
+        n = rows.X.shape[1]
+        return Scaling(
+            full.mean if self.fit_intercept else np.zeros(n),
+            full.scale if is_standardized(self.standardize, "X") else np.ones(n),
+        )
+
+    def _check_likelihood(self, likelihood: Likelihood) -> Likelihood:
+        """Return a user's likelihood, or raise if sites or predictions can't use it."""
+        require_kind(self, likelihood, self._unsupported_likelihoods)
+        ONE_OUTPUT_LIKELIHOOD.require(likelihood, "likelihood")
+        return likelihood
+
+    @property
+    def coef_cov_(self) -> Array:
+        """Covariance of the coefficients, built on demand from the low-rank factors."""
+        check_is_fitted(self)
+        n_rows = len(self.posterior_.loc)
+        target_scale = np.broadcast_to(fitted_attribute(self, "y_scale_", 1.0), n_rows)
+        # Units of the coefficients of the data as given.
+        unit = np.outer(target_scale, 1.0 / self.x_scale_).ravel()
+        return self.posterior_.dense_covariance() * np.outer(unit, unit)
+
+    def predictor(self, like: Tensor) -> LinearPredictor:
+        """Return the predictor of the fitted model, see `RowEstimator.predictor`."""
+
+        def tensor(values: Array) -> Tensor:
+            return torch.as_tensor(values, dtype=torch.float64, device=like.device)
+
+        def make() -> LinearPredictor:
+            levels = self._noise_levels_
+            return LinearPredictor(
+                self.posterior_,
+                tensor(self._offset_),
+                self.fitted_likelihood.to(like),
+                levels=None if levels is None else tensor(levels / self.y_scale_),
+            )
+
+        return self._cached(f"linear on {like.device}", make)
+
+    @property
+    def symmetry_(self) -> Translation:
+        """Translations of a row of coefficients that don't change the output of any row."""
+        check_is_fitted(self)
+        basis = self.posterior_.basis
+        scale = self.posterior_.scale
+        row_space = np.eye(len(scale)) if basis is None else basis / scale[:, None]
+        return Translation(torch.as_tensor(row_space.T))
+
+    @property
+    def symmetry_gap_std_error_(self) -> float:
+        """Monte Carlo standard error of ``symmetry_gap_``."""
+        return self._gap_std_error_
 
 
 @dataclass(eq=False, repr=False)
@@ -191,7 +355,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     _likelihoods_by_name: ClassVar[Mapping[str, Likelihood]] = REGRESSION_LIKELIHOODS
     _likelihood_requirement: ClassVar[Requirement] = ONE_OUTPUT_LIKELIHOOD
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **LINEAR_CONSTRAINTS,
+        **_LINEAR_CONSTRAINTS,
         "likelihood": [StrOptions(REGRESSION_LIKELIHOODS.keys()), HasMethods("log_prob")],
         "noise_std": [StrOptions({"learn"}), Interval(Real, 0, None, closed="neither")],
         "standardize": STANDARDIZE,
@@ -369,7 +533,7 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
     variance_scale: str | float = "loo"
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **LINEAR_CONSTRAINTS,
+        **_LINEAR_CONSTRAINTS,
         "likelihood": [
             StrOptions({"auto"}),
             StrOptions(CLASSIFICATION_LIKELIHOODS.keys()),

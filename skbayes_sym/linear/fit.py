@@ -1,7 +1,7 @@
-"""Site inference as a method: its start, its updates, and the mean-field optimum beside it."""
+"""Fit a linear model: in closed form with normal noise, else by updates of Gaussian sites."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 from typing import Any, ClassVar, NamedTuple
 
@@ -26,11 +26,11 @@ from skbayes_sym.laplace.class_predictive import (
     leave_one_out_losses,
 )
 from skbayes_sym.laplace.evidence_problem import LinearisedOutputs, LogitDerivatives
-from skbayes_sym.linear.conjugate import Scales, Statistics, learn
+from skbayes_sym.linear.conjugate import Scales, SufficientStatistics, maximize_evidence
 from skbayes_sym.linear.design import (
     Design,
     best_constant,
-    coefficients,
+    coefficient_attributes,
     initial_scales,
     require_covariance,
     warn_range_limits,
@@ -39,10 +39,10 @@ from skbayes_sym.linear.hyperparameters import Range, StoppingRule, fit_sites
 from skbayes_sym.linear.sites import (
     LinearData,
     SiteState,
-    converge,
-    first_sites,
+    converge_sites,
+    initial_sites,
     mean_field,
-    solve,
+    solve_sites,
 )
 from skbayes_sym.models.likelihoods.likelihood import Likelihood, SiteLikelihood
 from skbayes_sym.models.model import Data, Model
@@ -52,7 +52,19 @@ from skbayes_sym.numerics.random import Estimate, mean_and_error, spawn_seeds
 
 
 class LinearBounds(NamedTuple):
-    """At the optimum, of scaled targets, nats; equal rules make them comparable."""
+    """Bounds at the optimum for scaled targets, in nats.
+
+    All are computed by the same quadrature, which makes them comparable.
+
+    Parameters
+    ----------
+    full : Estimate
+        Bound of the posterior with full covariance.
+    mean_field : Estimate
+        Bound of the best mean-field posterior at the same hyperparameters.
+    gap : Estimate
+        Their difference.
+    """
 
     full: Estimate
     mean_field: Estimate
@@ -61,38 +73,66 @@ class LinearBounds(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LinearFit:
-    """Result of `SiteInference`, final or so far: C outputs, or T targets one by one."""
+    """Result of `SiteInference`, final or intermediate, for C outputs or T independent targets.
+
+    Parameters
+    ----------
+    design : Design
+        Inputs in the units of the prior.
+    prior_scale : ndarray of shape () or (K,), or None
+        Given standard deviation of the prior; None if it is learned.
+    loc : ndarray of shape (C, r)
+        Posterior mean in the row space.
+    covariance : ndarray of shape (C r, C r)
+        Posterior covariance in the row space.
+    prior_variance : float or ndarray of shape (T,)
+        Variance of the prior in the units of the design.
+    intercept : ndarray of shape (C,)
+        Intercepts of scaled targets.
+    noise : ndarray of shape (T,) or (0,)
+        Noise levels of scaled targets; empty for a likelihood without noise.
+    state : SiteState or None
+        Sites; None for the closed form. The following fields are set after the last update.
+    sites : tuple of ndarray, or None
+        Locations and variances of the sites of distinct rows, in the units of ``y``.
+    bounds : LinearBounds or None
+        Bounds at the optimum.
+    elbo_curve : sequence of float
+        ELBO of scaled targets after every update.
+    n_iter : int
+        Number of updates.
+    stop_reason : StopReason
+        Why the updates ended.
+    noise_levels : ndarray of shape (1, K, T) or None
+        Noise levels that represent their posterior, in the units of ``y``.
+    """
 
     design: Design
-    prior_scale: Array | None  # () or (K,), as given; None if it is learned
-    loc: Array  # (C, r), in the row space
-    covariance: Array  # (C r, C r)
-    prior_variance: float | Array  # () or (T,)
-    intercept: Array  # (C,)
-    noise: Array  # (T,), or (0,) where there is none
-    state: SiteState | None = None  # None where there is a closed form
-    # What follows is known once the updates have ended. Locations and variances of distinct rows'
-    # sites are in the units of ``y``, the curve is of scaled targets.
+    prior_scale: Array | None
+    loc: Array
+    covariance: Array
+    prior_variance: float | Array
+    intercept: Array
+    noise: Array
+    state: SiteState | None = None
     sites: tuple[Array, Array] | None = None
     bounds: LinearBounds | None = None
     elbo_curve: Sequence[float] = ()
     n_iter: int = 0
     stop_reason: StopReason = "max_iter"
-    noise_levels: Array | None = None  # (1, K, T), in the units of ``y``
+    noise_levels: Array | None = None
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
+        """Return fitted attributes, in the units of the data as given."""
         posterior = self.design.posterior(self.loc, self.covariance, self.prior_variance)
-        attributes = coefficients(data, posterior, self.intercept, self.noise, self.prior_scale)
+        attributes = coefficient_attributes(
+            data, posterior, self.intercept, self.noise, self.prior_scale
+        )
         attributes["_noise_levels_"] = self.noise_levels
         if self.bounds is None or self.sites is None:
             return attributes
+        location, variance = self.sites
         offset = data.log_jacobian
-        present = data.inverse_index >= 0
-        sites = []
-        for values, missing in zip(self.sites, (np.nan, np.inf), strict=True):
-            of_rows = np.full((len(present), *values.shape[1:]), missing)
-            of_rows[present] = values[data.inverse_index[present]]
-            sites.append(of_rows)
         attributes |= {
             "elbo_": offset + self.bounds.full.value,
             "elbo_mean_field_": offset + self.bounds.mean_field.value,
@@ -100,8 +140,9 @@ class LinearFit:
             "elbo_std_error_": self.bounds.full.standard_error,
             "elbo_curve_": offset + np.array(self.elbo_curve),
             "_gap_std_error_": self.bounds.gap.standard_error,
-            "site_location_": sites[0],
-            "site_variance_": sites[1],
+            # Rows of weight zero have no location and an infinite variance.
+            "site_location_": _expand_rows(location, data.inverse_index, np.nan),
+            "site_variance_": _expand_rows(variance, data.inverse_index, np.inf),
         }
         if model.likelihood.kind == "normal":
             attributes["log_evidence_"] = attributes["elbo_"]
@@ -110,48 +151,86 @@ class LinearFit:
         return attributes
 
 
+def _expand_rows(values: Array, inverse_index: Array, missing: float) -> Array:
+    """Return values of distinct rows for all rows of the data, ``missing`` for those removed."""
+    is_present = inverse_index >= 0
+    expanded = np.full((len(inverse_index), *values.shape[1:]), missing)
+    expanded[is_present] = values[inverse_index[is_present]]
+    return expanded
+
+
 def _site_moments(state: SiteState) -> tuple[Array, Array]:
-    """Locations (n, C) and variances (n, C, C), scaled units."""
-    precision, shift = (t.cpu().numpy() for t in (state.sites.precision, state.sites.shift))
+    """Return locations (n, C) and variances (n, C, C) of the sites, scaled units."""
+    precision = state.sites.precision.cpu().numpy()
+    shift = state.sites.shift.cpu().numpy()
     n_outputs = precision.shape[-1]
     if n_outputs == 1:
         with np.errstate(divide="ignore", invalid="ignore"):
             variance = 1.0 / precision
             location = shift / precision[..., 0]
-        # An empty site has an infinite variance; then any location will do.
+        # An empty site has an infinite variance, so that any location is right.
         location = np.where(np.isfinite(variance[..., 0]), location, state.mean.cpu().numpy())
         return location, variance
-    # A softmax says nothing of a shift of all outputs, exactly.
+    # A softmax doesn't change if all outputs are shifted: its sites have no information on that.
     centre = np.eye(n_outputs) - 1.0 / n_outputs
     variance = centre @ np.linalg.pinv(precision, rcond=1e-10, hermitian=True) @ centre
     return np.einsum("ncd,nd->nc", variance, shift), variance
 
 
-def fit_variance_scale(state: SiteState, data: Data, most_rows: int = 5000) -> float:
-    """The scale whose predictions of left-out rows are best; as of Laplace's approximations.
+def fit_variance_scale(state: SiteState, data: Data, max_rows: int = 5000) -> float:
+    """Return the variance scale with the best leave-one-out predictions.
 
-    ``state``: at the optimum: a row's site is its own gradient and curvature there, so that leaving
-    it out is dividing by it; ``data``: the same rows, targets class indices; ``most_rows``: that
-    are left out, evenly spaced.
+    At the optimum the site of a row is its own gradient and curvature, so that leaving the row out
+    is dividing by its site. Laplace approximations do the same.
+
+    Parameters
+    ----------
+    state : SiteState
+        Sites at the optimum.
+    data : Data
+        The same rows; the targets are class codes.
+    max_rows : int
+        Number of rows that are left out, evenly spaced.
+
+    Returns
+    -------
+    float
+        One of ``VARIANCE_SCALES``.
     """
-    chosen = torch.linspace(0, len(data.x) - 1, min(len(data.x), most_rows)).round().long()
-    y = data.y[chosen]
-    weight = data.weight[chosen]
-    value, gradient, curvature = (t[chosen] for t in state.terms)
-    logits = LinearisedOutputs(state.mean[chosen], state.output_covariance[chosen])
-    held_out = leave_one_out_logits(logits, LogitDerivatives(-value, -gradient, curvature), weight)
+    n_rows = min(len(data.x), max_rows)
+    index = torch.linspace(0, len(data.x) - 1, n_rows).round().long()
+    y = data.y[index]
+    weight = data.weight[index]
+    value, gradient, curvature = (term[index] for term in state.terms)
+    logits = LinearisedOutputs(state.mean[index], state.output_covariance[index])
+    derivatives = LogitDerivatives(-value, -gradient, curvature)
+    held_out = leave_one_out_logits(logits, derivatives, weight)
     losses = leave_one_out_losses([held_out], y, VARIANCE_SCALES) @ weight
     return VARIANCE_SCALES[int(losses.argmin())]
 
 
 @dataclass(frozen=True, eq=False)
 class SiteInference:
-    """The optimal Gaussian posterior as one Gaussian site per row (Kurle et al. 2022).
+    """Optimal Gaussian posterior with one Gaussian site per row (Kurle et al. 2022).
 
-    With normal noise it is the exact posterior, from sufficient statistics; targets have nothing in
-    common then but the inputs. ``prior_scale`` () or (K,), or None: of the coefficients of scaled
-    inputs and targets; None learns one for all. ``n_replicates``: of the quasi-Monte Carlo rule
-    behind the reported bound.
+    With normal noise it is the exact posterior, computed from sufficient statistics. The targets
+    are then independent given the inputs.
+
+    Parameters
+    ----------
+    prior_scale : ndarray of shape () or (K,), or None
+        Prior standard deviation of the coefficients of scaled inputs and targets; None learns one
+        for all coefficients.
+    learns_noise : bool
+        Whether the noise level is learned.
+    fit_intercept : bool
+        Whether there are intercepts.
+    max_iter : int
+        Largest number of updates.
+    tol : float or None
+        Tolerance in posterior standard deviations; None never stops early.
+    n_replicates : int
+        Number of replicates of the quasi-Monte Carlo rule that evaluates the reported bound.
     """
 
     requirements: ClassVar[Requirements] = Requirements(
@@ -162,173 +241,291 @@ class SiteInference:
     learns_noise: bool
     fit_intercept: bool
     max_iter: int
-    tol: float | None  # posterior standard deviations; None never stops early
+    tol: float | None
     n_replicates: int = 8
 
     def fit(self, data: Training, model: Model, progress: FitProgress) -> LinearFit:
+        """Fit the posterior.
+
+        Parameters
+        ----------
+        data : Training
+            Scaled training data.
+        model : Model
+            Linear model with its likelihood.
+        progress : FitProgress
+            Receives reports on the progress of the fit.
+
+        Returns
+        -------
+        LinearFit
+        """
         is_exact = is_conjugate(model.likelihood)
         n_outputs = data.rows.y.shape[1] if is_exact else model.network.n_outputs
         require_covariance(data, n_outputs)
-        unit = np.ones(data.n_features)
-        design = Design.of(data, unit if self.prior_scale is None else unit * self.prior_scale)
+        prior_unit = np.ones(data.n_features)
+        if self.prior_scale is not None:
+            prior_unit = prior_unit * self.prior_scale
+        design = Design.from_data(data, prior_unit)
         if is_exact:
             progress.begin(1)
-            fitted = self._exact(data, model.likelihood, design)
+            fitted = self._fit_exactly(data, model.likelihood, design)
             progress.end(fitted)
         else:
             with torch.no_grad():
-                fitted = self._by_updates(data, model, design, progress)
+                fitted = self._fit_by_updates(data, model, design, progress)
         assert fitted.bounds is not None
         log_info(
             "ELBO %.6g (mean-field %.6g, gap %.4g), stopped: %s after %d updates",
             data.log_jacobian + fitted.bounds.full.value,
-            data.log_jacobian + fitted.bounds.mean_field.value, fitted.bounds.gap.value,
-            fitted.stop_reason, fitted.n_iter,
-        )  # fmt: skip
+            data.log_jacobian + fitted.bounds.mean_field.value,
+            fitted.bounds.gap.value,
+            fitted.stop_reason,
+            fitted.n_iter,
+        )
         return fitted
 
-    def _exact(self, data: Training, likelihood: Likelihood, design: Design) -> LinearFit:
-        """The exact posterior at the scales of the highest evidence, target by target."""
+    def _fit_exactly(self, data: Training, likelihood: Likelihood, design: Design) -> LinearFit:
+        """Return the exact posterior at the scales of the highest evidence, for every target."""
+        # Centre the targets, and compute statistics without weights if all are 1.
         _, y, weight = data.double_data
-        each = None if (data.rows.weight == 1.0).all() else weight
+        row_weight = None if (data.rows.weight == 1.0).all() else weight
         diagonal = None if design.basis is None else weight @ design.inputs.square()
         intercepts = np.zeros(y.shape[1])
         if self.fit_intercept:
             intercepts = (weight @ y).cpu().numpy() / data.total_weight
             y = y - torch.as_tensor(intercepts).to(y)
-        solved: list[tuple[Statistics, Scales]] = []
+
+        # Learn the scales of every target on its own.
+        statistics: list[SufficientStatistics] = []
+        scales: list[Scales] = []
         for target, log_noise in enumerate(likelihood.noise_scale.log().tolist()):
-            rows = Statistics.of(design.features, y[:, target], each, diagonal)
-            typical = float(rows.values.sum()) / rows.weight
-            start, learning = initial_scales(data, likelihood, typical, self.prior_scale, target)
-            if learning.prior is not None:
-                # The prior's scale may go 1e4 times as far as elsewhere: what small differences of
-                # columns that are nearly combinations of each other say takes coefficients so
-                # large, and can be told here.
-                low, high = learning.prior
-                learning = learning._replace(prior=Range(low, high + 2.0 * log(1e4)))
-            scales = learn(rows, (start, log_noise), learning, learns_noise=self.learns_noise)
-            warn_range_limits(scales.log_variance, [scales.log_noise] * self.learns_noise, learning)
-            solved.append((rows, scales))
-        locs, covariances = zip(*(rows.posterior(*scales) for rows, scales in solved), strict=True)
-        log_variances, log_noises = np.array([scales for _, scales in solved]).T
-        evidence = sum(rows.log_evidence(*scales) for rows, scales in solved)
-        gap = sum(rows.gap(*scales) for rows, scales in solved)
-        noises = np.exp(log_noises)
+            target_statistics = SufficientStatistics.from_rows(
+                design.features, y[:, target], row_weight, diagonal
+            )
+            mean_square = float(target_statistics.eigenvalues.sum()) / target_statistics.weight
+            log_variance, ranges = initial_scales(
+                data, likelihood, mean_square, self.prior_scale, target
+            )
+            if ranges.prior is not None:
+                # The prior scale may be 1e4 times as large as for other likelihoods. Small
+                # differences between nearly collinear columns need such large coefficients, and
+                # the closed form can resolve them.
+                low, high = ranges.prior
+                ranges = ranges._replace(prior=Range(low, high + 2.0 * log(1e4)))
+            target_scales = maximize_evidence(
+                target_statistics,
+                (log_variance, log_noise),
+                ranges,
+                learns_noise=self.learns_noise,
+            )
+            log_noises = [target_scales.log_noise] if self.learns_noise else []
+            warn_range_limits(target_scales.log_variance, log_noises, ranges)
+            statistics.append(target_statistics)
+            scales.append(target_scales)
+
+        # Posterior and evidence at these scales.
+        pairs = list(zip(statistics, scales, strict=True))
+        locs, covariances = zip(*(s.posterior(*at) for s, at in pairs), strict=True)
+        evidence = sum(s.log_evidence(*at) for s, at in pairs)
+        gap = sum(s.mean_field_gap(*at) for s, at in pairs)
+        log_variance_array, log_noise_array = np.array(scales).T
+        noise = np.exp(log_noise_array)
+        levels = self._noise_levels(data, pairs) if self.learns_noise else None
+
+        # The site of a row is its target with the variance of the noise.
         assert data.y_scaling is not None
-        with np.errstate(over="ignore"):  # of targets above 1e154 it is no number
-            variance = np.square(noises * data.y_scaling.scale)
-        levels = self._noise_levels(data, solved) if self.learns_noise else None
-        # A row says where it is, with the variance of the noise.
-        sites = (data.rows.y, np.ones_like(data.rows.y) * variance)
-        prior_variance = log_variances
+        with np.errstate(over="ignore"):
+            # For targets above 1e154 the variance overflows.
+            noise_variance = np.square(noise * data.y_scaling.scale)
+        site_variance = np.ones_like(data.rows.y) * noise_variance
+        sites = (data.rows.y, site_variance)
         if data.y_ndim == 1:
-            sites = (sites[0][:, 0], sites[1][:, 0])
-            prior_variance = log_variances[0]
+            sites = (data.rows.y[:, 0], site_variance[:, 0])
+            log_variance_array = log_variance_array[0]
+        bounds = LinearBounds(*(Estimate(v, 0.0) for v in (evidence, evidence - gap, gap)))
         return LinearFit(
-            design, self.prior_scale, np.array(locs), block_diag(*covariances),
-            np.exp(prior_variance), intercepts, noises, sites=sites, elbo_curve=[evidence],
-            bounds=LinearBounds(*(Estimate(v, 0.0) for v in (evidence, evidence - gap, gap))),
-            n_iter=1, stop_reason="tol", noise_levels=levels,
-        )  # fmt: skip
+            design=design,
+            prior_scale=self.prior_scale,
+            loc=np.array(locs),
+            covariance=block_diag(*covariances),
+            prior_variance=np.exp(log_variance_array),
+            intercept=intercepts,
+            noise=noise,
+            sites=sites,
+            bounds=bounds,
+            elbo_curve=[evidence],
+            n_iter=1,
+            stop_reason="tol",
+            noise_levels=levels,
+        )
 
     def _noise_levels(
-        self, data: Training, solved: Sequence[tuple[Statistics, Scales]]
+        self, data: Training, pairs: Sequence[tuple[SufficientStatistics, Scales]]
     ) -> Array | None:
-        """Return the noise levels of all targets at their scales, None of many rows.
+        """Return noise levels of all targets at their scales, None for many rows.
 
-        They hold the variance of the intercept, which the posterior doesn't.
+        They include the variance of the intercept, which the posterior doesn't have.
         """
-        squares, taken = torch.tensor(
-            [rows.residuals(*scales) for rows, scales in solved], dtype=torch.float64
-        ).T
-        freedoms = data.total_weight - taken - float(self.fit_intercept)
-        levels = data.noise_levels(squares.unsqueeze(0), freedoms.unsqueeze(0))
+        residuals = [statistics.residuals(*scales) for statistics, scales in pairs]
+        squares, n_effective = torch.tensor(residuals, dtype=torch.float64).T
+        degrees_of_freedom = data.total_weight - n_effective - float(self.fit_intercept)
+        levels = data.noise_levels(squares.unsqueeze(0), degrees_of_freedom.unsqueeze(0))
         if levels is None or not self.fit_intercept:
             return levels
         return levels * (1.0 + 1.0 / data.total_weight) ** 0.5
 
-    def _by_updates(
+    def _fit_by_updates(
         self, data: Training, model: Model, design: Design, progress: FitProgress
     ) -> LinearFit:
+        """Fit by updates of the sites, with hyperparameters learned between them.
+
+        Parameters
+        ----------
+        data : Training
+            Scaled training data.
+        model : Model
+            Linear model with its likelihood.
+        design : Design
+            Inputs in the units of the prior.
+        progress : FitProgress
+            Receives reports on the progress of the fit.
+
+        Returns
+        -------
+        LinearFit
+        """
+        # Quadrature rules of the updates and, if they are random, of the reported bound.
         n_outputs = model.network.n_outputs
-        problem = design.problem(data, n_outputs, self.fit_intercept)
-        # Rules of the updates, and of the bound if that takes others.
+        linear_data = design.linear_data(data, n_outputs, self.fit_intercept)
         seeds = spawn_seeds(data.seed, self.n_replicates + 1)[: 1 if n_outputs == 1 else None]
         rules = (
-            model.likelihood.site_likelihood(n_outputs, seed=s, learn=self.learns_noise)
-            for s in seeds
+            model.likelihood.site_likelihood(n_outputs, seed=seed, learn=self.learns_noise)
+            for seed in seeds
         )
         rule, *replicates = [rule for rule in rules if rule is not None]
-        length = problem.features.square().sum(1)
-        typical = float(problem.weight @ length / problem.weight.sum())
-        start, learning = initial_scales(data, model.likelihood, typical, self.prior_scale)
+
+        # Initial scales, and sites around a constant function.
+        squared_length = linear_data.features.square().sum(1)
+        mean_square = float(linear_data.weight @ squared_length / linear_data.weight.sum())
+        log_variance, ranges = initial_scales(data, model.likelihood, mean_square, self.prior_scale)
         constant = best_constant(data, model.likelihood) * self.fit_intercept
-        first = first_sites(problem, rule, torch.as_tensor(constant, device=data.device))
-        last: list[SiteState] = []
+        sites = initial_sites(linear_data, rule, torch.as_tensor(constant, device=data.device))
+
+        # Updates, which report every state for callbacks and interrupts.
+        latest: list[SiteState] = []
 
         def on_step(state: SiteState) -> bool:
-            last[:] = [state]
+            latest[:] = [state]
             return progress.end_block()
 
-        progress.begin(self.max_iter, lambda: self._found(design, last[0]))
-        until = StoppingRule(self.tol or 0.0, self.max_iter, on_step)
-        fitted = fit_sites(problem, rule, first, start, learning, until)
+        progress.begin(self.max_iter, lambda: self._current_fit(design, latest[0]))
+        stopping_rule = StoppingRule(self.tol or 0.0, self.max_iter, on_step)
+        fitted = fit_sites(linear_data, rule, sites, log_variance, ranges, stopping_rule)
         state = fitted.state
-        progress.end(self._found(design, state))
-        bounds = self._bounds(design, problem, state, replicates)
+        progress.end(self._current_fit(design, state))
+
+        # Bounds, and warnings if the optimum wasn't reached or is at the end of a range.
+        bounds = self._bounds(design, linear_data, state, replicates)
         if fitted.stopped == "max_iter" and self.tol is not None:
             warn_user(
                 f"not converged: the last of {fitted.n_iter} updates moved an output by "
                 f"{fitted.change:.2g} posterior standard deviations (tol={self.tol:g}). Raise "
                 "max_iter."
             )
-        log_variance = float(state.prior_variance.log())
-        warn_range_limits(log_variance, state.likelihood.params.tolist(), learning)
-        targets = data.y_scaling or Scaling(np.zeros(1), np.ones(1))
+        warn_range_limits(
+            float(state.prior_variance.log()), state.likelihood.params.tolist(), ranges
+        )
+
+        # Sites in the units of the targets.
+        scaling = data.y_scaling or Scaling(np.zeros(1), np.ones(1))
         location, variance = _site_moments(state)
-        location = location * targets.scale + targets.mean
-        variance = variance * targets.scale**2
+        location = location * scaling.scale + scaling.mean
+        variance = variance * scaling.scale**2
         if n_outputs == 1:
             location = location[:, 0]
             variance = variance[:, 0, 0]
-        return self._found(
-            design, state, sites=(location, variance), bounds=bounds, elbo_curve=fitted.elbo_curve,
-            n_iter=fitted.n_iter, stop_reason=fitted.stopped,
-        )  # fmt: skip
+        return replace(
+            self._current_fit(design, state),
+            sites=(location, variance),
+            bounds=bounds,
+            elbo_curve=fitted.elbo_curve,
+            n_iter=fitted.n_iter,
+            stop_reason=fitted.stopped,
+        )
 
-    def _found(self, design: Design, state: SiteState, **ended: Any) -> LinearFit:
-        parts = (state.loc, state.covariance, state.intercept, state.likelihood.noise_scale)
-        loc, covariance, intercept, noise = (t.cpu().numpy() for t in parts)
+    def _current_fit(self, design: Design, state: SiteState) -> LinearFit:
+        """Return the fit with the sites of a state."""
         return LinearFit(
-            design, self.prior_scale, loc, covariance, float(state.prior_variance), intercept,
-            noise, state, **ended,
-        )  # fmt: skip
+            design=design,
+            prior_scale=self.prior_scale,
+            loc=state.loc.cpu().numpy(),
+            covariance=state.covariance.cpu().numpy(),
+            prior_variance=float(state.prior_variance),
+            intercept=state.intercept.cpu().numpy(),
+            noise=state.likelihood.noise_scale.cpu().numpy(),
+            state=state,
+        )
 
     def _bounds(
-        self, design: Design, problem: LinearData, state: SiteState,
+        self,
+        design: Design,
+        linear_data: LinearData,
+        state: SiteState,
         replicates: list[SiteLikelihood],
-    ) -> LinearBounds:  # fmt: skip
-        """The bound at the optimum, that of the best mean-field posterior, and their difference."""
+    ) -> LinearBounds:
+        """Evaluate the bound, that of the best mean-field posterior, and their difference.
+
+        Parameters
+        ----------
+        design : Design
+            Inputs in the units of the prior.
+        linear_data : LinearData
+            Rows in the row space of the inputs.
+        state : SiteState
+            Optimum with full covariance.
+        replicates : list of SiteLikelihood
+            Independent quadrature rules; empty if the rule of the updates is deterministic.
+
+        Returns
+        -------
+        LinearBounds
+
+        Raises
+        ------
+        NotPositiveDefiniteError
+            If the mean-field posterior has no positive definite precision.
+        """
         family = mean_field(design.inputs)
-        start = solve(problem, state.sites, state.prior_variance, state.likelihood, family)
-        if start is None:
+        initial = solve_sites(
+            linear_data, state.sites, state.prior_variance, state.likelihood, family
+        )
+        if initial is None:
             raise NotPositiveDefiniteError(
                 "the posterior precision isn't positive definite in this arithmetic. Use "
                 "standardize=True, or give prior a smaller value."
             )
-        best = converge(problem, start, family, tol=self.tol or 0.0, max_iter=500).state
+        tol = self.tol or 0.0
+        independent = converge_sites(linear_data, initial, family, tol=tol, max_iter=500).state
 
         def bound(rule: SiteLikelihood, optimum: SiteState) -> float:
-            value = rule.value(optimum.mean, optimum.output_covariance, problem.y)
-            return float(optimum.elbo + (value - optimum.terms.value) @ problem.weight)
+            value = rule.value(optimum.mean, optimum.output_covariance, linear_data.y)
+            return float(optimum.elbo + (value - optimum.terms.value) @ linear_data.weight)
 
         rules = replicates or [state.likelihood]
-        full, independent = np.array([[bound(rule, s) for s in (state, best)] for rule in rules]).T
-        values = (full, independent, full - independent)
-        estimates = [mean_and_error(torch.as_tensor(value)) for value in values]
-        if len(rules) == 1:  # one is deterministic
-            estimates = [each._replace(standard_error=0.0) for each in estimates]
+        values = [[bound(rule, optimum) for optimum in (state, independent)] for rule in rules]
+        full_values, mean_field_values = np.array(values).T
+        estimates = [
+            mean_and_error(torch.as_tensor(replicate_values))
+            for replicate_values in (
+                full_values,
+                mean_field_values,
+                full_values - mean_field_values,
+            )
+        ]
+        if len(rules) == 1:
+            # A single rule is deterministic.
+            estimates = [estimate._replace(standard_error=0.0) for estimate in estimates]
         return LinearBounds(*estimates)
 
 

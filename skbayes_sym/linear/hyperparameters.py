@@ -1,11 +1,11 @@
-"""Prior scale and noise of a linear model by maximising the ELBO over them at given sites.
+"""Learn prior scale and noise of a linear model by maximising the ELBO at given sites.
 
-With the sites held fixed instead of the posterior, the bound as a function of the hyperparameters
-is tight to second order around the evidence (Adam, Chang, Khan & Solin 2021, "dual
-parameterisation"), so alternating with site updates takes a few rounds where expectation
-maximisation takes hundreds. The sites of a location-scale likelihood move with the noise, their
-variances proportional to its square: with a Gaussian likelihood the function below is the log
-evidence itself and the first round ends at its maximum.
+If the sites are fixed instead of the posterior, the bound as a function of the hyperparameters is
+tight to second order around the evidence (Adam, Chang, Khan & Solin 2021, "dual parameterisation").
+Alternating with updates of the sites then takes a few rounds, where expectation maximisation takes
+hundreds. The sites of a location-scale likelihood change with the noise: their variances are
+proportional to its square. For a Gaussian likelihood the function below is the log evidence itself,
+and the first round ends at its maximum.
 """
 
 from collections.abc import Callable
@@ -22,8 +22,8 @@ from skbayes_sym.linear.sites import (
     LinearData,
     Sites,
     SiteState,
-    solve,
-    update,
+    solve_sites,
+    update_sites,
     weighted_precision,
 )
 from skbayes_sym.models.likelihoods.likelihood import SiteLikelihood
@@ -41,41 +41,80 @@ Floats = npt.NDArray[np.float64]
 
 
 class Range(NamedTuple):
-    """Bounds of one hyperparameter."""
+    """Limits of the logarithm of a hyperparameter."""
 
     low: float
     high: float
 
 
-class Learning(NamedTuple):
-    """Which hyperparameters are learned, and between which ends."""
+class LearnedRanges(NamedTuple):
+    """Ranges of the learned hyperparameters.
+
+    Parameters
+    ----------
+    prior : Range or None
+        Range of the log prior variance; None if it isn't learned.
+    noise : Range
+        Range of the log noise level, used if the likelihood has parameters.
+    """
 
     prior: Range | None
-    noise: Range  # used if the likelihood has params
+    noise: Range
 
 
 class StoppingRule(NamedTuple):
-    """When `fit_sites` ends."""
+    """Stopping rule of `fit_sites`.
 
-    tol: float  # standard deviations of an output an update moves; log scales a round changes
-    max_iter: int  # updates
-    on_step: Callable[[SiteState], bool]  # told the state after every update; True stops
+    Parameters
+    ----------
+    tol : float
+        Change of an output in standard deviations by an update, and of a log scale by a round.
+    max_iter : int
+        Largest number of updates.
+    on_step : callable (SiteState) -> bool
+        Called after every update; returns whether to stop.
+    """
+
+    tol: float
+    max_iter: int
+    on_step: Callable[[SiteState], bool]
 
 
 class SitesFit(NamedTuple):
-    """Result of `fit_sites`."""
+    """Result of `fit_sites`.
+
+    Parameters
+    ----------
+    state : SiteState
+        Final sites, hyperparameters and posterior.
+    n_iter : int
+        Number of updates.
+    elbo_curve : list of float
+        ELBO after every update, nats.
+    change : float
+        Change by the last update, see `SiteUpdate`.
+    stopped : StopReason
+        Why the updates ended.
+    """
 
     state: SiteState
     n_iter: int
-    elbo_curve: list[float]  # after every update
-    change: float  # of the last update, see `sites.Update`
+    elbo_curve: list[float]
+    change: float
     stopped: StopReason
 
 
 class ElboAtSites:
-    """The ELBO as a function of log prior variance (0-d) and likelihood params, sites given.
+    """The ELBO as a differentiable function of the hyperparameters at given sites.
 
-    One eigendecomposition, O((C r)^3); then O(N C^2 r) a value, differentiable.
+    It takes one eigendecomposition, O((C r)^3), and then O(N C^2 r) per value.
+
+    Parameters
+    ----------
+    data : LinearData
+        Rows in the row space of the inputs.
+    state : SiteState
+        State with the sites.
     """
 
     def __init__(self, data: LinearData, state: SiteState) -> None:
@@ -83,158 +122,258 @@ class ElboAtSites:
         r = data.features.shape[1]
         self._data = data
         self._state = state
-        self._values, vectors = torch.linalg.eigh(weighted_precision(data, state.sites))
+        self._eigenvalues, vectors = torch.linalg.eigh(weighted_precision(data, state.sites))
         vectors = vectors.reshape(n_outputs, r, -1)
+        # Outputs (N, C, C r) along the eigenvectors, squared if there is one output.
         self._basis = torch.einsum("nr,crk->nck", data.features, vectors)
+        self._squared_basis = self._basis[:, 0].square() if n_outputs == 1 else None
         offset = torch.einsum("ncd,d->nc", state.sites.precision, state.intercept)
         shift = data.weight[:, None] * (state.sites.shift - offset)
-        self._squares = self._basis[:, 0].square() if n_outputs == 1 else None
-        self._right = torch.einsum("nck,nc->k", self._basis, shift)
+        self._projection = torch.einsum("nck,nc->k", self._basis, shift)
 
     @property
     def highest_log_variance(self) -> float:
-        """Log variance beyond which sites times prior aren't normalisable, with a margin of .1."""
-        lowest = float(self._values[0])
+        """Limit beyond which sites times prior aren't normalisable, with a margin of 0.1."""
+        lowest = float(self._eigenvalues[0])
         return -log(-lowest) - 0.1 if lowest < 0.0 else inf
 
     def __call__(self, log_variance: Tensor, params: Tensor) -> Tensor:
+        """Return the ELBO in nats.
+
+        Parameters
+        ----------
+        log_variance : Tensor of shape ()
+            Log variance of the prior.
+        params : Tensor of shape (n_params,)
+            Parameters of the likelihood.
+
+        Returns
+        -------
+        Tensor of shape ()
+        """
         data = self._data
         state = self._state
         basis = self._basis
-        # Of the sites' precisions; 1 without params.
+        # Factor on the precisions of the sites; 1 for a likelihood without parameters.
         scale = (2.0 * (state.likelihood.params.to(params) - params)).exp().prod()
-        variance = 1.0 / (log_variance.neg().exp() + scale * self._values)
-        loc = variance * scale * self._right
+        variance = 1.0 / (log_variance.neg().exp() + scale * self._eigenvalues)
+        loc = variance * scale * self._projection
         mean = state.intercept + basis @ loc
-        if data.n_outputs == 1:
-            covariance = (self._squares @ variance)[:, None, None]
+        if self._squared_basis is not None:
+            covariance = (self._squared_basis @ variance)[:, None, None]
         else:
             covariance = (basis * variance) @ basis.mT
         value = state.likelihood.at(params).value(mean, covariance, data.y)
         return value @ data.weight - kl_elementwise(loc, variance.log(), log_variance).sum()
 
 
-def learn_at_sites(
-    data: LinearData, state: SiteState, hyper: Floats, learning: Learning, *, explore: bool
+def maximize_elbo_at_sites(
+    data: LinearData, state: SiteState, hyper: Floats, ranges: LearnedRanges, *, explore: bool
 ) -> Floats:
-    """Maximise `ElboAtSites` by L-BFGS, from the best point of a grid if ``explore``.
+    """Maximise `ElboAtSites` over the learned hyperparameters by L-BFGS.
 
-    ``hyper``: the log variance of the prior, then the likelihood's params.
+    Parameters
+    ----------
+    data : LinearData
+        Rows in the row space of the inputs.
+    state : SiteState
+        State with the sites.
+    hyper : ndarray of shape (1 + n_params,)
+        Initial log variance of the prior, followed by the parameters of the likelihood.
+    ranges : LearnedRanges
+        Ranges of the learned hyperparameters.
+    explore : bool
+        Whether to begin at the best point of a grid around the initial values.
+
+    Returns
+    -------
+    ndarray of shape (1 + n_params,)
+        Best hyperparameters.
     """
     elbo = ElboAtSites(data, state)
     like = data.features
-    n_held = int(learning.prior is None)
-    held = like.new_tensor(hyper[:n_held])
-    start = hyper[n_held:]
+    n_fixed = int(ranges.prior is None)
+    fixed = like.new_tensor(hyper[:n_fixed])
+    initial = hyper[n_fixed:]
 
     def loss(scales: Tensor) -> Tensor:
-        whole = torch.cat([held, scales])
-        return -elbo(whole[0], whole[1:])
+        all_scales = torch.cat([fixed, scales])
+        return -elbo(all_scales[0], all_scales[1:])
 
-    ranges = [learning.noise] * (len(hyper) - 1)
-    starts = [start]
-    if learning.prior is not None:
-        low, high = learning.prior
-        ranges = [Range(low, min(high, elbo.highest_log_variance)), *ranges]
-    if explore:  # by offsets of the log variance of the prior and of the log noise
-        grids = [np.linspace(-9.0, 9.0, 10), *[np.array([0.0, -1.2, -3.0])] * (len(hyper) - 1)]
-        starts += [start + np.array(offset) for offset in product(*grids[n_held:])]
-    ends = np.array(ranges).T
-    inside = [like.new_tensor(np.clip(x, *ends)) for x in starts]
-    begin = min(inside, key=lambda scales: float(loss(scales).nan_to_num(inf)))
-    best = lbfgs(with_gradient(loss), begin, max_iter=200, bounds=ranges, ftol=1e-15, gtol=1e-9)
-    return np.concatenate([hyper[:n_held], best.cpu().numpy()])
+    bounds = [ranges.noise] * (len(hyper) - 1)
+    if ranges.prior is not None:
+        low, high = ranges.prior
+        bounds = [Range(low, min(high, elbo.highest_log_variance)), *bounds]
+    candidates = [initial]
+    if explore:
+        # Offsets of the log variance of the prior, and of the log noise.
+        offsets = [np.linspace(-9.0, 9.0, 10), *[np.array([0.0, -1.2, -3.0])] * (len(hyper) - 1)]
+        candidates += [initial + np.array(offset) for offset in product(*offsets[n_fixed:])]
+    limits = np.array(bounds).T
+    clipped = [like.new_tensor(np.clip(candidate, *limits)) for candidate in candidates]
+    start = min(clipped, key=lambda scales: float(loss(scales).nan_to_num(inf)))
+    best = lbfgs(with_gradient(loss), start, max_iter=200, bounds=bounds, ftol=1e-15, gtol=1e-9)
+    return np.concatenate([hyper[:n_fixed], best.cpu().numpy()])
 
 
 def fit_sites(
-    data: LinearData, likelihood: SiteLikelihood, sites: Sites, log_prior_variance: float,
-    learning: Learning, until: StoppingRule,
-) -> SitesFit:  # fmt: skip
-    """Site updates, and hyperparameters between them once the sites have settled.
+    data: LinearData,
+    likelihood: SiteLikelihood,
+    sites: Sites,
+    log_prior_variance: float,
+    ranges: LearnedRanges,
+    stopping_rule: StoppingRule,
+) -> SitesFit:
+    """Update the sites, and learn hyperparameters whenever the sites have settled.
 
-    ``sites``: starting point, see `skbayes_sym.linear.sites.first_sites`. Raises
-    DivergenceError if the starting point has no finite ELBO.
+    Parameters
+    ----------
+    data : LinearData
+        Rows in the row space of the inputs.
+    likelihood : SiteLikelihood
+        Likelihood with its initial parameters.
+    sites : Sites
+        Initial sites, see `skbayes_sym.linear.sites.initial_sites`.
+    log_prior_variance : float
+        Initial log variance of the prior.
+    ranges : LearnedRanges
+        Ranges of the learned hyperparameters.
+    stopping_rule : StoppingRule
+        When to stop.
+
+    Returns
+    -------
+    SitesFit
+
+    Raises
+    ------
+    DivergenceError
+        If the initial state has no finite ELBO.
     """
     hyper = np.array([log_prior_variance, *likelihood.params.tolist()])
     variance = data.features.new_tensor(log_prior_variance).exp()
-    state = solve(data, sites, variance, likelihood)
+    state = solve_sites(data, sites, variance, likelihood)
     if state is None or not bool(torch.isfinite(state.elbo)):
         raise DivergenceError(
             "the starting point has no finite ELBO: use standardize=True, a smaller prior, "
             "or sample_weight of fewer orders of magnitude."
         )
-    rounds = _Rounds(data, hyper, learning, until.tol)
+    learner = _HyperparameterLearner(data, hyper, ranges, stopping_rule.tol)
     curve: list[float] = []
     change = inf
     acceleration = AndersonMixing()
     with Loop() as loop:
-        for _ in loop.steps(range(until.max_iter)):
-            moved = update(data, state, acceleration=acceleration)
-            state = moved.state
-            change = moved.change
-            if rounds.learns and change < rounds.close:
-                state = rounds.next(state)
-                acceleration = AndersonMixing()  # another map from here on
+        for _ in loop.steps(range(stopping_rule.max_iter)):
+            latest = update_sites(data, state, acceleration=acceleration)
+            state = latest.state
+            change = latest.change
+            if learner.is_needed and change < learner.max_change:
+                state = learner.update(state)
+                # The fixed-point map of the sites is another one from here on.
+                acceleration = AndersonMixing()
             curve.append(float(state.elbo))
-            loop.stop_if("callback", until.on_step(state))
-            loop.stop_if("tol", change < until.tol and rounds.settled)
+            loop.stop_if("callback", stopping_rule.on_step(state))
+            loop.stop_if("tol", change < stopping_rule.tol and learner.has_converged)
     return SitesFit(state, len(curve), curve, change, loop.stopped)
 
 
-class _Rounds:
-    """Rounds of learning with the step of a secant: they converge linearly by themselves.
+class _HyperparameterLearner:
+    """Rounds of learning hyperparameters, accelerated by a secant method.
 
-    `AndersonMixing` isn't used: it mixes all coordinates and may step back, while here each
-    scale has a stride of its own, from one to ten times the plain step, within its range.
+    Plain rounds converge linearly. `AndersonMixing` isn't used because it mixes all coordinates and
+    may step back. Here each scale has its own step size within its range, from one to ten times the
+    plain step.
+
+    Parameters
+    ----------
+    data : LinearData
+        Rows in the row space of the inputs.
+    hyper : ndarray of shape (1 + n_params,)
+        Initial log variance of the prior, followed by the parameters of the likelihood.
+    ranges : LearnedRanges
+        Ranges of the learned hyperparameters.
+    tol : float
+        Change of a log scale by a round from which the rounds have converged.
+
+    Attributes
+    ----------
+    is_needed : bool
+        Whether anything is learned.
+    has_converged : bool
+        Whether the last round changed less than the tolerance.
+    max_change : float
+        Change by an update of the sites below which the next round begins: 0.3 standard deviations
+        of an output, or a tenth of the last round's step if that is less.
     """
 
-    def __init__(self, data: LinearData, hyper: Floats, learning: Learning, tol: float) -> None:
+    def __init__(self, data: LinearData, hyper: Floats, ranges: LearnedRanges, tol: float) -> None:
         self._data = data
         self._hyper = hyper
-        self._learning = learning
+        self._ranges = ranges
         self._tol = tol
-        self.learns = learning.prior is not None or len(hyper) > 1
-        self.settled = not self.learns
-        # How still the sites must be for the next round: outputs move by less than so many standard
-        # deviations, or than a tenth of the last round's step.
-        self.close = 0.3
-        self._last: tuple[Floats, Floats] | None = None  # where it was, and plain step
+        self.is_needed = ranges.prior is not None or len(hyper) > 1
+        self.has_converged = not self.is_needed
+        self.max_change = 0.3
+        # Hyperparameters before the last round, and its plain step.
+        self._last: tuple[Floats, Floats] | None = None
 
-    def next(self, state: SiteState) -> SiteState:
-        """The state at better hyperparameters."""
+    def update(self, state: SiteState) -> SiteState:
+        """Make a round, and return the state at better hyperparameters."""
         current = self._hyper
-        first = self._last is None
-        goal = learn_at_sites(self._data, state, current, self._learning, explore=first)
-        plain = goal - current
-        stride = np.ones_like(current)
+        explore = self._last is None
+        optimum = maximize_elbo_at_sites(self._data, state, current, self._ranges, explore=explore)
+        plain_step = optimum - current
+        factor = np.ones_like(current)
         if self._last is not None:
-            before, plain_before = self._last
+            last, last_plain_step = self._last
             with np.errstate(divide="ignore", invalid="ignore"):
-                secant = -(current - before) / (plain - plain_before)
-            stride = np.clip(np.nan_to_num(secant, nan=1.0, posinf=1.0, neginf=1.0), 1.0, 10.0)
-        size = float(np.abs(plain).max())
-        self.settled, self.close = size < self._tol, min(0.3, max(0.1 * size, self._tol))
-        far = current + stride * plain
-        prior = self._learning.prior
-        noise = self._learning.noise
-        low, high = np.array([prior or Range(-inf, inf)] + [noise] * (len(goal) - 1)).T
-        far = np.where((far < low) | (far > high), goal, far)  # the plain goal where out of range
-        self._last = current, plain
-        for target in (far, goal, current):  # `current` always works: it is where we are
-            moved = _moved(self._data, state, target, float((target - current)[1:].sum()))
+                secant = -(current - last) / (plain_step - last_plain_step)
+            factor = np.clip(np.nan_to_num(secant, nan=1.0, posinf=1.0, neginf=1.0), 1.0, 10.0)
+        largest_step = float(np.abs(plain_step).max())
+        self.has_converged = largest_step < self._tol
+        self.max_change = min(0.3, max(0.1 * largest_step, self._tol))
+
+        # Where the accelerated step leaves the range of a scale, the plain step is made.
+        accelerated = current + factor * plain_step
+        prior = self._ranges.prior or Range(-inf, inf)
+        low, high = np.array([prior] + [self._ranges.noise] * (len(optimum) - 1)).T
+        is_outside = (accelerated < low) | (accelerated > high)
+        accelerated = np.where(is_outside, optimum, accelerated)
+        self._last = current, plain_step
+        # The present hyperparameters always have a finite ELBO.
+        for hyper in (accelerated, optimum, current):
+            log_noise_step = float((hyper - current)[1:].sum())
+            moved = _set_hyperparameters(self._data, state, hyper, log_noise_step)
             if moved is not None:
-                self._hyper = target
+                self._hyper = hyper
                 return moved
         raise ArithmeticError("the sites have no finite ELBO any more.")
 
 
-def _moved(
+def _set_hyperparameters(
     data: LinearData, state: SiteState, hyper: Floats, log_noise_step: float
 ) -> SiteState | None:
-    """The state at new hyperparameters; the sites' variances go with the square of the noise."""
+    """Return the state at other hyperparameters.
+
+    Parameters
+    ----------
+    data : LinearData
+        Rows in the row space of the inputs.
+    state : SiteState
+        State at the present hyperparameters.
+    hyper : ndarray of shape (1 + n_params,)
+        New log variance of the prior, followed by the parameters of the likelihood.
+    log_noise_step : float
+        Change of the log noise. The variances of the sites are scaled by the square of the noise.
+
+    Returns
+    -------
+    SiteState or None
+        None if the ELBO isn't finite.
+    """
     like = data.features
     factor = float(np.exp(-2.0 * log_noise_step))
     sites = Sites(state.sites.shift * factor, state.sites.precision * factor)
     likelihood = state.likelihood.at(like.new_tensor(hyper[1:]))
-    moved = solve(data, sites, like.new_tensor(hyper[0]).exp(), likelihood)
+    moved = solve_sites(data, sites, like.new_tensor(hyper[0]).exp(), likelihood)
     return moved if moved is not None and bool(torch.isfinite(moved.elbo)) else None

@@ -1,4 +1,4 @@
-"""The posterior of a linear model with more weights than data, without a K x K array."""
+"""Posterior of a linear model with more weights than rows, without a K x K array."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,8 +15,8 @@ from skbayes_sym.numerics.random import float64_normal
 
 Floats = npt.NDArray[np.float64]
 
-# Largest covariance that is built on demand, bytes. A request beyond is a mistake more often than
-# a wish, and the operating system would grant it before running out.
+# Largest covariance that is built on demand, in bytes. A request for more is usually a mistake, and
+# the operating system would grant it before it runs out of memory.
 MAX_COVARIANCE_BYTES = 1 << 32
 _COVARIANCE = "The posterior covariance of the weights"
 _REMEDY = "Standardize the features, or drop the ones that others determine."
@@ -24,27 +24,48 @@ _REMEDY = "Standardize the features, or drop the ones that others determine."
 
 @dataclass(frozen=True, eq=False)
 class LowRankGaussian:
-    """Normal posterior of C rows of K weights that the data moved in r directions only.
+    """Normal posterior of C rows of K weights that differs from the prior in r directions only.
 
-    Row c is ``loc[c] + scale * (Q u_c + z_c)`` with ``u ~ N(0, covariance)`` of length C r and, in
-    the directions the data don't see, ``z_c`` as under the prior: independent normals of variance
-    ``prior_variance`` (one, or one a row) orthogonal to Q's columns.
+    Row c is ``loc[c] + scale * (Q u_c + z_c)``. The coordinates ``u ~ N(0, covariance)`` have the
+    length C r. In the directions that the data don't inform, ``z_c`` is distributed as under the
+    prior: independent normals of variance ``prior_variance``, orthogonal to the columns of Q.
+
+    Parameters
+    ----------
+    loc : ndarray of shape (C, K)
+        Mean.
+    scale : ndarray of shape (K,)
+        Unit of every weight.
+    basis : ndarray of shape (K, r), or None
+        Orthonormal columns Q; None for the identity (r = K).
+    covariance : ndarray of shape (C r, C r)
+        Covariance of the coordinates ``u``, row by row.
+    prior_variance : float or ndarray of shape (C,)
+        Variance of the prior in these units.
     """
 
-    loc: Floats  # (C, K); mean
-    scale: Floats  # (K,); unit of every weight
-    basis: Floats | None  # (K, r), or None; orthonormal columns Q; None is the identity (r = K)
-    covariance: Floats  # (C r, C r); of the coordinates ``u``, row by row
-    prior_variance: float | Floats  # () or (C,)
+    loc: Floats
+    scale: Floats
+    basis: Floats | None
+    covariance: Floats
+    prior_variance: float | Floats
+
+    def __repr__(self) -> str:
+        n_rows, n_weights = self.loc.shape
+        n_directions = len(self.covariance) // n_rows
+        return (
+            f"<normal posterior of {n_rows:,} x {n_weights:,} coefficients, with a full covariance "
+            f"in {n_directions:,} directions>"
+        )
 
     @property
     def n_weights(self) -> int:
-        """C K, all rows together."""
+        """Number C K of weights in all rows."""
         return self.loc.size
 
     @property
-    def _free(self) -> Floats:
-        """Variance of each row in the directions the data don't see, (C,)."""
+    def _free_variance(self) -> Floats:
+        """Variance of each row in the directions that the data don't inform, (C,)."""
         return np.ones(len(self.loc)) * self.prior_variance
 
     @cached_property
@@ -55,15 +76,15 @@ class LowRankGaussian:
         return self.covariance.reshape(n_rows, r, n_rows, r)
 
     def _factor(self) -> Tensor:
-        """Cholesky factor of the coordinates' covariance."""
+        """Return the Cholesky factor of the covariance of the coordinates."""
         return cholesky(torch.as_tensor(self.covariance), name=_COVARIANCE, remedy=_REMEDY)
 
     def variance(self) -> Floats:
-        """Variance of every weight, (C, K); O(C K r^2)."""
-        return self.scale**2 * self._diagonal(self._blocks, self._free)
+        """Return the variance of every weight, (C, K); O(C K r^2)."""
+        return self.scale**2 * self._diagonal(self._blocks, self._free_variance)
 
     def _diagonal(self, blocks: Floats, free: Floats) -> Floats:
-        """Diagonal of ``Q blocks Q'`` and ``free`` in the directions the data don't see, (C, K)."""
+        """Return the diagonal of ``Q blocks Q'`` plus ``free`` times the complement, (C, K)."""
         rows = [blocks[c, :, c] for c in range(len(self.loc))]
         if self.basis is None:
             return np.array([np.diag(row) for row in rows])
@@ -72,7 +93,17 @@ class LowRankGaussian:
         return np.array(seen) + free[:, None] * unseen
 
     def dense_covariance(self) -> Floats:
-        """Covariance of all weights, (C K, C K), rows of ``loc`` one after the other."""
+        """Return the covariance of all weights, row by row.
+
+        Returns
+        -------
+        ndarray of shape (C K, C K)
+
+        Raises
+        ------
+        MemoryError
+            If it would take more than ``MAX_COVARIANCE_BYTES``.
+        """
         n_rows, k = self.loc.shape
         n_bytes = 8 * (n_rows * k) ** 2
         if n_bytes > MAX_COVARIANCE_BYTES:
@@ -84,78 +115,99 @@ class LowRankGaussian:
         if self.basis is None:
             dense = self._blocks.copy()
         else:
-            free = np.einsum("cd,rs->crds", np.diag(self._free), np.eye(self.basis.shape[1]))
+            free = np.einsum(
+                "cd,rs->crds", np.diag(self._free_variance), np.eye(self.basis.shape[1])
+            )
             change = self._blocks - free
             dense = np.empty((n_rows, k, n_rows, k))
             for c in range(n_rows):
                 for d in range(n_rows):
                     dense[c, :, d] = self.basis @ change[c, :, d] @ self.basis.T
-                dense[c, :, c].flat[:: k + 1] += self._free[c]
+                dense[c, :, c].flat[:: k + 1] += self._free_variance[c]
         dense *= self.scale[:, None, None] * self.scale
         return dense.reshape(n_rows * k, n_rows * k)
 
     def precision(self) -> Tensor:
-        """Inverse covariance of all weights, (C K, C K); `MemoryError` as `dense_covariance`."""
+        """Return the inverse of `dense_covariance`, (C K, C K)."""
         covariance = torch.as_tensor(self.dense_covariance())
         return torch.cholesky_inverse(cholesky(covariance, name=_COVARIANCE, remedy=_REMEDY))
 
     def precision_diagonal(self) -> Tensor:
-        """Inverse variance of every weight given the others, (C K,); O(C K r^2)."""
+        """Return the inverse variance of every weight given the others, (C K,); O(C K r^2)."""
         inverse = torch.cholesky_inverse(self._factor()).view(self._blocks.shape).numpy()
-        diagonal = self._diagonal(inverse, 1.0 / self._free)
+        diagonal = self._diagonal(inverse, 1.0 / self._free_variance)
         return torch.as_tensor((diagonal / self.scale**2).ravel())
 
     def log_det_precision(self) -> Tensor:
-        """Log determinant of `precision`, 0-d."""
-        n_free = (self.n_weights - len(self.covariance)) / len(self.loc)  # of each row
+        """Return the log determinant of `precision`, 0-d."""
+        # Number of directions of each row that the data don't inform.
+        n_free = (self.n_weights - len(self.covariance)) / len(self.loc)
         units = 2.0 * len(self.loc) * float(np.log(self.scale).sum())
-        return -(log_det(self._factor()) + n_free * float(np.log(self._free).sum()) + units)
+        return -(
+            log_det(self._factor()) + n_free * float(np.log(self._free_variance).sum()) + units
+        )
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """``n`` draws, (n, C K), float64 on the generator's device; O(n C K r)."""
+        """Sample ``n`` weight vectors, (n, C K), float64 on the generator's device; O(n C K r)."""
         n_rows, k = self.loc.shape
-
         loc = self._tensor(self.loc, generator)
         scale = self._tensor(self.scale, generator)
         factor = self._factor().to(generator.device)
-        inside = (
-            float64_normal((n, len(self.covariance)), generator=generator) @ factor.T
-        ).reshape(n, n_rows, -1)
+        noise = float64_normal((n, len(self.covariance)), generator=generator)
+        inside = (noise @ factor.T).reshape(n, n_rows, -1)
         if self.basis is not None:
             basis = self._tensor(self.basis, generator)
-            std = self._tensor(self._free, generator)[:, None].sqrt()
+            std = self._tensor(self._free_variance, generator)[:, None].sqrt()
             free = float64_normal((n, n_rows, k), generator=generator) * std
             inside = free + (inside - free @ basis) @ basis.T
         return (loc + scale * inside).flatten(1)
 
     def log_prob(self, theta: Tensor | npt.ArrayLike) -> Tensor:
-        """Log density in nats, (*B, C K) -> (*B,)."""
+        """Return the log density in nats, (*B, C K) -> (*B,)."""
         theta = torch.as_tensor(theta, dtype=torch.float64)
         loc = self._tensor(self.loc, theta)
         scale = self._tensor(self.scale, theta)
-        moved = (theta.unflatten(-1, self.loc.shape) - loc) / scale
-        inside = moved if self.basis is None else moved @ self._tensor(self.basis, theta)
-        free = (moved * moved).sum(-1) - (inside * inside).sum(-1)
+        standardized = (theta.unflatten(-1, self.loc.shape) - loc) / scale
+        inside = (
+            standardized if self.basis is None else standardized @ self._tensor(self.basis, theta)
+        )
+        free = (standardized * standardized).sum(-1) - (inside * inside).sum(-1)
         factor = self._factor().to(theta.device)
         z = torch.linalg.solve_triangular(factor, inside.flatten(-2).unsqueeze(-1), upper=False)
-        squares = z.square().sum((-1, -2)) + (free / self._tensor(self._free, theta)).sum(-1)
+        squares = z.square().sum((-1, -2)) + (free / self._tensor(self._free_variance, theta)).sum(
+            -1
+        )
         return multivariate_normal_log_prob(squares, -self.log_det_precision(), self.n_weights)
 
     def output_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean (N, C) and covariance (N, C, C) of ``x W'`` for inputs (N, K), float64."""
-        loc, scale = (torch.as_tensor(a).to(x) for a in (self.loc, self.scale))
+        """Return the moments of the outputs ``x W'``.
+
+        Parameters
+        ----------
+        x : Tensor of shape (N, K)
+            Inputs, float64.
+
+        Returns
+        -------
+        mean : Tensor of shape (N, C)
+            Means of the outputs.
+        covariance : Tensor of shape (N, C, C)
+            Covariances of the outputs of every row.
+        """
+        loc = torch.as_tensor(self.loc).to(x)
+        scale = torch.as_tensor(self.scale).to(x)
         scaled = x * scale
         inside = scaled if self.basis is None else scaled @ torch.as_tensor(self.basis).to(x)
         free = ((scaled * scaled).sum(-1) - (inside * inside).sum(-1)).clamp_min(0.0)
         blocks = torch.as_tensor(self._blocks).to(x)
         covariance = torch.einsum("nr,crds,ns->ncd", inside, blocks, inside)
         if self.basis is not None:
-            rows = torch.as_tensor(self._free).to(x).diag()
-            covariance = covariance + free[:, None, None] * rows
+            free_variance = torch.as_tensor(self._free_variance).to(x).diag()
+            covariance = covariance + free[:, None, None] * free_variance
         return x @ loc.T, covariance
 
     def output_covariance(self, x: Tensor) -> Tensor:
-        """Covariance of each row's outputs at all inputs (N, K), (N, N, C), float64."""
+        """Return the joint covariance (N, N, C) of every output at all inputs (N, K), float64."""
         scaled = x * torch.as_tensor(self.scale).to(x)
         inside = scaled if self.basis is None else scaled @ torch.as_tensor(self.basis).to(x)
         blocks = torch.as_tensor(np.einsum("crcs->crs", self._blocks)).to(x)
@@ -163,8 +215,9 @@ class LowRankGaussian:
         if self.basis is None:
             return covariance
         unseen = scaled @ scaled.T - inside @ inside.T
-        return covariance + unseen[..., None] * torch.as_tensor(self._free).to(x)
+        return covariance + unseen[..., None] * torch.as_tensor(self._free_variance).to(x)
 
     @staticmethod
     def _tensor(values: Any, on: torch.Generator | Tensor) -> Tensor:
+        """Return values as float64 on the device of a generator or tensor."""
         return torch.as_tensor(values, dtype=torch.float64, device=on.device)

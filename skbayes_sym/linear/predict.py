@@ -15,21 +15,33 @@ from skbayes_sym.numerics.gaussian import gauss_hermite
 
 @dataclass(frozen=True, eq=False)
 class LinearPredictor(BasePredictor):
-    """Outputs with a normal law, in float64; targets by a rule over them.
+    """Predictions of a linear model: outputs are normal, in float64.
 
-    ``rule``: points of several outputs; Gauss-Hermite nodes of one by default.
-    ``levels`` (1, K, C): standard deviations that stand for normal noise where few rows determine
-    it, see `noise_levels`.
+    Parameters
+    ----------
+    posterior : LowRankGaussian
+        Posterior of the coefficients of scaled inputs.
+    offset : Tensor of shape (C,)
+        Intercepts.
+    likelihood : Likelihood
+        Distribution of the targets given the outputs, in scaled units.
+    variance_scale : float
+        Factor on the variance of the outputs.
+    rule : SiteLikelihood, optional
+        Quadrature rule over several outputs. For one output Gauss-Hermite quadrature is used.
+    levels : Tensor of shape (1, K, C), optional
+        Noise levels that represent their posterior if there are few rows, see `noise_levels`.
     """
 
     posterior: LowRankGaussian
-    offset: Tensor  # (C,)
+    offset: Tensor
     likelihood: Likelihood
-    variance_scale: float = 1.0  # factor on the variance of the outputs
+    variance_scale: float = 1.0
     rule: SiteLikelihood | None = None
     levels: Tensor | None = None
 
     def distribution(self, x: Tensor) -> Predictive:
+        """Return the predictive distribution, by quadrature unless the noise is normal."""
         mean, covariance = self.posterior.output_moments(x.double())
         mean = mean + self.offset
         covariance = self.variance_scale * covariance
@@ -45,22 +57,26 @@ class LinearPredictor(BasePredictor):
         return self.likelihood.predictive(outputs.to(x), weights.log().to(x))
 
     def mean(self, x: Tensor) -> Tensor:
+        """Return expected targets, for normal noise without computing variances."""
         if self.likelihood.kind != "normal":
             return super().mean(x)
         loc = torch.as_tensor(self.posterior.loc).to(self.offset)
         return (x.double() @ loc.T + self.offset).to(x)
 
     def covariance(self, x: Tensor) -> Tensor | None:
+        """Return the joint covariance of function values, (N, N, T), for normal noise."""
         if self.likelihood.kind != "normal":
             return None
         return self.posterior.output_covariance(x.double())
 
     def sample_conditionals(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
+        """Return distributions of the targets given each of ``n`` sampled functions."""
         weights = self.posterior.sample(n, generator=generator).to(self.offset)
-        # Functions have the variance that `law` gives to the outputs.
+        # Functions have the same variance as the outputs of `distribution`.
         loc = torch.as_tensor(self.posterior.loc).to(self.offset).flatten()
         weights = loc + self.variance_scale**0.5 * (weights - loc)
-        weights = weights.unflatten(-1, (len(self.offset), -1))  # of every output
+        # (n, C, K)
+        weights = weights.unflatten(-1, (len(self.offset), -1))
         outputs = torch.einsum("sck,nk->snc", weights, x.double()) + self.offset
         if self.levels is None:
             return self.likelihood.predictive(outputs.to(x))

@@ -1,8 +1,8 @@
 r"""Variational inference for linear models by one Gaussian site per row.
 
-A row sees the weights only through its outputs ``f_n = b + W x_n``. Marginalised over the
-translations it can't see (`skbayes_sym.symmetry.translation`), a Gaussian factor of the weights
-becomes a site of rank C, the number of outputs,
+A row depends on the weights only through its outputs ``f_n = b + W x_n``. A Gaussian factor of the
+weights, marginalised over the translations that don't change these outputs
+(`skbayes_sym.symmetry.translation`), becomes a site of rank C, the number of outputs,
 
 .. math:: t_n(f_n) = \exp(\eta_n^T f_n - \tfrac12 f_n^T \Lambda_n f_n),
 
@@ -11,14 +11,15 @@ C = 1). The *product* over the data (not the average printed in their eq. 23) wi
 
 .. math:: q(W) \propto N(W; 0, v I) \prod_n t_n(f_n)^{w_n},
 
-is the optimal full-covariance Gaussian if the sites are at the fixed point of the
-conjugate-computation updates (Khan & Lin 2017), natural gradient steps of length rho:
+is the optimal Gaussian with full covariance if the sites are at the fixed point of the
+conjugate-computation updates (Khan & Lin 2017). These are natural gradient steps of length rho:
 
 .. math:: \Lambda_n \leftarrow (1 - \rho) \Lambda_n - \rho E_q[l_n''(f)], \quad
           \eta_n \leftarrow (1 - \rho) \eta_n + \rho (E_q[l_n'(f)] - E_q[l_n''(f)] E_q[f]).
 
-With a Gaussian likelihood one step of length 1 is the exact posterior. A step that lowers the ELBO
-is halved, which also deals with the negative curvature a Student-t likelihood has at outliers.
+For a Gaussian likelihood one step of length 1 yields the exact posterior. A step that lowers the
+ELBO is halved. This also handles the negative curvature that a Student-t likelihood has at
+outliers.
 """
 
 from collections.abc import Callable
@@ -34,63 +35,142 @@ from skbayes_sym.numerics.optimise import AndersonMixing
 
 
 class LinearData(NamedTuple):
-    """Training data of a linear model, reduced to the row space of its inputs."""
+    """Training data of a linear model, reduced to the row space of its inputs.
 
-    features: Tensor  # (N, r): X itself if K <= N, else R' of X' = Q R, so that r = min(N, K)
-    y: Tensor  # (N, ...)
-    weight: Tensor  # (N,), positive
+    Parameters
+    ----------
+    features : Tensor of shape (N, r)
+        X itself if K <= N, else R' of the QR factorisation X' = Q R. So r = min(N, K).
+    y : Tensor of shape (N, ...)
+        Targets.
+    weight : Tensor of shape (N,)
+        Positive weights of the rows.
+    n_outputs : int
+        Number C of outputs.
+    n_weights : int
+        Number K of weights of one output.
+    fit_intercept : bool
+        Whether there are intercepts.
+    """
+
+    features: Tensor
+    y: Tensor
+    weight: Tensor
     n_outputs: int
-    n_weights: int  # K, of one output
+    n_weights: int
     fit_intercept: bool
 
 
 class Sites(NamedTuple):
-    """Natural parameters of the sites, per unit of weight."""
+    """Natural parameters of the sites, per unit of weight.
 
-    shift: Tensor  # eta, (N, C)
-    precision: Tensor  # Lambda, (N, C, C)
+    Parameters
+    ----------
+    shift : Tensor of shape (N, C)
+        Precision times location, eta.
+    precision : Tensor of shape (N, C, C)
+        Precision Lambda.
+    """
 
-    def toward(self, other: "Sites", rho: float) -> "Sites":
-        """A natural gradient step of length rho."""
+    shift: Tensor
+    precision: Tensor
+
+    def interpolate(self, other: "Sites", rho: float) -> "Sites":
+        """Return the sites after a natural gradient step of length rho towards ``other``."""
         return Sites(*(torch.lerp(a, b, rho) for a, b in zip(self, other, strict=True)))
 
 
-class Spread(NamedTuple):
-    """Spread that the family of posteriors adds to a mean."""
+class PosteriorSpread(NamedTuple):
+    """Covariance of the outputs and its part of the KL divergence.
 
-    covariance: Tensor  # of the outputs, (N, C, C)
-    kl: Tensor  # KL[q || p] without the term of the mean, nats
+    Parameters
+    ----------
+    covariance : Tensor of shape (N, C, C)
+        Covariance of the outputs of every row.
+    kl : Tensor of shape ()
+        KL divergence from the prior without the term of the mean, nats.
+    """
+
+    covariance: Tensor
+    kl: Tensor
 
 
-class System(NamedTuple):
-    """The normal equations of one set of sites, inverted."""
+class SolvedNormalEquations(NamedTuple):
+    """Solved normal equations of given sites.
 
-    inverse: Tensor  # of the precision, (C r, C r)
-    log_det: Tensor  # of the precision
+    Parameters
+    ----------
+    inverse : Tensor of shape (C r, C r)
+        Inverse of the precision.
+    log_det : Tensor of shape ()
+        Log determinant of the precision.
+    prior_variance : Tensor of shape ()
+        Variance of the prior.
+    """
+
+    inverse: Tensor
+    log_det: Tensor
     prior_variance: Tensor
 
 
-# Covariance structure of the posterior, given the sites.
-Family = Callable[[LinearData, Sites, System], Spread]
+# Covariance structure of the posterior: computes the spread from the sites.
+CovarianceFamily = Callable[[LinearData, Sites, SolvedNormalEquations], PosteriorSpread]
 
 
 class SiteState(NamedTuple):
-    """Sites and hyperparameters, and all that follows from them."""
+    """Sites and hyperparameters with the posterior that they determine.
+
+    Parameters
+    ----------
+    sites : Sites
+        Natural parameters of the sites.
+    prior_variance : Tensor of shape ()
+        Variance of the prior.
+    likelihood : SiteLikelihood
+        Likelihood with its parameters.
+    loc : Tensor of shape (C, r)
+        Posterior mean in the row space.
+    intercept : Tensor of shape (C,)
+        Intercepts.
+    covariance : Tensor of shape (C r, C r)
+        Covariance of ``loc`` in the full family.
+    mean : Tensor of shape (N, C)
+        Posterior mean of the outputs.
+    output_covariance : Tensor of shape (N, C, C)
+        Posterior covariance of the outputs.
+    terms : SiteTerms
+        Expected log likelihoods with their gradients and curvatures.
+    elbo : Tensor of shape ()
+        Evidence lower bound, nats.
+    """
 
     sites: Sites
     prior_variance: Tensor
     likelihood: SiteLikelihood
-    loc: Tensor  # posterior mean in the row space, (C, r)
-    intercept: Tensor  # (C,)
-    covariance: Tensor  # of loc under the full family, (C r, C r)
-    mean: Tensor  # of the outputs, (N, C)
-    output_covariance: Tensor  # (N, C, C)
+    loc: Tensor
+    intercept: Tensor
+    covariance: Tensor
+    mean: Tensor
+    output_covariance: Tensor
     terms: SiteTerms
-    elbo: Tensor  # nats
+    elbo: Tensor
 
 
 def weighted_precision(data: LinearData, sites: Sites) -> Tensor:
-    """``sum_n w_n Lambda_n (x) x_n x_n'``, (C r, C r), O(N r^2 C^2)."""
+    """Return the precision that all sites add, in the row space; O(N r^2 C^2).
+
+    Parameters
+    ----------
+    data : LinearData
+        Rows with features x_n and weights w_n.
+    sites : Sites
+        Sites with precisions Lambda_n.
+
+    Returns
+    -------
+    Tensor of shape (C r, C r)
+        The Kronecker sum ``sum_n w_n Lambda_n (x) x_n x_n'``.
+    """
     blocks = data.weight[:, None, None] * sites.precision
     n_outputs = data.n_outputs
     r = data.features.shape[1]
@@ -102,48 +182,86 @@ def weighted_precision(data: LinearData, sites: Sites) -> Tensor:
     return total.reshape(n_outputs * r, n_outputs * r)
 
 
-def full_covariance(data: LinearData, sites: Sites, system: System) -> Spread:
-    """The optimal Gaussian: ``q`` above itself; O(N r^2 C^2)."""
+def full_covariance(
+    data: LinearData, _sites: Sites, equations: SolvedNormalEquations
+) -> PosteriorSpread:
+    """Return the spread of the optimal Gaussian with full covariance; O(N r^2 C^2)."""
     n_outputs = data.n_outputs
     r = data.features.shape[1]
-    blocks = system.inverse.reshape(n_outputs, r, n_outputs, r)
+    blocks = equations.inverse.reshape(n_outputs, r, n_outputs, r)
     rows = [
         [((data.features @ blocks[c, :, d]) * data.features).sum(-1) for d in range(n_outputs)]
         for c in range(n_outputs)
     ]
     covariance = torch.stack([torch.stack(row, -1) for row in rows], -2)
     size = n_outputs * r
-    v = system.prior_variance
-    trace = system.inverse.diagonal().sum() / v
-    kl = kl_from_standard(trace, v.new_zeros(()), -system.log_det - size * v.log(), size)
-    return Spread(covariance, kl)
+    v = equations.prior_variance
+    trace = equations.inverse.diagonal().sum() / v
+    log_det_ratio = -equations.log_det - size * v.log()
+    kl = kl_from_standard(trace, v.new_zeros(()), log_det_ratio, size)
+    return PosteriorSpread(covariance, kl)
 
 
-def mean_field(inputs: Tensor) -> Family:
-    """Independent normals for all K weights; ``inputs`` is X itself, (N, K). O(N K C).
+def mean_field(inputs: Tensor) -> CovarianceFamily:
+    """Return the family of independent normals for all K weights; O(N K C) per evaluation.
 
-    The variances are the inverse diagonal of the precision, and the mean, given the curvatures,
-    still solves the full normal equations: it doesn't collapse.
+    The optimal variances are the inverse diagonal of the precision. The optimal mean, given the
+    curvatures, still solves the full normal equations, so it doesn't collapse to the prior.
+
+    Parameters
+    ----------
+    inputs : Tensor of shape (N, K)
+        Inputs X themselves.
+
+    Returns
+    -------
+    CovarianceFamily
     """
     squares = inputs * inputs
 
-    def spread(data: LinearData, sites: Sites, system: System) -> Spread:
+    def mean_field_spread(
+        data: LinearData, sites: Sites, equations: SolvedNormalEquations
+    ) -> PosteriorSpread:
         site_precision = data.weight[:, None] * sites.precision.diagonal(dim1=-2, dim2=-1)
-        precision = 1.0 / system.prior_variance + site_precision.T @ squares  # (C, K)
+        # (C, K)
+        precision = 1.0 / equations.prior_variance + site_precision.T @ squares
         variance = squares @ (1.0 / precision).T
         log_variance = -precision.log()
-        prior = system.prior_variance.log()
-        kl = kl_elementwise(torch.zeros_like(log_variance), log_variance, prior).sum()
-        return Spread(torch.diag_embed(variance), kl)
+        log_prior_variance = equations.prior_variance.log()
+        zero_mean = torch.zeros_like(log_variance)
+        kl = kl_elementwise(zero_mean, log_variance, log_prior_variance).sum()
+        return PosteriorSpread(torch.diag_embed(variance), kl)
 
-    return spread
+    return mean_field_spread
 
 
-def solve(
-    data: LinearData, sites: Sites, prior_variance: Tensor, likelihood: SiteLikelihood,
-    family: Family = full_covariance,
-) -> SiteState | None:  # fmt: skip
-    """Posterior and ELBO of given sites; None where their product isn't normalisable."""
+def solve_sites(
+    data: LinearData,
+    sites: Sites,
+    prior_variance: Tensor,
+    likelihood: SiteLikelihood,
+    family: CovarianceFamily = full_covariance,
+) -> SiteState | None:
+    """Compute the posterior and the ELBO of given sites.
+
+    Parameters
+    ----------
+    data : LinearData
+        Rows in the row space of the inputs.
+    sites : Sites
+        Natural parameters of the sites.
+    prior_variance : Tensor of shape ()
+        Variance of the prior.
+    likelihood : SiteLikelihood
+        Likelihood with its parameters.
+    family : CovarianceFamily
+        Covariance structure of the posterior.
+
+    Returns
+    -------
+    SiteState or None
+        None if the product of sites and prior isn't normalisable.
+    """
     r = data.features.shape[1]
     n_outputs = data.n_outputs
     precision = weighted_precision(data, sites)
@@ -152,126 +270,205 @@ def solve(
     if factor is None:
         return None
     inverse = torch.cholesky_inverse(factor)
-    system = System(inverse, log_det(factor), prior_variance)
-    loc, intercept = _mean(data, sites, factor)
+    equations = SolvedNormalEquations(inverse, log_det(factor), prior_variance)
+    loc, intercept = _solve_mean(data, sites, factor)
     mean = intercept + data.features @ loc.reshape(n_outputs, r).T
-    spread = family(data, sites, system)
+    spread = family(data, sites, equations)
     terms = likelihood(mean, spread.covariance, data.y)
     kl = spread.kl + 0.5 * (loc * loc).sum() / prior_variance
-    elbo = terms.value @ data.weight - kl
     return SiteState(
-        sites, prior_variance, likelihood, loc.reshape(n_outputs, r), intercept, inverse, mean,
-        spread.covariance, terms, elbo,
-    )  # fmt: skip
+        sites=sites,
+        prior_variance=prior_variance,
+        likelihood=likelihood,
+        loc=loc.reshape(n_outputs, r),
+        intercept=intercept,
+        covariance=inverse,
+        mean=mean,
+        output_covariance=spread.covariance,
+        terms=terms,
+        elbo=terms.value @ data.weight - kl,
+    )
 
 
-def _mean(data: LinearData, sites: Sites, factor: Tensor) -> tuple[Tensor, Tensor]:
-    """Posterior mean (C r,), and the intercept (C,) that maximises the sites' evidence.
+def _solve_mean(data: LinearData, sites: Sites, factor: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the posterior mean (C r,), and the intercepts (C,) that maximise the sites' evidence.
 
     The intercept has no prior: it is a parameter like the noise. Both come from one linear system
-    (the Schur complement of the weights), as in a generalised least-squares fit.
+    by the Schur complement of the weights, as in generalised least squares.
     """
-    weighted = data.weight[:, None] * sites.shift
-    right = (weighted.T @ data.features).reshape(-1, 1)
+    weighted_shift = data.weight[:, None] * sites.shift
+    projection = (weighted_shift.T @ data.features).reshape(-1, 1)
     if not data.fit_intercept:
-        return torch.cholesky_solve(right, factor).squeeze(-1), weighted.new_zeros(data.n_outputs)
+        loc = torch.cholesky_solve(projection, factor).squeeze(-1)
+        return loc, weighted_shift.new_zeros(data.n_outputs)
     blocks = data.weight[:, None, None] * sites.precision
     coupling = torch.einsum("ncd,nr->crd", blocks, data.features).flatten(0, 1)
-    solved = torch.cholesky_solve(torch.cat([right, coupling], dim=1), factor)
-    schur = blocks.sum(0) - coupling.T @ solved[:, 1:]
-    rest = weighted.sum(0) - coupling.T @ solved[:, 0]
-    # Singular along (1, ..., 1) for a softmax: the solution of least norm.
-    intercept = torch.linalg.pinv(schur, rtol=1e-10, hermitian=True) @ rest
-    return solved[:, 0] - solved[:, 1:] @ intercept, intercept
+    solution = torch.cholesky_solve(torch.cat([projection, coupling], dim=1), factor)
+    schur = blocks.sum(0) - coupling.T @ solution[:, 1:]
+    remainder = weighted_shift.sum(0) - coupling.T @ solution[:, 0]
+    # For a softmax the complement is singular along (1, ..., 1): take the least-norm solution.
+    intercept = torch.linalg.pinv(schur, rtol=1e-10, hermitian=True) @ remainder
+    return solution[:, 0] - solution[:, 1:] @ intercept, intercept
 
 
-def first_sites(data: LinearData, likelihood: SiteLikelihood, intercept: Tensor) -> Sites:
-    """Sites of the likelihood around a constant function: one step of a Newton fit.
+def initial_sites(data: LinearData, likelihood: SiteLikelihood, intercept: Tensor) -> Sites:
+    """Return sites of the likelihood around a constant function: one step of a Newton fit.
 
-    A density with straight flanks (Laplace's) has its curvature at single points. Rows that see
-    none of it would leave the mean to slopes and the prior, 1e14 nats away: it is then averaged
-    over outputs as wide as scaled targets.
+    A density with straight flanks, such as Laplace's, has its curvature at single points. If rows
+    saw none of it, the mean would be determined by slopes and the prior alone, 1e14 nats below the
+    optimum. The curvature is then averaged over outputs with the variance of scaled targets.
+
+    Parameters
+    ----------
+    data : LinearData
+        Rows in the row space of the inputs.
+    likelihood : SiteLikelihood
+        Likelihood with its initial parameters.
+    intercept : Tensor of shape (C,)
+        Constant function.
+
+    Returns
+    -------
+    Sites
     """
     mean = intercept.expand(len(data.features), data.n_outputs)
     eye = torch.eye(data.n_outputs, dtype=mean.dtype, device=mean.device)
-    terms, smooth = (
-        likelihood(mean, (variance * eye).expand(len(mean), -1, -1), data.y)
-        for variance in (1e-6, 1.0)  # as good as none; that of scaled targets
-    )
-    trace, afar = (t.curvature.diagonal(dim1=-2, dim2=-1).sum(-1) for t in (terms, smooth))
-    if bool((trace.abs() < 1e-6 * afar).any()):
-        terms = smooth
-    # Curvature is negative at a heavy tail: there the row says nothing yet.
-    negative = torch.linalg.eigvalsh(terms.curvature)[:, 0] < 0.0
-    keep = (~negative).to(mean)
+
+    def expand(variance: float) -> SiteTerms:
+        return likelihood(mean, (variance * eye).expand(len(mean), -1, -1), data.y)
+
+    def trace(terms: SiteTerms) -> Tensor:
+        return terms.curvature.diagonal(dim1=-2, dim2=-1).sum(-1)
+
+    # At practically one point, and averaged over outputs with the variance of scaled targets.
+    terms = expand(1e-6)
+    averaged = expand(1.0)
+    if bool((trace(terms).abs() < 1e-6 * trace(averaged)).any()):
+        terms = averaged
+    # The curvature is negative in a heavy tail. Such rows contribute nothing at first.
+    is_negative = torch.linalg.eigvalsh(terms.curvature)[:, 0] < 0.0
+    keep = (~is_negative).to(mean)
     curvature = terms.curvature * keep[:, None, None]
     shift = terms.gradient * keep[:, None] + torch.einsum("ncd,nd->nc", curvature, mean)
     return Sites(shift, curvature)
 
 
-class Update(NamedTuple):
-    """A step, and how far it moved the posterior."""
+class SiteUpdate(NamedTuple):
+    """State after an update of the sites.
+
+    Parameters
+    ----------
+    state : SiteState
+        Sites and posterior.
+    change : float
+        Largest change of an output: of its mean in standard deviations, or of its variance
+        relative to the variance.
+    """
 
     state: SiteState
-    change: float  # of the outputs: means in standard deviations, variances relative
+    change: float
 
 
-def _flat(sites: Sites) -> Tensor:
+def _flatten(sites: Sites) -> Tensor:
     return torch.cat([sites.shift.flatten(), sites.precision.flatten()])
 
 
-def _like(flat: Tensor, sites: Sites) -> Sites:
-    n = sites.shift.numel()
-    return Sites(flat[:n].view_as(sites.shift), flat[n:].view_as(sites.precision))
+def _unflatten(flat: Tensor, like: Sites) -> Sites:
+    n = like.shift.numel()
+    return Sites(flat[:n].view_as(like.shift), flat[n:].view_as(like.precision))
 
 
-def update(
+def update_sites(
     data: LinearData,
     state: SiteState,
-    family: Family = full_covariance,
+    family: CovarianceFamily = full_covariance,
     acceleration: AndersonMixing | None = None,
-) -> Update:
+) -> SiteUpdate:
     """Make a natural gradient step that doesn't lower the ELBO.
 
-    The accelerated one if there is one and it passes; else of the first length 1, 1/2, 1/4, ...
-    that does. (Where data separate, plain ones close a few per cent of the distance a step.) Costs
-    O(N r^2 C^2 + (C r)^3) a trial.
+    The accelerated step is tried first. If it lowers the ELBO, steps of length 1, 1/2, 1/4, ... are
+    tried. (If a linear function separates the classes, plain steps cover only a few per cent of the
+    distance to the optimum.) Every trial costs O(N r^2 C^2 + (C r)^3).
+
+    Parameters
+    ----------
+    data : LinearData
+        Rows in the row space of the inputs.
+    state : SiteState
+        State before the step.
+    family : CovarianceFamily
+        Covariance structure of the posterior.
+    acceleration : AndersonMixing, optional
+        History of earlier steps.
+
+    Returns
+    -------
+    SiteUpdate
     """
     curvature = state.terms.curvature
     shift = state.terms.gradient + torch.einsum("ncd,nd->nc", curvature, state.mean)
-    target = Sites(shift, curvature)  # where a natural gradient step of length 1 leads
+    # Sites after a natural gradient step of length 1.
+    target = Sites(shift, curvature)
     scale = float(data.weight.sum())
-    floor = state.elbo - 1e-12 * (scale + abs(float(state.elbo)))  # less is rounding
+    # A smaller decrease is rounding.
+    min_elbo = state.elbo - 1e-12 * (scale + abs(float(state.elbo)))
 
-    def passes(sites: Sites) -> SiteState | None:
-        tried = solve(data, sites, state.prior_variance, state.likelihood, family)
-        return tried if tried is not None and bool(tried.elbo >= floor) else None
+    def try_sites(sites: Sites) -> SiteState | None:
+        trial = solve_sites(data, sites, state.prior_variance, state.likelihood, family)
+        return trial if trial is not None and bool(trial.elbo >= min_elbo) else None
 
-    mixed = (
-        None if acceleration is None else acceleration.propose(_flat(state.sites), _flat(target))
-    )
-    tried = passes(_like(mixed, target)) if mixed is not None else None
+    trial = None
+    if acceleration is not None:
+        mixed = acceleration.propose(_flatten(state.sites), _flatten(target))
+        if mixed is not None:
+            trial = try_sites(_unflatten(mixed, target))
+    # If even shorter steps don't raise the ELBO, the state is optimal up to rounding.
     rho = 1.0
-    # A step that is shorter and still doesn't help: we are there, up to rounding.
-    while tried is None and rho > 2.0**-20:
-        tried = passes(state.sites.toward(target, rho))
+    while trial is None and rho > 2.0**-20:
+        trial = try_sites(state.sites.interpolate(target, rho))
         rho *= 0.5
-    if tried is None:
-        return Update(state, 0.0)
-    old, new = (s.output_covariance.diagonal(dim1=-2, dim2=-1) for s in (state, tried))
-    changes = (tried.mean - state.mean).abs() / new.sqrt(), (new - old).abs() / new
-    return Update(tried, max(float(t.nan_to_num(0.0).amax()) for t in changes))
+    if trial is None:
+        return SiteUpdate(state, 0.0)
+    old_variance = state.output_covariance.diagonal(dim1=-2, dim2=-1)
+    new_variance = trial.output_covariance.diagonal(dim1=-2, dim2=-1)
+    mean_change = (trial.mean - state.mean).abs() / new_variance.sqrt()
+    variance_change = (new_variance - old_variance).abs() / new_variance
+    changes = (mean_change, variance_change)
+    return SiteUpdate(trial, max(float(change.nan_to_num(0.0).amax()) for change in changes))
 
 
-def converge(
-    data: LinearData, state: SiteState, family: Family = full_covariance, *, tol: float,
+def converge_sites(
+    data: LinearData,
+    state: SiteState,
+    family: CovarianceFamily = full_covariance,
+    *,
+    tol: float,
     max_iter: int,
-) -> Update:  # fmt: skip
-    """Updates until one moves no output by ``tol`` standard deviations."""
-    moved = Update(state, float("inf"))
+) -> SiteUpdate:
+    """Update the sites until an update changes no output by ``tol`` standard deviations.
+
+    Parameters
+    ----------
+    data : LinearData
+        Rows in the row space of the inputs.
+    state : SiteState
+        Initial state.
+    family : CovarianceFamily
+        Covariance structure of the posterior.
+    tol : float
+        Tolerance, in posterior standard deviations.
+    max_iter : int
+        Largest number of updates.
+
+    Returns
+    -------
+    SiteUpdate
+        The last update.
+    """
+    latest = SiteUpdate(state, float("inf"))
     acceleration = AndersonMixing()
     for _ in range(max_iter):
-        moved = update(data, moved.state, family, acceleration)
-        if moved.change < tol:
+        latest = update_sites(data, latest.state, family, acceleration)
+        if latest.change < tol:
             break
-    return moved
+    return latest

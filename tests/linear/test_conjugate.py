@@ -8,8 +8,8 @@ from scipy import stats
 from skbayes_sym import BayesianLinearRegressor
 from skbayes_sym.linear import fit as method
 from skbayes_sym.linear import low_rank
-from skbayes_sym.linear.conjugate import Statistics, learn
-from skbayes_sym.linear.hyperparameters import Learning, Range
+from skbayes_sym.linear.conjugate import SufficientStatistics, maximize_evidence
+from skbayes_sym.linear.hyperparameters import LearnedRanges, Range
 from skbayes_sym.linear.low_rank import LowRankGaussian
 
 LOG_V, LOG_S = -0.7, 0.2
@@ -26,7 +26,7 @@ def test_the_evidence_is_the_dense_normal():
     x, y, weight = rows()
     covariance = np.exp(2 * LOG_S) * np.eye(20) + np.exp(LOG_V) * x.numpy() @ x.numpy().T
     expected = stats.multivariate_normal(np.zeros(20), covariance).logpdf(y)
-    found = Statistics.of(x, y, weight, None)
+    found = SufficientStatistics.from_rows(x, y, weight, None)
     assert found.log_evidence(LOG_V, LOG_S) == pytest.approx(expected, rel=1e-12)
 
 
@@ -34,16 +34,20 @@ def test_weights_are_repetitions():
     x, y, weight = rows()
     weight[:5] = 3.0
     index = torch.arange(20).repeat_interleave(weight.long())
-    one = Statistics.of(x, y, weight, None)
-    two = Statistics.of(x[index], y[index], torch.ones(len(index)).double(), None)
+    one = SufficientStatistics.from_rows(x, y, weight, None)
+    two = SufficientStatistics.from_rows(x[index], y[index], torch.ones(len(index)).double(), None)
     assert one.log_evidence(LOG_V, LOG_S) == pytest.approx(two.log_evidence(LOG_V, LOG_S))
 
 
 def test_weights_of_many_sizes_overflow_nothing():
     x, y, _ = rows()
-    found = Statistics.of(x, y, torch.logspace(-200, 200, 20, dtype=torch.float64), None)
+    found = SufficientStatistics.from_rows(
+        x, y, torch.logspace(-200, 200, 20, dtype=torch.float64), None
+    )
     assert np.isfinite(found.explained).all()
-    exact = Statistics.of(x, 0.0 * y, torch.full((20,), 1e200, dtype=torch.float64), None)
+    exact = SufficientStatistics.from_rows(
+        x, 0.0 * y, torch.full((20,), 1e200, dtype=torch.float64), None
+    )
     assert np.isfinite(exact.best_log_noise(0.0))
 
 
@@ -57,11 +61,11 @@ def test_small_differences_of_columns_are_kept():
     weight[:10] = 4.0
     for scale, given in [(1.0, None), (weight**-0.5, torch.as_tensor(weight))]:
         design, targets = (torch.as_tensor((a.T * scale).T) for a in (x, y))
-        found = Statistics.of(design, targets, given, None)
-        order = np.argsort(-found.values)
-        np.testing.assert_allclose(found.values[order], sizes**2, rtol=1e-5)
+        found = SufficientStatistics.from_rows(design, targets, given, None)
+        order = np.argsort(-found.eigenvalues)
+        np.testing.assert_allclose(found.eigenvalues[order], sizes**2, rtol=1e-5)
         np.testing.assert_allclose(found.explained[order], along**2, rtol=1e-5)
-        assert found.rest < 1e-11  # of 15; rounding of a column times its coefficient, 3e9
+        assert found.residual < 1e-11  # of 15; rounding of a column times its coefficient, 3e9
 
 
 def test_columns_that_are_nearly_alike_predict_as_they_should():
@@ -76,9 +80,9 @@ def test_columns_that_are_nearly_alike_predict_as_they_should():
 
 def test_slopes_posterior_and_gap():
     x, y, weight = rows()
-    found, h = Statistics.of(x, y, weight, None), 1e-5
+    found, h = SufficientStatistics.from_rows(x, y, weight, None), 1e-5
     steps = [(h, 0.0), (0.0, h)]
-    for slope, (a, b) in zip(found.slopes(LOG_V, LOG_S), steps, strict=True):
+    for slope, (a, b) in zip(found.gradient(LOG_V, LOG_S), steps, strict=True):
         up, down = (found.log_evidence(LOG_V + s * a, LOG_S + s * b) for s in (1, -1))
         assert slope == pytest.approx((up - down) / (2 * h), rel=1e-6)
     precision = x.T @ x / np.exp(2 * LOG_S) + torch.eye(4).double() / np.exp(LOG_V)
@@ -86,18 +90,18 @@ def test_slopes_posterior_and_gap():
     np.testing.assert_allclose(covariance, torch.linalg.inv(precision), rtol=1e-10, atol=1e-14)
     np.testing.assert_allclose(loc, covariance @ (x.T @ y).numpy() / np.exp(2 * LOG_S))
     expected = 0.5 * float(precision.diagonal().log().sum() - torch.logdet(precision))
-    assert found.gap(LOG_V, LOG_S) == pytest.approx(expected, rel=1e-10)
+    assert found.mean_field_gap(LOG_V, LOG_S) == pytest.approx(expected, rel=1e-10)
 
 
 @pytest.mark.parametrize("learns_noise", [True, False])
 @pytest.mark.parametrize("learns_prior", [True, False])
 def test_nothing_nearby_or_on_a_grid_is_higher(learns_noise, learns_prior):
     x, y, weight = rows()
-    found, wide = Statistics.of(x, y, weight, None), Range(-12.0, 12.0)
-    learning = Learning(wide if learns_prior else None, wide)
-    best = learn(found, (LOG_V, LOG_S), learning, learns_noise=learns_noise)
+    found, wide = SufficientStatistics.from_rows(x, y, weight, None), Range(-12.0, 12.0)
+    learning = LearnedRanges(wide if learns_prior else None, wide)
+    best = maximize_evidence(found, (LOG_V, LOG_S), learning, learns_noise=learns_noise)
     top = found.log_evidence(*best)
-    for slope, learned in zip(found.slopes(*best), (learns_prior, learns_noise), strict=True):
+    for slope, learned in zip(found.gradient(*best), (learns_prior, learns_noise), strict=True):
         assert abs(slope) < 1e-7 or not learned
     for v in np.linspace(-11, 11, 45) if learns_prior else [LOG_V]:
         for s in np.linspace(-6, 6, 45) if learns_noise else [LOG_S]:
@@ -106,9 +110,9 @@ def test_nothing_nearby_or_on_a_grid_is_higher(learns_noise, learns_prior):
 
 def test_ends_of_the_ranges_hold():
     x, y, weight = rows()
-    found = Statistics.of(x, y, weight, None)
-    tight = Learning(Range(-9.0, -3.0), Range(0.5, 1.0))
-    best = learn(found, (LOG_V, LOG_S), tight, learns_noise=True)
+    found = SufficientStatistics.from_rows(x, y, weight, None)
+    tight = LearnedRanges(Range(-9.0, -3.0), Range(0.5, 1.0))
+    best = maximize_evidence(found, (LOG_V, LOG_S), tight, learns_noise=True)
     assert -9.0 <= best.log_variance <= -3.0
     assert 0.5 <= best.log_noise <= 1.0
     values = [found.log_evidence(v, s) for v in np.linspace(-9, -3, 61)
@@ -170,13 +174,15 @@ def test_noise_of_more_columns_than_rows_isn_t_nothing(n, k):
     prior, noise = Range(-23.0, 23.0), Range(np.log(1e-6), np.log(1e2))
     runs_away, are_maxima = 0, 0
     for seed in range(8):
-        found = Statistics.of(*centred(n, k, seed), None, None)
-        best = learn(found, (0.0, 0.0), Learning(prior, noise), learns_noise=True)
+        found = SufficientStatistics.from_rows(*centred(n, k, seed), None, None)
+        best = maximize_evidence(found, (0.0, 0.0), LearnedRanges(prior, noise), learns_noise=True)
         assert 0.1 < np.exp(best.log_noise) < 1.8
-        are_maxima += np.abs(found.slopes(*best)).max() < 1e-6
-        end = learn(found, (0.0, noise.low), Learning(prior, noise), learns_noise=False)
+        are_maxima += np.abs(found.gradient(*best)).max() < 1e-6
+        end = maximize_evidence(
+            found, (0.0, noise.low), LearnedRanges(prior, noise), learns_noise=False
+        )
         runs_away += found.log_evidence(*end) > found.log_evidence(*best)
-        given = learn(found, (-2.0, 0.0), Learning(None, noise), learns_noise=True)
+        given = maximize_evidence(found, (-2.0, 0.0), LearnedRanges(None, noise), learns_noise=True)
         assert 0.1 < np.exp(given.log_noise) < 1.8
     assert runs_away > 3
     assert are_maxima > 3  # the prior only chooses, where there is something to choose

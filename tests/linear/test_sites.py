@@ -7,16 +7,16 @@ from cases import LaplaceNoise
 from scipy import optimize, stats
 from torch.testing import assert_close
 
-from skbayes_sym.linear.hyperparameters import Learning, Range, StoppingRule, fit_sites
+from skbayes_sym.linear.hyperparameters import LearnedRanges, Range, StoppingRule, fit_sites
 from skbayes_sym.linear.sites import (
     LinearData,
     Sites,
-    converge,
-    first_sites,
+    converge_sites,
     full_covariance,
+    initial_sites,
     mean_field,
-    solve,
-    update,
+    solve_sites,
+    update_sites,
 )
 from skbayes_sym.models.likelihoods.categorical import Bernoulli, SoftmaxSites
 from skbayes_sym.models.likelihoods.counts import Poisson
@@ -35,9 +35,9 @@ def linear_data(X, y, *, n_outputs=1, fit_intercept=False, weight=None):
 def fit(data, likelihood, prior_variance, family=full_covariance, tol=1e-11):
     """The fixed point, starting at a constant function."""
     variance = torch.as_tensor(prior_variance, dtype=torch.float64)
-    sites = first_sites(data, likelihood, torch.zeros(data.n_outputs, dtype=torch.float64))
-    state = solve(data, sites, variance, likelihood, family)
-    return converge(data, state, family, tol=tol, max_iter=300).state
+    sites = initial_sites(data, likelihood, torch.zeros(data.n_outputs, dtype=torch.float64))
+    state = solve_sites(data, sites, variance, likelihood, family)
+    return converge_sites(data, state, family, tol=tol, max_iter=300).state
 
 
 def problem(n=25, k=3):
@@ -70,7 +70,7 @@ def test_gaussian_oracle_in_one_update():
     data, likelihood = linear_data(LINEAR_X * PRIOR_SCALE, LINEAR_Y), gaussian(0.25)
     one = torch.ones((), dtype=torch.float64)
     empty = Sites(torch.zeros(3, 1).double(), torch.zeros(3, 1, 1).double())  # the prior
-    state = update(data, solve(data, empty, one, likelihood)).state
+    state = update_sites(data, solve_sites(data, empty, one, likelihood)).state
     location = state.sites.shift[:, 0] / state.sites.precision[:, 0, 0]
     assert_close(location, data.y[:, 0], rtol=1e-12, atol=0)
     assert_close(1 / state.sites.precision.flatten(), torch.full((3,), 0.25).double())
@@ -80,11 +80,15 @@ def test_gaussian_oracle_in_one_update():
     got = state.covariance.diagonal().numpy() * PRIOR_SCALE**2
     np.testing.assert_allclose(got, variance, rtol=1e-9)
     assert float(state.elbo) == pytest.approx(-6.103691982552147, abs=1e-9)
-    again = update(data, state)
+    again = update_sites(data, state)
     assert again.change < 1e-12
     family = mean_field(data.features)
-    independent = converge(
-        data, solve(data, state.sites, one, likelihood, family), family, tol=1e-12, max_iter=10
+    independent = converge_sites(
+        data,
+        solve_sites(data, state.sites, one, likelihood, family),
+        family,
+        tol=1e-12,
+        max_iter=10,
     ).state
     assert float(independent.elbo) == pytest.approx(-6.9645095010847635, abs=1e-9)
 
@@ -146,10 +150,10 @@ def test_fixed_point_is_the_best_gaussian(data, likelihood, diagonal):
 @every_model
 def test_every_update_raises_the_elbo(data, likelihood):
     variance = torch.tensor(1.5, dtype=torch.float64)
-    sites = first_sites(data, likelihood, torch.zeros(1, dtype=torch.float64))
-    state, acceleration = solve(data, sites, variance, likelihood), AndersonMixing()
+    sites = initial_sites(data, likelihood, torch.zeros(1, dtype=torch.float64))
+    state, acceleration = solve_sites(data, sites, variance, likelihood), AndersonMixing()
     for _ in range(12):
-        after = update(data, state, acceleration=acceleration).state
+        after = update_sites(data, state, acceleration=acceleration).state
         assert float(after.elbo) >= float(state.elbo) - 1e-10
         state = after
 
@@ -213,7 +217,7 @@ def test_multinomial_fixed_point_is_stationary():
 def test_not_normalisable_sites_are_no_state():
     data = linear_data(np.ones((1, 1)), np.ones((1, 1)))
     sites = Sites(torch.zeros(1, 1).double(), torch.full((1, 1, 1), -2.0).double())
-    assert solve(data, sites, torch.ones(()).double(), gaussian(1.0)) is None
+    assert solve_sites(data, sites, torch.ones(()).double(), gaussian(1.0)) is None
 
 
 def test_a_kink_starts_no_worse_than_knowing_nothing():
@@ -223,8 +227,8 @@ def test_a_kink_starts_no_worse_than_knowing_nothing():
     sites = ScalarSites(LaplaceNoise(torch.zeros(1, dtype=torch.float64)))
     one, none = torch.ones((), dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
     empty = Sites(data.y.new_zeros(10, 1), data.y.new_zeros(10, 1, 1))
-    start = solve(data, first_sites(data, sites, none), one, sites)
-    assert float(start.elbo) > float(solve(data, empty, one, sites).elbo)
+    start = solve_sites(data, initial_sites(data, sites, none), one, sites)
+    assert float(start.elbo) > float(solve_sites(data, empty, one, sites).elbo)
 
 
 def random_moments(n_outputs=3, n=4):
@@ -271,13 +275,13 @@ WIDE = Range(-20.0, 20.0)
 
 
 def learn(data, likelihood, start=0.0, tol=1e-9, prior=WIDE):
-    sites = first_sites(data, likelihood, torch.zeros(data.n_outputs, dtype=torch.float64))
+    sites = initial_sites(data, likelihood, torch.zeros(data.n_outputs, dtype=torch.float64))
     return fit_sites(
         data,
         likelihood,
         sites,
         start,
-        Learning(prior, WIDE),
+        LearnedRanges(prior, WIDE),
         StoppingRule(tol, 300, lambda state: False),
     )
 
@@ -355,8 +359,8 @@ def test_other_likelihoods_end_where_the_converged_elbo_is_flat(data, likelihood
 
     def converged(step_prior, step_noise):
         at = fit.state.likelihood.at(params + step_noise)
-        state = solve(data, fit.state.sites, (log_variance + step_prior).exp(), at)
-        return float(converge(data, state, tol=1e-10, max_iter=200).state.elbo)
+        state = solve_sites(data, fit.state.sites, (log_variance + step_prior).exp(), at)
+        return float(converge_sites(data, state, tol=1e-10, max_iter=200).state.elbo)
 
     top = converged(0.0, 0.0)
     steps = [(0.1, 0.0), (-0.1, 0.0)] + [(0.0, 0.05), (0.0, -0.05)] * len(params)
@@ -370,13 +374,13 @@ def test_other_likelihoods_end_where_the_converged_elbo_is_flat(data, likelihood
 def test_no_finite_start_is_an_error():
     data = linear_data(np.full((2, 1), 1e200), np.array([[1e10], [0.0]]))
     likelihood = ScalarSites(Poisson())
-    sites = first_sites(data, likelihood, torch.zeros(1, dtype=torch.float64))
+    sites = initial_sites(data, likelihood, torch.zeros(1, dtype=torch.float64))
     with pytest.raises(ArithmeticError, match="standardize"):
         fit_sites(
             data,
             likelihood,
             sites,
             0.0,
-            Learning(None, WIDE),
+            LearnedRanges(None, WIDE),
             StoppingRule(1e-6, 5, lambda state: False),
         )
