@@ -1,11 +1,14 @@
-r"""Priors over the flat parameter vector; some learn their scales, one a group of weights:
+r"""Priors of the flat parameter vector, with fixed or learned scales.
+
+Learned scales are shared by groups of weights:
 
 .. math:: \theta_k \mid \alpha \sim N(0, 1 / \alpha_{g(k)}), \qquad
-          \alpha_g \sim \mathrm{Gamma}(a, \text{rate } a s_g^2),
+          \alpha_g \sim \mathrm{Gamma}(a, \text{rate } a s_g^2).
 
-so that the precision :math:`\alpha_g` of a group is :math:`1 / s_g^2` on average, the more closely
-the larger ``a``. (MacKay 1992, "Bayesian interpolation"; Neal 1996, section 1.2, whose scales for
-the width these are: weights into a layer of ``n`` inputs have variance of order 1/n.)
+The precision :math:`\alpha_g` of a group has the mean :math:`1 / s_g^2`, and concentrates around it
+for large ``a`` (MacKay 1992, "Bayesian interpolation"; Neal 1996, section 1.2). The dependence of
+the scales on the width follows Neal: weights into a layer with ``n`` inputs have a variance of
+order 1/n.
 """
 
 from collections.abc import Callable
@@ -25,67 +28,71 @@ from skbayes_sym.numerics.random import normal_like
 from skbayes_sym.numerics.runtime import constant
 
 PriorKernel = Callable[[Tensor], tuple[Tensor, Tensor]]  # (C, P) -> (C,) nats, (C, P)
-_LEAST_SCALE = 1e-100
+_MIN_SCALE = 1e-100  # squares of smaller scales underflow
 
 
 @runtime_checkable
 class UnboundPrior(Protocol):
-    """A prior given before the network is known."""
+    """A prior that is specified before the network is known."""
 
     def bind(self, layout: ParamLayout) -> "Prior":
-        """The prior of this layout's parameters; itself if nothing depends on it.
+        """Return the prior of the parameters with this layout.
 
-        Raises ValueError if it doesn't fit them.
+        Raises ValueError if it doesn't match the layout.
         """
 
 
 class Prior:
-    """Law of the flat parameters ``theta`` (P,) before any data.
+    """Distribution of the flat parameters ``theta`` (P,) before any data are seen.
 
-    One's own brings `log_prob` and `sample`, and where these need the number of parameters `bind`
-    too. It is then no normal law and learns nothing.
+    A new prior defines `log_prob` and `sample`, and also `bind` if these depend on the number of
+    parameters. By default it is neither normal nor learned.
     """
 
-    def bind(self, layout: ParamLayout) -> "Prior":
+    def bind(self, layout: ParamLayout) -> "Prior":  # noqa: ARG002
+        """Return the prior of the parameters with this layout; by default the prior itself."""
         return self
 
     def gaussian(self) -> "GaussianPrior | None":
-        """Itself as independent zero-mean normals, which VI and Laplace need; else None."""
+        """Return the prior as independent zero-mean normals, which VI and Laplace need, or None."""
         return None
 
     @property
     def learned_scales(self) -> "GroupScalePrior | None":
-        """Scales that are learned with the weights, by themselves or integrated out."""
+        """Scales that are learned with the weights or integrated out, or None."""
         return None
 
-    def kernel(self, like: Tensor) -> PriorKernel | None:
-        """Value and gradient at once, in dtype and on the device of ``like``; None by autograd."""
+    def kernel(self, like: Tensor) -> PriorKernel | None:  # noqa: ARG002
+        """Return a function for value and gradient, or None if autograd is to be used.
+
+        The function works in the dtype and on the device of ``like``.
+        """
         return None
 
     def log_prob(self, theta: Tensor) -> Tensor:
-        """Normalised log density in nats, (*B, P) -> (*B,)."""
+        """Return the normalised log density in nats, (*B, P) -> (*B,)."""
         raise NotImplementedError(f"{type(self).__name__} needs `log_prob(theta)`.")
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """``n`` draws, (n, P), on the generator's device."""
+        """Sample ``n`` parameter vectors, (n, P), on the generator's device."""
         raise NotImplementedError(f"{type(self).__name__} needs `sample(n, generator=...)`.")
 
 
 @dataclass(frozen=True)
 class HalfNormal:
-    """Prior of a noise's standard deviation, ``noise_std=`` of draws: ``|N(0, scale^2)|``.
+    """Prior of the noise's standard deviation, ``|N(0, scale^2)|``, for draws (``noise_std=``).
 
-    Of every parameter of a likelihood that is the logarithm of a scale, alike.
+    It is the prior of every parameter of a likelihood that is the logarithm of a scale.
 
     Parameters
     ----------
     scale : float, default=1.0
-        In scaled target units.
+        Scale in units of the scaled targets.
 
     Raises
     ------
     ValueError
-        If it isn't between 1e-100 and 1e100.
+        If ``scale`` isn't between 1e-100 and 1e100.
     """
 
     scale: float = 1.0
@@ -99,12 +106,12 @@ class HalfNormal:
 
 @dataclass(frozen=True, eq=False)
 class GaussianPrior(Prior):
-    """Independent zero-mean normals: ``theta_k ~ N(0, scale_k^2)``.
+    """Independent zero-mean normals, ``theta_k ~ N(0, scale_k^2)``.
 
     Parameters
     ----------
-    scale : Tensor of shape (P,)
-        Standard deviations; (M, P) of M weight vectors, each with its own.
+    scale : Tensor of shape (P,) or (M, P)
+        Standard deviations, or those of each of M weight vectors.
     """
 
     scale: Tensor
@@ -113,6 +120,7 @@ class GaussianPrior(Prior):
         check_vector("scale", self.scale)
 
     def bind(self, layout: ParamLayout) -> "GaussianPrior":
+        """Return the prior, after checking that it matches the layout."""
         if self.scale.shape != (layout.n_params,):
             raise ValueError(
                 f"the prior is over {self.scale.numel()} parameters, the network has "
@@ -121,6 +129,7 @@ class GaussianPrior(Prior):
         return self
 
     def gaussian(self) -> "GaussianPrior":
+        """Return the prior itself."""
         return self
 
     @property
@@ -129,22 +138,24 @@ class GaussianPrior(Prior):
         return self.scale**-2
 
     def log_prob(self, theta: Tensor) -> Tensor:
+        """Return the normalised log density in nats, (*B, P) -> (*B,)."""
         scale = self.scale.to(theta)
         return normal_log_prob(theta.square(), scale.log()).sum(-1)
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """Sample ``n`` parameter vectors, (n, P)."""
         scale = self.scale.to(generator.device)
         return scale * normal_like((n, scale.numel()), generator=generator, like=scale)
 
 
 @dataclass(frozen=True, eq=False)
 class Normal:
-    """Zero-mean normals whose scales are given before the network is known.
+    """Zero-mean normals with fixed scales, for any network.
 
     Parameters
     ----------
     scale : float or array-like of float, default=1.0
-        Standard deviation: one number, one for every layer, or one for every parameter.
+        Standard deviation: a single one, one per layer, or one per parameter.
 
     Examples
     --------
@@ -158,6 +169,7 @@ class Normal:
     scale: npt.ArrayLike = 1.0
 
     def bind(self, layout: ParamLayout) -> GaussianPrior:
+        """Return the normal prior of the parameters with this layout."""
         layer = layer_index(layout)
         sizes = {"layers": int(layer.max()) + 1, "parameters": layout.n_params}
         scale = torch.as_tensor(check_scales(self.scale, **sizes))
@@ -167,62 +179,90 @@ class Normal:
 
 
 def check_scales(values: npt.ArrayLike, **sizes: int) -> npt.NDArray[np.float64]:
-    """``values`` as an array of one number, or of as many as one of the sizes named.
+    """Return prior scales as an array, after checking shape and values.
 
-    Raises ValueError if it has another shape, or isn't positive and finite.
+    Parameters
+    ----------
+    values : array-like of float
+        One scale, or as many as one of ``sizes``.
+    **sizes : int
+        Admissible numbers of scales, by the name that error messages use ("layers").
+
+    Returns
+    -------
+    ndarray of shape (1,) or (n,)
+        Scales as float64.
+
+    Raises
+    ------
+    ValueError
+        If the shape is another one, or if a scale isn't positive and finite.
     """
     scale = np.atleast_1d(np.asarray(values, dtype=float))
     if scale.shape not in {(1,), *((n,) for n in sizes.values())}:
-        several = " or ".join(f"one for each of the {n} {name}" for name, n in sizes.items())
+        alternatives = " or ".join(f"one for each of the {n} {name}" for name, n in sizes.items())
         raise ValueError(
-            f"prior must be a number or {several}; got an array of shape {scale.shape}."
+            f"prior must be a number or {alternatives}; got an array of shape {scale.shape}."
         )
     if not np.all(np.isfinite(scale) & (scale > 0)):
         raise ValueError(f"prior must be positive and finite, got {values!r}.")
-    if not np.all((scale >= _LEAST_SCALE) & (scale <= 1.0 / _LEAST_SCALE)):
+    if not np.all((scale >= _MIN_SCALE) & (scale <= 1.0 / _MIN_SCALE)):
         raise ValueError(
-            f"prior must lie between {_LEAST_SCALE:g} and {1.0 / _LEAST_SCALE:g}, where its "
+            f"prior must lie between {_MIN_SCALE:g} and {1.0 / _MIN_SCALE:g}, where its "
             f"square and the inverse of that are numbers; got {values!r}."
         )
     return scale
 
 
 def layer_index(layout: ParamLayout) -> Tensor:
-    """Number of the layer that every parameter belongs to, int64 (P,).
+    """Return the index of each parameter's layer, int64 (P,).
 
-    Parameters whose names agree up to the last dot ("conv1.weight", "conv1.bias"), or after the
-    first letter ("W1", "b1"), are of one layer.
+    Parameters belong to one layer if their names agree up to the last dot ("conv1.weight",
+    "conv1.bias"), or after the first letter ("W1", "b1").
     """
     names = {name: name.rpartition(".")[0] or name[1:] for name in layout.shapes}
-    number = {layer: i for i, layer in enumerate(dict.fromkeys(names.values()))}
+    index = {layer: i for i, layer in enumerate(dict.fromkeys(names.values()))}
     counts = torch.tensor([layout.positions(name).numel() for name in names])
-    return torch.tensor([number[layer] for layer in names.values()]).repeat_interleave(counts)
+    return torch.tensor([index[layer] for layer in names.values()]).repeat_interleave(counts)
 
 
 @dataclass(frozen=True, eq=False)
 class GroupScalePrior(Prior):
-    """Zero-mean normals with one learned scale a group of parameters; bound to a layout.
+    """Zero-mean normals with a scale per group of parameters, bound to a layout.
 
-    ``hyper`` (*B, G): log precisions; with leading axes they are those of several weight vectors,
-    each its own.
+    Attributes
+    ----------
+    group : Tensor of shape (P,), int64
+        Index of each parameter's group.
+    names : tuple of str
+        Names of the G groups.
+    reference_variance : Tensor of shape (G,)
+        Variances :math:`s_g^2` around which the hyperprior concentrates.
+    shape : float
+        Shape ``a`` of the Gamma hyperprior of the precisions.
+    hyper : Tensor of shape (*B, G)
+        Log precisions. Leading axes are those of several weight vectors with different scales.
+    is_learned : bool
+        Whether the scales are learned. The hyperprior of fixed scales is 1.
     """
 
-    group: Tensor  # int64 (P,); number of every parameter's group
-    names: tuple[str, ...]  # one per group
-    reference_variance: Tensor  # (G,); the variances :math:`s_g^2` around which the hyperprior lies
-    shape: float  # shape ``a`` of the Gamma hyperprior of the precisions
+    group: Tensor
+    names: tuple[str, ...]
+    reference_variance: Tensor
+    shape: float
     hyper: Tensor
-    is_learned: bool = True  # false where the scales were given: the hyperprior then doesn't count
+    is_learned: bool = True
 
     @classmethod
     def fixed(cls, scale: Tensor) -> "GroupScalePrior":
-        """Scales (P,) that stay: every parameter is a group."""
+        """Return a prior with fixed scales (P,), where every parameter is a group."""
         names = tuple(str(i) for i in range(len(scale)))
         variance = scale.double().square()
         group = torch.arange(len(scale))
         return cls(group, names, variance, 1.0, -variance.log(), is_learned=False)
 
     def bind(self, layout: ParamLayout) -> "GroupScalePrior":
+        """Return the prior, after checking that it matches the layout."""
         if self.group.shape != (layout.n_params,):
             raise ValueError(
                 f"the prior is over {self.group.numel()} parameters, the network has "
@@ -232,44 +272,45 @@ class GroupScalePrior(Prior):
 
     @property
     def learned_scales(self) -> "GroupScalePrior | None":
+        """Scales that are learned with the weights or integrated out, or None."""
         return self if self.is_learned else None
 
     @property
     def n_groups(self) -> int:
-        """Number G of scales."""
+        """Number G of groups."""
         return len(self.names)
 
     @property
     def columns(self) -> list[int]:
-        """Groups of the weights from one column of the input."""
+        """Indices of the groups that contain the weights of one input column."""
         return [i for i, name in enumerate(self.names) if "[" in name]
 
     @property
     def sizes(self) -> Tensor:
-        """Number of parameters in every group, float64 (G,)."""
+        """Number of parameters in each group, float64 (G,)."""
         return torch.bincount(self.group, minlength=self.n_groups).double()
 
     @property
     def scale(self) -> Tensor:
-        """Standard deviations (*B, P) at the present scales."""
+        """Standard deviations (*B, P) at the current log precisions."""
         return (-0.5 * self.hyper).exp()[..., self.group]
 
     @property
     def precision(self) -> Tensor:
-        """Inverse variances (*B, P) at the present scales."""
+        """Inverse variances (*B, P) at the current log precisions."""
         return self.hyper.exp()[..., self.group]
 
     def at(self, hyper: Tensor) -> GaussianPrior:
-        """The normal prior at log precisions (*B, G)."""
+        """Return the normal prior at log precisions (*B, G)."""
         return GaussianPrior((-0.5 * hyper).exp()[..., self.group])
 
     def sum_by_group(self, values: Tensor) -> Tensor:
-        """Sum over every group, (*B, P) -> (*B, G)."""
+        """Sum values over each group, (*B, P) -> (*B, G)."""
         total = values.new_zeros(*values.shape[:-1], self.n_groups)
         return total.index_add_(-1, self.group.to(values.device), values)
 
     def log_hyperprior(self, hyper: Tensor) -> Tensor:
-        """Density of the log precisions, (*B, G) -> (*B,) nats; 0 of scales that were given."""
+        """Return the log density of log precisions, (*B, G) -> (*B,); 0 for fixed scales."""
         if not self.is_learned:
             return hyper.new_zeros(hyper.shape[:-1])
         a = self.shape
@@ -279,79 +320,111 @@ class GroupScalePrior(Prior):
         return (a * hyper - rate * hyper.exp()).sum(-1) + normaliser
 
     def log_prob(self, theta: Tensor) -> Tensor:
-        """Log density in nats at the present scales, (*B, P) -> (*B,)."""
+        """Return the log density at the current log precisions, (*B, P) -> (*B,) nats."""
         return self.at(self.hyper).log_prob(theta)
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """``n`` draws at the present scales, (n, P)."""
+        """Sample ``n`` parameter vectors at the current log precisions, (n, P)."""
         scale = self.scale.to(generator.device)
         return scale * normal_like((n, scale.numel()), generator=generator, like=scale)
 
     def update(self, mean: Tensor, variance: Tensor) -> "GroupScalePrior":
-        """Scales that maximise expected log prior plus hyperprior at moments (P,), closed form.
+        r"""Return the prior with the scales of highest expected log prior plus log hyperprior.
 
-        .. math:: \\alpha_g = (n_g + 2a) / (E|\\theta_g|^2 + 2 a s_g^2).
+        Parameters
+        ----------
+        mean, variance : Tensor of shape (P,)
+            Posterior moments of the parameters.
+
+        Notes
+        -----
+        In closed form,
+
+        .. math:: \alpha_g = (n_g + 2a) / (E|\theta_g|^2 + 2 a s_g^2).
         """
-        spread = self.sum_by_group(mean.square() + variance)
-        n = self.sizes.to(spread)
+        squares = self.sum_by_group(mean.square() + variance)
+        n = self.sizes.to(squares)
         a = self.shape
-        rate = 2.0 * a * self.reference_variance.to(spread)
-        return replace(self, hyper=((n + 2.0 * a) / (spread + rate)).log())
+        rate = 2.0 * a * self.reference_variance.to(squares)
+        return replace(self, hyper=((n + 2.0 * a) / (squares + rate)).log())
 
     def gaussian(self) -> GaussianPrior:
-        """The normal prior at the present scales."""
+        """Return the normal prior at the current log precisions."""
         return self.at(self.hyper)
 
     def evidence_step(
         self, theta: Tensor, variance: Tensor, hyper: Tensor, damping: float
     ) -> Tensor:
-        """MacKay's step of log precisions ``hyper`` (*B, G) at a mode (*B, P), damped.
+        r"""Return the log precisions after a damped step of MacKay's evidence maximisation.
 
-        .. math:: \\alpha_g \\leftarrow \\alpha_g^{1 - d} \\left[ (\\gamma_g + 2a) /
-                  (|\\theta_g|^2 + 2 a s_g^2) \\right]^d, \\quad
-                  \\gamma_g = n_g - \\alpha_g \\textstyle\\sum_g \\mathrm{variance}
+        Parameters
+        ----------
+        theta : Tensor of shape (*B, P)
+            Parameters at a mode.
+        variance : Tensor of shape (*B, P)
+            Posterior variances of the parameters.
+        hyper : Tensor of shape (*B, G)
+            Log precisions at which the mode was found.
+        damping : float
+            Weight d of the new log precisions; 1 is the undamped step.
 
-        (MacKay 1992, "A practical Bayesian framework for backpropagation networks", eq. 21.)
+        Returns
+        -------
+        Tensor of shape (*B, G)
+            New log precisions.
+
+        Notes
+        -----
+        .. math:: \alpha_g \leftarrow \alpha_g^{1 - d} \left[ (\gamma_g + 2a) /
+                  (|\theta_g|^2 + 2 a s_g^2) \right]^d, \quad
+                  \gamma_g = n_g - \alpha_g \textstyle\sum_g \mathrm{variance}
+
+        (MacKay 1992, "A practical Bayesian framework for backpropagation networks", eq. 21), where
+        :math:`\gamma_g` is the effective number of parameters of a group.
         """
-        determined = self.sizes.to(theta) - hyper.exp() * self.sum_by_group(variance)
+        n_effective = self.sizes.to(theta) - hyper.exp() * self.sum_by_group(variance)
         a = self.shape
         rate = 2.0 * a * self.reference_variance.to(theta)
-        target = (determined.clamp_min(0.0) + 2.0 * a) / (self.sum_by_group(theta.square()) + rate)
+        squares = self.sum_by_group(theta.square())
+        target = (n_effective.clamp_min(0.0) + 2.0 * a) / (squares + rate)
         return torch.lerp(hyper, target.log(), damping)
 
     def collapse(self) -> "CollapsedGroupPrior":
-        """The prior with its scales integrated out."""
+        """Return the prior with its scales integrated out."""
         return CollapsedGroupPrior(self)
 
 
 @dataclass(frozen=True, eq=False)
 class CollapsedGroupPrior(Prior):
-    r"""The law of the weights alone: every group a multivariate Student-t.
+    r"""Marginal distribution of the weights: a multivariate Student-t for every group.
 
     .. math:: p(\theta_g) = \frac{\Gamma(a + n_g/2)}{\Gamma(a)}\,
               \frac{(a s_g^2)^a}{(2\pi)^{n_g/2}}\,
               (a s_g^2 + |\theta_g|^2 / 2)^{-(a + n_g/2)}
 
-    It has no scales left to sample, no funnel, and is invariant under exchanges and sign flips
-    within a group.
+    Sampling the weights alone avoids the funnel of weights and scales. The density is invariant
+    under permutations and sign flips within a group.
     """
 
     scales: GroupScalePrior
 
     def bind(self, layout: ParamLayout) -> "CollapsedGroupPrior":
+        """Return the prior, after checking that it matches the layout."""
         self.scales.bind(layout)
         return self
 
     @property
     def learned_scales(self) -> GroupScalePrior:
+        """Scales that are learned with the weights or integrated out, or None."""
         return self.scales
 
     def log_prob(self, theta: Tensor) -> Tensor:
+        """Return the normalised log density in nats, (*B, P) -> (*B,)."""
         kernel = self.kernel(theta)
         return kernel.value(kernel.rates(theta))
 
     def kernel(self, like: Tensor) -> "CollapsedGroupKernel":
-        """Value and gradient at once, in dtype and on the device of ``like``."""
+        """Return value and gradient in the dtype and on the device of ``like``."""
         s = self.scales
         a = self.scales.shape
         rate = a * s.reference_variance
@@ -362,10 +435,11 @@ class CollapsedGroupPrior(Prior):
         return CollapsedGroupKernel(*(t.to(like) for t in (member, rate, shape, constant)))
 
     def log_scale(self, theta: Tensor) -> Tensor:
-        r"""``E[log scale_g | theta]``, (*B, P) -> (*B, G).
+        r"""Return ``E[log scale_g | theta]``, (*B, P) -> (*B, G).
 
-        Given the weights a precision is Gamma with shape :math:`a + n_g / 2` and rate
-        :math:`a s_g^2 + |\theta_g|^2 / 2`, and its logarithm has mean
+        Given the weights, a precision has a Gamma distribution with shape :math:`a + n_g / 2` and
+        rate
+        :math:`a s_g^2 + |\theta_g|^2 / 2`. The mean of its logarithm is
         :math:`\psi(\text{shape}) - \log \text{rate}`.
         """
         s = self.scales
@@ -374,7 +448,7 @@ class CollapsedGroupPrior(Prior):
         return 0.5 * (rate.log() - torch.digamma(a + 0.5 * s.sizes.to(theta)))
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """``n`` draws, (n, P): precisions from their Gamma law, then weights."""
+        """Sample ``n`` parameter vectors (n, P): Gamma precisions, then normal weights."""
         s = self.scales
         seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
         rate = s.shape * s.reference_variance.cpu().numpy()
@@ -386,15 +460,27 @@ class CollapsedGroupPrior(Prior):
 
 @dataclass(frozen=True, eq=False)
 class CollapsedGroupKernel:
-    """`CollapsedGroupPrior` as samplers want it: what doesn't depend on the weights, made once."""
+    """Value and gradient of `CollapsedGroupPrior`, with everything precomputed for samplers.
 
-    member: Tensor  # (P, G), 1 where a parameter is of a group
-    rate: Tensor  # (G,)
-    shape: Tensor  # (G,), of the precisions given the weights
-    constant: Tensor  # ()
+    Attributes
+    ----------
+    member : Tensor of shape (P, G)
+        Indicators of the groups.
+    rate : Tensor of shape (G,)
+        Rates of the Gamma hyperprior.
+    shape : Tensor of shape (G,)
+        Shapes of the precisions given the weights.
+    constant : Tensor of shape ()
+        Log of the normalising constant.
+    """
+
+    member: Tensor
+    rate: Tensor
+    shape: Tensor
+    constant: Tensor
 
     def __call__(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Log density (C,) in nats and its gradient at ``theta`` (C, P); O(C P G).
+        r"""Return the log density (C,) in nats and its gradient at ``theta`` (C, P); O(C P G).
 
         .. math:: \nabla_g = -\frac{a + n_g / 2}{a s_g^2 + |\theta_g|^2 / 2}\, \theta_g
         """
@@ -403,50 +489,53 @@ class CollapsedGroupKernel:
         return self.value(rate), -precision * theta
 
     def rates(self, theta: Tensor) -> Tensor:
-        """Rates of the precisions given the weights, (*B, P) -> (*B, G)."""
+        """Return the rates of the precisions given the weights, (*B, P) -> (*B, G)."""
         return self.rate + 0.5 * (theta.square() @ self.member)
 
     def value(self, rate: Tensor) -> Tensor:
-        """The log density from `rates`, (*B, G) -> (*B,) nats."""
+        """Return the log density from `rates`, (*B, G) -> (*B,) nats."""
         return self.constant - rate.log() @ self.shape
 
 
 @dataclass(frozen=True)
 class LayerScales:
-    """Learned scales, one per layer's weights and one per layer's biases.
+    """Learned scales, one for the weights and one for the biases of each layer.
 
     Parameters
     ----------
     shape : float, default=0.5
-        Of the Gamma hyperprior of the precisions: how closely the scales keep to their reference.
-        Classifiers take 8, since on separable classes weaker ones run away.
+        Shape of the Gamma hyperprior of the precisions. The larger it is, the closer scales stay to
+        their reference. Classifiers use 8, since with weaker hyperpriors scales diverge on
+        separable classes.
     output_variance : float, default=1.0
-        Reference variance of an output from hidden units of size one, or of a linear model's from
-        columns of size one, however many they are.
+        Reference variance of an output, for hidden units of size one (or for columns of size one in
+        a linear model), whatever their number.
     """
 
     shape: float = 0.5
     output_variance: float = 1.0
 
-    _by_column: ClassVar[bool] = False  # of the first layer's weights
+    # Whether each column of the first layer's weights is a group.
+    _by_column: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_positive("shape", self.shape)
         check_positive("output_variance", self.output_variance)
 
     def bind(self, layout: ParamLayout) -> GroupScalePrior:
+        """Return the prior of the parameters with this layout."""
         weights = [name for name, s in layout.shapes.items() if len(s) > 1]
         group: list[Tensor] = []
         names: list[str] = []
-        variances: list[float] = []  # before any data, features and targets standardised
+        variances: list[float] = []
         for name, size in layout.shapes.items():
             columns = size[1] if self._by_column and name == weights[0] else 1
             group.append(len(names) + torch.arange(columns).broadcast_to(size).reshape(-1))
             names += [name] if columns == 1 else [f"{name}[:, {j}]" for j in range(columns)]
             variance = 1.0
             if name in weights:
-                # Standardised features come in with variance 2.25: tanh units then bend within the
-                # data and not at once.
+                # Pre-activations have variance 2.25 for standardised features, so that tanh units
+                # are nonlinear within the range of the data, but not saturated.
                 variance = self.output_variance if name == weights[-1] else 2.25
                 variance /= float(np.prod(size[1:]))
             variances += columns * [variance]
@@ -457,15 +546,15 @@ class LayerScales:
 
 @dataclass(frozen=True)
 class ARD(LayerScales):
-    """Automatic relevance determination: one learned scale per column of the input.
+    """Automatic relevance determination: one learned scale per input column.
 
-    All hidden units share a column's scale, so that exchanges and sign flips of units stay
-    symmetries; beyond the first layer columns *are* units, and there is one scale a layer.
+    All hidden units share the scale of a column, so permutations and sign flips of units remain
+    symmetries. In later layers the columns are units, and there is one scale per layer.
 
     Parameters
     ----------
     shape, output_variance : float
-        As of `LayerScales`.
+        See `LayerScales`.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Numerical routines on tensors, without models or data.
+"""Numerical routines on tensors, independent of models and data.
 
 * `layout`: named parameter shapes and one flat vector
 * `random`: random generators, and Monte Carlo estimates with their standard error

@@ -71,7 +71,7 @@ def check_random_state(value: Any) -> np.random.RandomState:
     if value is None:
         return np.random.RandomState(np.random.MT19937())
     if value is np.random:
-        return np.random.mtrand._rand  # type: ignore[no-any-return]
+        return np.random.mtrand._rand  # type: ignore[no-any-return]  # noqa: SLF001
     if isinstance(value, np.random.RandomState):
         return value
     is_int = isinstance(value, Integral) and not isinstance(value, bool | np.bool_)

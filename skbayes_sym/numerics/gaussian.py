@@ -1,4 +1,4 @@
-"""Normal distributions: divergences and log densities in nats, nodes of expectations."""
+"""Normal distributions: divergences and log densities in nats, and quadrature nodes."""
 
 from functools import cache
 from math import log, pi
@@ -11,9 +11,9 @@ LOG_2PI = log(2.0 * pi)
 
 
 def kl_elementwise(loc: Tensor, log_variance: Tensor, prior_log_variance: Tensor) -> Tensor:
-    """``KL[N(loc, exp log_variance) || N(0, exp prior_log_variance)]`` of every entry.
+    """Return ``KL[N(loc, exp log_variance) || N(0, exp prior_log_variance)]``, elementwise.
 
-    Shapes broadcast; sum over the entries of independent ones.
+    Shapes broadcast. Sum the result over independent entries.
     """
     log_ratio = log_variance - prior_log_variance
     squares = loc.square() * (-prior_log_variance).exp()
@@ -21,39 +21,47 @@ def kl_elementwise(loc: Tensor, log_variance: Tensor, prior_log_variance: Tensor
 
 
 def kl_from_standard(trace: Tensor, squares: Tensor, log_det: Tensor, n: int) -> Tensor:
-    """``KL[N(m, S) || N(0, I)] = (tr S + |m|^2 - n - log det S) / 2`` in n dimensions, (*B,)."""
+    """Return ``KL[N(m, S) || N(0, I)] = (tr S + |m|^2 - n - log det S) / 2``, (*B,).
+
+    Parameters
+    ----------
+    trace, squares, log_det : Tensor of shape (*B,)
+        ``tr S``, ``|m|^2`` and ``log det S``.
+    n : int
+        Dimension.
+    """
     return 0.5 * (trace + squares - n - log_det)
 
 
 def normal_log_prob(squares: Tensor, log_scale: Tensor) -> Tensor:
-    """Log density of a normal at squared distances ``squares`` from its mean, elementwise.
+    """Return the log density of a normal at squared distances from its mean, elementwise.
 
-    Linear in ``squares``: of expected squares it is the expected log density.
+    It is linear in ``squares``, so expected squares give the expected log density.
     """
     return -0.5 * (squares * (-2.0 * log_scale).exp() + LOG_2PI) - log_scale
 
 
 def multivariate_normal_log_prob(squares: Tensor, log_det: Tensor, n: int) -> Tensor:
-    """``log N(x; m, S)`` in n dimensions, ``squares = (x - m)' S^-1 (x - m)``, (*B,)."""
+    """Return ``log N(x; m, S)`` in n dimensions, for ``squares = (x - m)' S^-1 (x - m)``."""
     return -0.5 * (squares + log_det + n * LOG_2PI)
 
 
 @cache
 def gauss_hermite(n_nodes: int) -> tuple[Tensor, Tensor]:
-    """Nodes and weights (n_nodes,) of ``E[f(z)]``, z ~ N(0, 1), float64.
+    """Return nodes and weights (n_nodes,) of ``E[f(z)]`` for z ~ N(0, 1), float64.
 
-    Exact for polynomials up to degree 2 n - 1.
+    The rule is exact for polynomials of degree up to 2 n - 1.
     """
     nodes, weights = np.polynomial.hermite_e.hermegauss(n_nodes)
-    with torch.inference_mode(False):  # kept for callers that differentiate, whoever asks first
+    with torch.inference_mode(False):  # the result is cached for callers that differentiate
         return torch.as_tensor(nodes), torch.as_tensor(weights / weights.sum())
 
 
 def sobol_normal(n_points: int, dimension: int, *, seed: int) -> Tensor:
-    """Quasi-Monte Carlo points of N(0, I), (n_points, dimension), float64.
+    """Return quasi-Monte Carlo points of N(0, I), (n_points, dimension), float64.
 
-    A scrambled Sobol sequence (Owen 1995; unbiased for each seed) and its mirror image, so that
-    odd moments vanish. ``n_points`` is rounded up to twice a power of two.
+    The points are a scrambled Sobol sequence (Owen 1995; unbiased for each seed) and its mirror
+    image, so odd moments vanish. ``n_points`` is rounded up to twice a power of two.
     """
     half = 1 << max(0, (max(n_points, 2) // 2 - 1).bit_length())
     engine = torch.quasirandom.SobolEngine(dimension, scramble=True, seed=seed)

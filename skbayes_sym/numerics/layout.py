@@ -1,4 +1,4 @@
-"""Named shapes and one flat parameter vector."""
+"""The layout of named parameters in one flat vector."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class ParamLayout:
-    """The bijection between named arrays and one flat vector ``theta``.
+    """Bijection between named arrays and one flat vector ``theta``.
 
-    Arrays follow each other in the order of ``shapes``, each in row-major order.
+    Arrays follow one another in the order of ``shapes``, each in row-major order.
 
     Parameters
     ----------
     shapes : mapping of str to tuple of int
-        Shape of every named parameter.
+        Shape of each named parameter.
 
     Examples
     --------
@@ -35,7 +35,7 @@ class ParamLayout:
 
     @cached_property
     def slices(self) -> dict[str, slice]:
-        """Position of every named parameter in the flat vector."""
+        """Slice of each named parameter in the flat vector."""
         slices = {}
         start = 0
         for name, shape in self.shapes.items():
@@ -55,12 +55,14 @@ class ParamLayout:
                 f"theta has {theta.shape[-1]} parameters in its last axis, "
                 f"the layout expects {self.n_params}."
             )
-        return {
-            name: theta[..., self.slices[name]].unflatten(-1, shape) if shape else theta[..., i]
-            for (name, shape), i in zip(
-                self.shapes.items(), (s.start for s in self.slices.values()), strict=True
-            )
-        }
+        params = {}
+        for name, shape in self.shapes.items():
+            span = self.slices[name]
+            if shape:
+                params[name] = theta[..., span].unflatten(-1, shape)
+            else:
+                params[name] = theta[..., span.start]
+        return params
 
     def flatten(self, params: Mapping[str, Tensor]) -> Tensor:
         """Join named arrays (*B, *shape) into ``theta`` (*B, P); inverse of `unflatten`."""
@@ -72,6 +74,6 @@ class ParamLayout:
         return torch.cat(pieces, dim=-1)
 
     def positions(self, name: str) -> Tensor:
-        """Flat indices of the parameter ``name``, in its own shape (int64)."""
-        s = self.slices[name]
-        return torch.arange(s.start, s.stop).reshape(self.shapes[name])
+        """Return the indices of a parameter in the flat vector, int64, in the parameter's shape."""
+        span = self.slices[name]
+        return torch.arange(span.start, span.stop).reshape(self.shapes[name])

@@ -1,4 +1,4 @@
-"""The one gradient loop, searches over a few numbers, and whether a curve still rises."""
+"""Adam's loop, searches over a few parameters, and convergence of noisy curves."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
@@ -12,10 +12,18 @@ from torch import Tensor
 
 
 class Gain(NamedTuple):
-    """How much higher the end of a curve is than what came before."""
+    """Increase of a noisy curve over its last values.
+
+    Attributes
+    ----------
+    value : float
+        Mean of the last values minus that of the values before them.
+    standard_error : float
+        Standard error under independence; infinite if the curve is too short.
+    """
 
     value: float
-    standard_error: float  # as if the values were independent; infinite of too short a curve
+    standard_error: float
 
     def exceeds(self, tol: float) -> bool:
         """Whether the gain is above ``tol`` by more than three standard errors."""
@@ -27,9 +35,9 @@ class Gain(NamedTuple):
 
 
 def compute_gain(curve: Sequence[float], window: int) -> Gain:
-    """Mean of the last ``window`` values less that of as many before them.
+    """Compute the mean of the last ``window`` values minus that of as many values before them.
 
-    Of a curve shorter than two windows nothing is known: infinite, with an infinite error.
+    If the curve is shorter than two windows, gain and standard error are infinite.
     """
     if len(curve) < 2 * window:
         return Gain(inf, inf)
@@ -40,7 +48,7 @@ def compute_gain(curve: Sequence[float], window: int) -> Gain:
 
 
 def compute_final_gain(curve: Sequence[float]) -> Gain:
-    """`compute_gain` of the last tenth of the curve, of one value at least."""
+    """Compute the gain of the last tenth of the curve, at least one value."""
     return compute_gain(curve, max(1, len(curve) // 10))
 
 
@@ -50,17 +58,20 @@ def has_stalled(curve: Sequence[float], window: int, tol: float) -> bool:
 
 
 class AndersonMixing:
-    r"""Proposals for the fixed point of a map g (Walker & Ni 2011, type II).
+    r"""Acceleration of a fixed-point iteration (Walker & Ni 2011, type II).
 
-    Of the last few steps :math:`x_i \to g(x_i)` with residuals :math:`f_i = g(x_i) - x_i`,
+    From the last steps :math:`x_i \to g(x_i)` with residuals :math:`f_i = g(x_i) - x_i` it proposes
 
     .. math:: \sum_i \alpha_i g(x_i), \qquad
         \alpha = \arg\min \Bigl| \sum_i \alpha_i f_i \Bigr|, \quad \sum_i \alpha_i = 1.
 
-    On linear maps it is GMRES. Elsewhere it is a proposal only: the caller asks whether it is
-    better.
+    For linear maps this is GMRES. Otherwise the proposal can be worse than the plain step, and the
+    caller checks it.
 
-    ``depth``: steps that are mixed.
+    Parameters
+    ----------
+    depth : int, default=8
+        Number of steps that are combined.
     """
 
     def __init__(self, depth: int = 8) -> None:
@@ -68,17 +79,18 @@ class AndersonMixing:
         self._history: list[tuple[Tensor, Tensor]] = []  # (residual, target)
 
     def propose(self, current: Tensor, target: Tensor) -> Tensor | None:
-        """After a step from ``current`` to ``target``, both (n,); None after the first."""
+        """Return a proposal after a step from ``current`` to ``target`` (n,), or None at first."""
         self._history.append((target - current, target))
         del self._history[: -self._depth]
         if len(self._history) < 2:
             return None
-        residuals, goals = (torch.stack(t, dim=1) for t in zip(*self._history, strict=True))
+        residuals = torch.stack([residual for residual, _ in self._history], dim=1)
+        targets = torch.stack([target for _, target in self._history], dim=1)
         steps = residuals[:, 1:] - residuals[:, :-1]
-        # On the host: a GPU has no driver for steps that depend on each other.
-        wanted = residuals[:, -1:].cpu()
-        mix = torch.linalg.lstsq(steps.cpu(), wanted, driver="gelsd").solution[:, 0].to(goals)
-        return goals[:, -1] - (goals[:, 1:] - goals[:, :-1]) @ mix
+        # On the host, since GPUs have no driver for rank-deficient problems.
+        last = residuals[:, -1:].cpu()
+        weights = torch.linalg.lstsq(steps.cpu(), last, driver="gelsd").solution[:, 0].to(targets)
+        return targets[:, -1] - (targets[:, 1:] - targets[:, :-1]) @ weights
 
 
 Step = TypeVar("Step")
@@ -90,47 +102,57 @@ _EPS = 1e-8
 
 
 class BufferedLoss(Protocol):
-    """A loss over the buffers ``params`` and ``gradient`` it was built on."""
+    """A loss that reads the buffer ``params`` and writes the buffer ``gradient``."""
 
     @property
     def params(self) -> Tensor:
-        """Position at which the loss is evaluated, (n,); `minimise` updates it in place."""
+        """Parameters (n,) at which the loss is evaluated. `minimise` updates them in place."""
 
     @property
     def gradient(self) -> Tensor:
         """Gradient of the last call, (n,)."""
 
     def __call__(self, step: int) -> Tensor:
-        """The loss (stochastic if need be), after writing its gradient.
+        """Return the loss of a step, possibly stochastic, and write its gradient.
 
-        0-d, or (R,) of R starts, whose parameters have nothing to do with one another.
+        The loss is 0-d, or (R,) for R starts with separate parameters.
         """
 
 
 OnStep = Callable[[int, Mapping[str, float]], bool]
 
-# Why a loop ended: after all its steps, because it converged, because ``on_step`` said so, or by a
+# Why a loop ended: after all its steps, by convergence, by the callback ``on_step``, or by a
 # `KeyboardInterrupt`.
 StopReason = Literal["max_iter", "tol", "callback", "interrupted"]
 
 
 def combine_stop_reasons(reasons: Sequence[StopReason]) -> StopReason:
-    """Gravest of several searches' reasons to stop."""
+    """Return the most severe reason among those of several searches."""
     order: tuple[StopReason, ...] = ("interrupted", "callback", "max_iter")
     return next((reason for reason in order if reason in reasons), "tol")
 
 
 class ParamGroup(NamedTuple):
-    """A stretch of the parameter vector with its own step size and range."""
+    """Part of the parameter vector with its own step size and range.
+
+    Attributes
+    ----------
+    span : slice
+        Part of the vector.
+    learning_rate : float
+        Step size.
+    lower, upper : float
+        Bounds of the parameters.
+    """
 
     span: slice
     learning_rate: float
-    lower: float = -float("inf")
-    upper: float = float("inf")
+    lower: float = -inf
+    upper: float = inf
 
 
 class Loop:
-    """Steps that a callback, convergence or a `KeyboardInterrupt` may end early.
+    """Steps of a loop that a callback, convergence or a `KeyboardInterrupt` can end early.
 
     ::
 
@@ -139,22 +161,23 @@ class Loop:
                 ...
                 loop.stop_if("callback", on_step(step, info))
 
-    An interrupt ends the ``with`` block where it strikes: what the loop body assigns last is what
-    was finished. The caller decides what to keep and raises it again.
+    An interrupt ends the ``with`` block where it occurs. Variables that the loop body assigns at
+    its end describe finished steps. The caller decides what to keep, and raises the interrupt
+    again.
     """
 
     def __init__(self) -> None:
         self.stopped: StopReason = "max_iter"
 
     def steps(self, steps: Iterable[Step]) -> Iterator[Step]:
-        """The steps, until there is a reason to stop."""
+        """Yield the steps until there is a reason to stop."""
         for step in steps:
             yield step
             if self.stopped != "max_iter":
                 return
 
     def stop_if(self, reason: StopReason, condition: bool) -> None:
-        """Make this the last step, and ``reason`` why, unless there was one before."""
+        """Make this the last step if the condition holds; the first reason is kept."""
         if condition and self.stopped == "max_iter":
             self.stopped = reason
 
@@ -169,25 +192,37 @@ class Loop:
 
 
 class OptimiseResult(NamedTuple):
-    """Result of `minimise`."""
+    """Result of `minimise`.
+
+    Attributes
+    ----------
+    params : Tensor of shape (n,)
+        Parameters after the last step.
+    n_iter : int
+        Number of steps.
+    loss_curves : list of list of float
+        Mean loss of each block of steps, a list per start.
+    stopped : {"max_iter", "tol", "callback", "interrupted"}
+        Why the loop ended.
+    """
 
     params: Tensor
     n_iter: int
-    loss_curves: list[list[float]]  # mean loss of every block of steps, one list a start
+    loss_curves: list[list[float]]
     stopped: StopReason
 
     @property
     def loss_curve(self) -> list[float]:
-        """Curve of the only start."""
+        """Loss curve of the only start."""
         return self.loss_curves[0] if self.loss_curves else []
 
 
 class DivergenceError(ArithmeticError):
-    """The loss or a parameter stopped being finite."""
+    """Raised when the loss or a parameter isn't finite."""
 
 
 def half_constant_half_linear(progress: float, *, floor: float = 0.02) -> float:
-    """Step-size factor: 1 over the first half, then linearly down to ``floor``."""
+    """Return the step-size factor: 1 in the first half, then linearly decreasing to ``floor``."""
     return 1.0 if progress < 0.5 else floor + (1.0 - floor) * 2.0 * (1.0 - progress)
 
 
@@ -198,19 +233,42 @@ def minimise(
 ) -> OptimiseResult:  # fmt: skip
     """Minimise a stochastic loss with Adam (Kingma & Ba 2014, Algorithm 1).
 
-    ``objective``: its ``params`` are the starting point. ``groups``: step size and range of every
-    stretch of them. ``block_size``: steps between two calls of ``on_step`` (steps made, ``{"loss":
-    lowest mean loss of the block}``), which stops by True; the device is waited for only then.
-    ``schedule``: factor of the step sizes as a function of progress in [0, 1).
+    Parameters
+    ----------
+    objective : BufferedLoss
+        The loss. Its ``params`` are the starting point and are updated in place.
+    groups : sequence of ParamGroup
+        Step size and range of each part of the parameters.
+    max_iter : int
+        Largest number of steps.
+    block_size : int
+        Number of steps between two calls of ``on_step``. The host waits for the device only then.
+    on_step : callable (n_iter, info) -> bool
+        Callback after each block, with the number of steps and ``{"loss": ...}``, the lowest mean
+        loss of the block among the starts. It stops the loop by returning True.
+    schedule : callable (progress) -> float
+        Factor of the step sizes as a function of the progress in [0, 1). By default
+        `half_constant_half_linear`.
+    tol : float, optional
+        Convergence threshold. If no start's mean loss over the last tenth of ``max_iter`` is lower
+        by at least ``tol`` than that over the tenth before, the schedule is shortened to end within
+        another tenth, and the loop then stops. (An immediate stop would leave parameters with the
+        noise of large steps.) By default the loop doesn't test convergence.
+    conservative : bool, default=False
+        Whether to test convergence in the second half of the steps only, and to require that the
+        decrease is below ``tol`` by three standard errors.
 
-    ``tol``: once no start's mean loss of the last tenth of ``max_iter`` is lower by at least
-    ``tol`` than that of the tenth before, the schedule runs out within another tenth, and the loop
-    stops. (Stopping dead leaves parameters as noisy as large steps make them.) ``conservative``:
-    that is asked in the second half of the steps only, and of gains below ``tol`` by three standard
-    errors.
+    Returns
+    -------
+    OptimiseResult
+        Parameters, number of steps, loss curves, and the reason to stop. After a
+        `KeyboardInterrupt` this is ``stopped="interrupted"``: the caller decides what to keep, and
+        raises it again.
 
-    Raises DivergenceError if the loss of a block is not finite. A `KeyboardInterrupt` is reported
-    as ``stopped="interrupted"``: the caller decides what to keep and raises it again.
+    Raises
+    ------
+    DivergenceError
+        If the mean loss of a block, or a parameter at the end, isn't finite.
     """
     adam = FlatAdam(objective.params, objective.gradient, groups)
     curves: list[list[float]] = []
@@ -220,53 +278,80 @@ def minimise(
     window = max(1, max_iter // (10 * block_size))
     with loop:
         for start in loop.steps(range(0, max_iter, block_size)):
+            # A block of steps without synchronisation with the device.
             block = min(block_size, max_iter - start)
             total = objective.params.new_zeros(())
             for step in range(start, start + block):
                 total = total + objective(step)
                 adam.step(schedule(progress.at(step)))
                 n_iter = step + 1
-            losses = [_finite(loss / block, n_iter) for loss in total.view(-1).tolist()]
+
+            # The mean losses of the block reveal divergence and convergence.
+            losses = [_require_finite(loss / block, n_iter) for loss in total.view(-1).tolist()]
             curves = curves or [[] for _ in losses]
             for curve, loss in zip(curves, losses, strict=True):
                 curve.append(loss)
             loop.stop_if("callback", on_step(n_iter, {"loss": min(losses)}))
-            if tol is not None and not (conservative and n_iter < max_iter / 2):
-                gains = [compute_gain([-c for c in curve], window) for curve in curves]
-                if all(g.is_below(tol) if conservative else g.value < tol for g in gains):
-                    progress.finish_within(n_iter, window * block_size)
+            is_tested = not conservative or n_iter >= max_iter / 2
+            if tol is not None and is_tested and _have_converged(curves, window, tol, conservative):
+                progress.finish_within(n_iter, window * block_size)
             loop.stop_if("tol", progress.has_run_out(n_iter))
-    # The loss of a step is that before it: what the last one did has been seen by nobody.
-    _finite(float(objective.params.abs().max()), n_iter)
+    # The loss is computed before a step, so the result of the last step hasn't been checked yet.
+    _require_finite(float(objective.params.abs().max()), n_iter)
     return OptimiseResult(objective.params, n_iter, curves, loop.stopped)
 
 
+def _have_converged(
+    loss_curves: Sequence[Sequence[float]], window: int, tol: float, conservative: bool
+) -> bool:
+    """Whether no loss has decreased by more than ``tol`` over the last window.
+
+    Parameters
+    ----------
+    loss_curves : sequence of sequence of float
+        Mean losses of the blocks, one curve per start.
+    window : int
+        Number of blocks to compare with as many before them.
+    tol : float
+        Smallest decrease that counts.
+    conservative : bool
+        Whether the decrease must be below ``tol`` by three standard errors.
+    """
+    gains = [compute_gain([-loss for loss in curve], window) for curve in loss_curves]
+    if conservative:
+        return all(gain.is_below(tol) for gain in gains)
+    return all(gain.value < tol for gain in gains)
+
+
 class _Progress:
-    """How far the schedule has come, in [0, 1]; what is left of it can be hastened once."""
+    """Progress of the schedule in [0, 1], whose remainder can be shortened once."""
 
     def __init__(self, max_iter: int) -> None:
         self._first = 0
         self._last = max_iter
         self._start = 0.0
-        self._is_hastened = False
+        self._is_shortened = False
 
     def at(self, step: int) -> float:
-        share = (step - self._first) / (self._last - self._first)
-        return self._start + (1.0 - self._start) * share
+        """Return the progress at a step."""
+        fraction = (step - self._first) / (self._last - self._first)
+        return self._start + (1.0 - self._start) * fraction
 
     def finish_within(self, step: int, n_steps: int) -> None:
-        """Run out within ``n_steps`` from ``step`` on, or when it would have if that is sooner."""
-        if not self._is_hastened and step < self._last:
-            start = self.at(step)
-            self._first, self._last, self._start = step, min(step + n_steps, self._last), start
-        self._is_hastened = True
+        """End the schedule within ``n_steps`` from ``step``, or at its end if that is earlier."""
+        if not self._is_shortened and step < self._last:
+            self._start = self.at(step)
+            self._first = step
+            self._last = min(step + n_steps, self._last)
+        self._is_shortened = True
 
     def has_run_out(self, step: int) -> bool:
-        """Whether there is nothing left of a hastened schedule."""
-        return self._is_hastened and step >= self._last
+        """Whether a shortened schedule has ended."""
+        return self._is_shortened and step >= self._last
 
 
-def _finite(loss: float, n_iter: int) -> float:
+def _require_finite(loss: float, n_iter: int) -> float:
+    """Return the loss, or raise DivergenceError if it isn't finite."""
     if loss - loss != 0.0:
         raise DivergenceError(
             f"the loss became {loss} within the {n_iter} steps made so far: lower "
@@ -282,29 +367,44 @@ def lbfgs(
     loss: ValueAndGradient, start: Tensor, *, max_iter: int,
     bounds: Sequence[tuple[float, float]] | None = None, ftol: float = 2.2e-9, gtol: float = 1e-5,
 ) -> Tensor:  # fmt: skip
-    """Minimise a smooth loss of a few numbers by L-BFGS-B (Byrd et al. 1995).
+    """Minimise a smooth loss of a few parameters by L-BFGS-B (Byrd et al. 1995).
 
-    ``loss``: position (n,) -> value and gradient (n,); see `with_gradient`. Where either isn't
-    finite the line search turns back. ``start`` (n,): gives dtype and device of positions; the
-    search itself is in float64. ``ftol``, ``gtol``: relative decrease of the value, and largest
-    entry of the gradient, that end the search. Returns (n,), never worse than ``start``: the start
-    itself where the search fails.
+    Parameters
+    ----------
+    loss : callable (position) -> (Tensor, Tensor)
+        Value and gradient (n,) at a position (n,), see `with_gradient`. If either isn't finite, the
+        line search steps back.
+    start : Tensor of shape (n,)
+        Starting point, which determines dtype and device of positions. The search is in float64.
+    max_iter : int
+        Largest number of iterations.
+    bounds : sequence of (float, float), optional
+        Bounds of each parameter.
+    ftol : float
+        Relative decrease of the value that ends the search.
+    gtol : float
+        Largest absolute entry of the gradient that ends the search.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        The best position; ``start`` if the search fails.
     """
-
-    worst = -float("inf")
+    worst = -inf
 
     def with_arrays(x: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
         nonlocal worst
         value, gradient = loss(torch.from_numpy(x.copy()).to(start))
         if not bool(value.isfinite() & gradient.isfinite().all()):
-            # Twice as bad as anything seen: of much worse the line search would take no step.
+            # Twice the largest loss so far. With a much larger value the line search would
+            # make no step.
             return worst + 1.0 + abs(worst), np.zeros_like(x)
         worst = max(worst, float(value))
         return float(value), gradient.double().cpu().numpy()
 
     first = start.detach().double().cpu().numpy()
     value, _ = with_arrays(first)
-    if worst == -float("inf"):
+    if worst == -inf:
         return start
     options = {"maxiter": max_iter, "ftol": ftol, "gtol": gtol}
     result = optimize.minimize(
@@ -314,7 +414,7 @@ def lbfgs(
 
 
 def with_gradient(loss: Callable[[Tensor], Tensor]) -> ValueAndGradient:
-    """A differentiable 0-d loss together with its gradient."""
+    """Return a function that evaluates a differentiable 0-d loss together with its gradient."""
 
     def evaluate(position: Tensor) -> tuple[Tensor, Tensor]:
         leaf = position.detach().requires_grad_()
@@ -327,12 +427,12 @@ def with_gradient(loss: Callable[[Tensor], Tensor]) -> ValueAndGradient:
 
 
 def find_root(f: Callable[[float], float], low: float, high: float) -> float:
-    """Find where a function of one number changes sign between two ends, to 1e-10 (Brent 1973)."""
+    """Find a zero of a function that changes sign between two bounds, to 1e-10 (Brent 1973)."""
     return float(optimize.brentq(f, low, high, xtol=1e-10))
 
 
 def minimise_scalar(f: Callable[[float], float], low: float, high: float) -> float:
-    """Find where a function with one valley is lowest between two ends, to 1e-8 (Brent 1973)."""
+    """Find the minimum of a unimodal function between two bounds, to 1e-8 (Brent 1973)."""
     result = optimize.minimize_scalar(
         f, bounds=(low, high), method="bounded", options={"xatol": 1e-8}
     )
@@ -340,7 +440,7 @@ def minimise_scalar(f: Callable[[float], float], low: float, high: float) -> flo
 
 
 class _Stretches(NamedTuple):
-    """Stretches of one step size, as the fused kernel takes them; Adam's two moments come last."""
+    """Parts with the same step size: parameters, gradients, and Adam's moments."""
 
     p: list[Tensor]
     grad: list[Tensor]
@@ -349,16 +449,25 @@ class _Stretches(NamedTuple):
 
 
 class FlatAdam:
-    """Adam on stretches of one flat vector: one call of a fused kernel for equal step sizes.
+    """Adam for parts of one flat vector, with one call of a fused kernel per step size.
 
-    ``beta2`` decides how long it remembers the sizes of past gradients, 1 / (1 - beta2) steps.
+    Parameters
+    ----------
+    params, gradient : Tensor of shape (n,)
+        Parameters, which are updated in place, and the buffer of their gradient.
+    groups : sequence of ParamGroup
+        Step size and range of each part of the parameters.
+    beta2 : float, default=0.999
+        Decay of the second moment, an average of squared gradients over about 1 / (1 - beta2)
+        steps.
     """
 
     def __init__(
         self, params: Tensor, gradient: Tensor, groups: Sequence[ParamGroup], *,
         beta2: float = _BETA2,
     ) -> None:  # fmt: skip
-        self._beta2, groups = beta2, [g for g in groups if params[g.span].numel()]
+        self._beta2 = beta2
+        groups = [g for g in groups if params[g.span].numel()]
         vectors = params, gradient, torch.zeros_like(params), torch.zeros_like(params)
         self._by_rate = {
             rate: _Stretches(
@@ -366,21 +475,23 @@ class FlatAdam:
             )
             for rate in dict.fromkeys(g.learning_rate for g in groups)
         }
-        self._confined = [
+        self._bounded = [
             (params[g.span], g.lower, g.upper) for g in groups if g.lower > -inf or g.upper < inf
         ]
-        self._t = params.new_zeros((), dtype=torch.float32)  # steps made
+        self._t = params.new_zeros((), dtype=torch.float32)  # number of steps
         self._update = _fused_adam if _has_fused_adam(params) else _adam
 
     def step(self, factor: float) -> None:
+        """Make one step, with step sizes multiplied by ``factor``."""
         self._t.add_(1)
         for rate, stretches in self._by_rate.items():
             self._update(stretches, self._t, rate * factor, self._beta2)
-        for p, lower, upper in self._confined:
+        for p, lower, upper in self._bounded:
             p.clamp_(lower, upper)
 
 
 def _adam(s: _Stretches, n_steps: Tensor, lr: float, beta2: float) -> None:
+    """Make Adam's step by separate operations."""
     bias1, bias2 = (1 - beta ** float(n_steps) for beta in (_BETA1, beta2))
     for p, grad, m, v in zip(*s, strict=True):
         m.lerp_(grad, 1 - _BETA1)
@@ -389,21 +500,22 @@ def _adam(s: _Stretches, n_steps: Tensor, lr: float, beta2: float) -> None:
 
 
 def _fused_adam(s: _Stretches, n_steps: Tensor, lr: float, beta2: float) -> None:
-    torch._fused_adam_(
+    """Make Adam's step by torch's fused kernel."""
+    torch._fused_adam_(  # noqa: SLF001
         *s, [], [n_steps] * len(s.p), lr=lr, beta1=_BETA1, beta2=beta2, weight_decay=0.0,
         eps=_EPS, amsgrad=False, maximize=False,
     )  # fmt: skip
 
 
 def _has_fused_adam(like: Tensor) -> bool:
-    """Whether torch's fused kernel, which is private, takes such tensors; tried on one number.
+    """Whether torch's fused kernel, which is private, supports such tensors.
 
-    Without it the same update runs operation by operation.
+    Otherwise the same update runs operation by operation.
     """
-    number = (like.new_zeros(1) for _ in range(4))
-    one = like.new_ones((), dtype=torch.float32)
+    arrays = (like.new_zeros(1) for _ in range(4))
+    n_steps = like.new_ones((), dtype=torch.float32)
     try:
-        _fused_adam(_Stretches(*([zero] for zero in number)), one, 0.0, _BETA2)
+        _fused_adam(_Stretches(*([array] for array in arrays)), n_steps, 0.0, _BETA2)
     except (AttributeError, TypeError, RuntimeError, NotImplementedError):
         return False
     return True

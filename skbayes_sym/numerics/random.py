@@ -1,4 +1,4 @@
-"""Explicit random streams, and numbers known up to Monte Carlo noise."""
+"""Explicit random generators, and Monte Carlo estimates with standard errors."""
 
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
@@ -10,24 +10,30 @@ from torch import Tensor
 
 
 def generator_from(seed: int, device: torch.device | str = "cpu") -> torch.Generator:
-    """Private generator on ``device`` seeded with ``seed``."""
+    """Return a generator on ``device`` with this seed."""
     return torch.Generator(device=device).manual_seed(seed)
 
 
 def spawn_seeds(seed: int, n: int) -> list[int]:
-    """Split one seed into ``n`` statistically independent ones (`numpy.random.SeedSequence`)."""
+    """Derive ``n`` statistically independent seeds from one (`numpy.random.SeedSequence`)."""
     children = (np.random.SeedSequence(seed, spawn_key=(i,)) for i in range(n))
     return [int(child.generate_state(1, np.uint64)[0]) >> 1 for child in children]
 
 
 def numpy_generator(generator: torch.Generator) -> np.random.Generator:
-    """NumPy's generator, for laws that torch draws from its global one only; seeded by a draw."""
+    """Return a NumPy generator that is seeded by a draw from ``generator``.
+
+    It is for distributions that torch samples with its global generator only.
+    """
     seed = torch.randint(2**62, (), generator=generator, device=generator.device)
     return np.random.default_rng(int(seed))
 
 
 def resume_generator(state: Tensor, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator that goes on from a state; led by it, if that is of another kind of device."""
+    """Return a generator that continues from a state.
+
+    The state of another type of device seeds the generator.
+    """
     generator = torch.Generator(device)
     if len(state) == len(generator.get_state()):
         return generator.set_state(state)
@@ -35,17 +41,20 @@ def resume_generator(state: Tensor, device: torch.device | str = "cpu") -> torch
 
 
 def sample_host_uniforms(n: int, generator: torch.Generator) -> list[float]:
-    """Uniform numbers that the host knows without a wait; a GPU's stream moves on as the CPU's."""
-    state = generator.get_state()  # on the host, wherever a generator draws
-    drawn = torch.rand(n, generator=generator, device=generator.device, dtype=torch.float64)
-    if drawn.device.type != "cpu":
-        drawn = torch.rand(n, generator=resume_generator(state), dtype=torch.float64)
-    numbers: list[float] = drawn.tolist()
-    return numbers
+    """Sample uniform numbers that the host knows without synchronisation.
+
+    A generator on a GPU advances as one on the CPU does.
+    """
+    state = generator.get_state()  # this is on the host for any device
+    uniforms = torch.rand(n, generator=generator, device=generator.device, dtype=torch.float64)
+    if uniforms.device.type != "cpu":
+        uniforms = torch.rand(n, generator=resume_generator(state), dtype=torch.float64)
+    values: list[float] = uniforms.tolist()
+    return values
 
 
 def replicate_generator(generator: torch.Generator) -> Iterator[torch.Generator]:
-    """Streams of the same numbers: ``generator`` itself first, then copies of what it was."""
+    """Yield ``generator`` itself, then copies of its initial state."""
     state = generator.get_state()
     yield generator
     while True:
@@ -55,11 +64,11 @@ def replicate_generator(generator: torch.Generator) -> Iterator[torch.Generator]
 
 
 def standard_normal(shape: Sequence[int], *, generator: torch.Generator, like: Tensor) -> Tensor:
-    """Standard normal noise with dtype and device of ``like``.
+    """Sample standard normal noise with dtype and device of ``like``.
 
-    The draw itself is made in float32: on a CPU a float64 normal costs 4 times as much, and the
-    rounding (relative 6e-8) is far below Monte Carlo error. And on the generator's device: what
-    is drawn from a stream of the CPU is the same wherever it is used.
+    The noise is drawn in float32. On a CPU, float64 noise costs 4 times as much, and the rounding
+    error (relative 6e-8) is far below Monte Carlo error. It is drawn on the generator's device, so
+    a generator on the CPU gives the same noise for any device.
     """
     size = tuple(shape)
     device = generator.device
@@ -67,9 +76,9 @@ def standard_normal(shape: Sequence[int], *, generator: torch.Generator, like: T
 
 
 def normal_like(shape: Sequence[int], *, generator: torch.Generator, like: Tensor) -> Tensor:
-    """Standard normal noise drawn in the dtype of ``like``, for its device.
+    """Sample standard normal noise in the dtype of ``like``, and move it to the same device.
 
-    `standard_normal` is cheaper, and rounds; this is for draws that are kept.
+    `standard_normal` is cheaper but rounds. This function is for draws that are stored.
     """
     size = tuple(shape)
     device = generator.device
@@ -77,9 +86,9 @@ def normal_like(shape: Sequence[int], *, generator: torch.Generator, like: Tenso
 
 
 def float64_normal(shape: Sequence[int], *, generator: torch.Generator) -> Tensor:
-    """Standard normal noise in float64 on the generator's device.
+    """Sample standard normal noise in float64 on the generator's device.
 
-    For starting points, which are the same whatever precision a fit runs in.
+    It is for starting points, which don't depend on the precision of a fit.
     """
     return torch.randn(
         tuple(shape), generator=generator, device=generator.device, dtype=torch.float64
@@ -87,7 +96,7 @@ def float64_normal(shape: Sequence[int], *, generator: torch.Generator) -> Tenso
 
 
 def random_permutations(shape: Sequence[int], d: int, *, generator: torch.Generator) -> Tensor:
-    """Independent uniform permutations of ``d`` items, int64 of shape (*shape, d)."""
+    """Sample independent uniform permutations of ``d`` items, int64 of shape (*shape, d)."""
     keys = torch.rand(
         (*shape, d), generator=generator, device=generator.device, dtype=torch.float64
     )
@@ -95,10 +104,10 @@ def random_permutations(shape: Sequence[int], d: int, *, generator: torch.Genera
 
 
 def random_orthogonal(shape: Sequence[int], k: int, *, generator: torch.Generator) -> Tensor:
-    """Independent Haar-uniform orthogonal matrices, float64 of shape (*shape, k, k).
+    """Sample independent Haar-uniform orthogonal matrices, float64 of shape (*shape, k, k).
 
-    The Q of a QR decomposition of normal noise, with the signs that make R's diagonal positive:
-    without them the law depends on the signs LAPACK happens to choose (Mezzadri 2007).
+    This is the Q of a QR decomposition of normal noise, with the signs that make R's diagonal
+    positive. Otherwise the distribution would depend on LAPACK's choice of signs (Mezzadri 2007).
     """
     q, r = torch.linalg.qr(float64_normal((*shape, k, k), generator=generator))
     sign = torch.where(r.diagonal(dim1=-2, dim2=-1) < 0.0, -1.0, 1.0).to(q)
@@ -106,14 +115,22 @@ def random_orthogonal(shape: Sequence[int], k: int, *, generator: torch.Generato
 
 
 class Estimate(NamedTuple):
-    """A Monte Carlo estimate and how far off it may be."""
+    """A Monte Carlo estimate with its error.
+
+    Attributes
+    ----------
+    value : float
+        The estimate.
+    standard_error : float
+        Its standard error: 0 for an exact value, nan for a single draw.
+    """
 
     value: float
-    standard_error: float  # 0 where nothing was drawn, nan where one draw can't tell
+    standard_error: float
 
 
 def mean_and_error(values: Tensor) -> Estimate:
-    """Mean of independent draws of shape (n,), with its standard error; in float64."""
+    """Return the mean of independent draws (n,) with its standard error, computed in float64."""
     values = values.double()
     error = float(values.std() / len(values) ** 0.5) if len(values) > 1 else float("nan")
     return Estimate(float(values.mean()), error)

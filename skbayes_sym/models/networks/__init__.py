@@ -1,8 +1,10 @@
-"""Functions of inputs and flat weights.
+"""Functions of inputs and flat weight vectors.
 
-Reading order: `network` (what one is, and what one's own inherits), `mlp` (with its passes for many
-weight vectors, for sampling), `mlp_passes` (mean and variance of the weights, for VI; outputs by
-weights, for Laplace), `modules` (any torch module), `convolutional` (some of them).
+Reading order: `network` (the interface, and the base class of new networks), `mlp` (fully connected
+networks, with passes for many weight vectors for samplers), `mlp_passes` (moments of the outputs
+for VI, and derivatives of the outputs by the weights for Laplace), `modules` (torch modules) and
+`convolutional` (convolutional modules).
 
-In: ``theta`` (*B, P), inputs (N, *I). Out: outputs (*B, N, O); the group they don't change under.
+In: ``theta`` (*B, P), inputs (N, *I). Out: outputs (*B, N, O), and the symmetry group of the
+weights.
 """

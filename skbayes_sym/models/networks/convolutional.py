@@ -1,10 +1,11 @@
-r"""Networks of images: convolutional ones, and the residual ones of Immer et al. 2022.
+"""Convolutional networks, and the residual networks of Immer et al. 2022.
 
-Their residual networks (appendix I.2) have Fixup in place of batch norm (Zhang, Dauphin & Ma 2019,
-section 3): weights as He et al. (2015) have them; in a residual branch of m = 2 convolutions the
-first ones scaled by :math:`L^{-1/(2m - 2)}`, with L branches in all, and the last one 0; the
-classifier 0; a scalar bias before every convolution, activation and the classifier, from 0, and a
-scalar multiplier a branch, from 1. The scalars are fitted and not integrated out.
+The residual networks (appendix I.2) use Fixup instead of batch norm (Zhang, Dauphin & Ma 2019,
+section 3). Weights are initialised as in He et al. (2015). In a residual branch of m = 2
+convolutions, the first ones are scaled by :math:`L^{-1/(2m - 2)}`, where L is the number of
+branches, and the last one starts at 0, as does the classifier. A scalar bias, initially 0, precedes
+every convolution, activation and the classifier, and every branch has a scalar multiplier,
+initially 1. The scalars are point estimates that aren't integrated out.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,9 +20,17 @@ from skbayes_sym.models.networks.modules import ModuleNetwork
 
 
 def cnn(image_shape: tuple[int, int, int], n_outputs: int) -> ModuleNetwork:
-    """Three 3 x 3 convolutions (16, 32, 64 channels), each halving the image, and 256 units.
+    """Return a network of three 3 x 3 convolutions (16, 32, 64 channels) and 256 hidden units.
 
-    The paper's network with ReLUs; pooling is by averages, which keeps the averaged network smooth.
+    Each convolution halves the image. This is the network of the paper with ReLUs. Average pooling
+    keeps the averaged network smooth.
+
+    Parameters
+    ----------
+    image_shape : (int, int, int)
+        Channels, height and width.
+    n_outputs : int
+        Number of outputs.
     """
     channels, height, width = image_shape
     layers: list[nn.Module] = []
@@ -40,16 +49,26 @@ def cnn(image_shape: tuple[int, int, int], n_outputs: int) -> ModuleNetwork:
 
 
 def he_scales(module: nn.Module) -> dict[str, float]:
-    """Standard deviations sqrt(2 / fan-in) of weights (He et al. 2015), 0 of everything else."""
+    """Return standard deviations sqrt(2 / fan-in) of weights (He et al. 2015), and 0 otherwise."""
     return {
         n: (2.0 / p[0].numel()) ** 0.5 if p.ndim > 1 else 0.0 for n, p in module.named_parameters()
     }
 
 
 def resnet(image_shape: tuple[int, int, int], n_outputs: int, width: int = 8) -> ModuleNetwork:
-    """ResNet (8-width): eight layers, three stages of one block, of 1, 2 and 4 times the width.
+    """Return ResNet (8-width): eight layers in three stages of one block each.
 
-    Where stages meet, the shortcut takes every second pixel and has channels of zeros.
+    The stages have 1, 2 and 4 times the width. Between stages, the shortcut takes every second
+    pixel and pads the channels with zeros.
+
+    Parameters
+    ----------
+    image_shape : (int, int, int)
+        Channels, height and width.
+    n_outputs : int
+        Number of outputs.
+    width : int, default=8
+        Channels of the first stage.
     """
     widths = [width, 2 * width, 4 * width]
     with torch.device("meta"):  # no storage, and no draw from the global random state
@@ -63,10 +82,22 @@ def resnet(image_shape: tuple[int, int, int], n_outputs: int, width: int = 8) ->
 def wide_resnet(
     image_shape: tuple[int, int, int], n_outputs: int, depth: int = 16, widening: int = 4
 ) -> ModuleNetwork:
-    """Wide ResNet (Zagoruyko & Komodakis 2016), 16-4 by default, activations before convolutions.
+    """Return a wide ResNet (Zagoruyko & Komodakis 2016), with activations before convolutions.
 
-    Three stages of ``(depth - 4) / 6`` blocks of 16, 32 and 64 channels times ``widening``; where
-    the channels change, the shortcut is a 1 x 1 convolution. 2.7 million weights for 16-4.
+    The three stages have ``(depth - 4) / 6`` blocks of 16, 32 and 64 times ``widening`` channels.
+    The shortcut is a 1 x 1 convolution if the number of channels changes. The default has 2.7
+    million weights.
+
+    Parameters
+    ----------
+    image_shape : (int, int, int)
+        Channels, height and width.
+    n_outputs : int
+        Number of outputs.
+    depth : int, default=16
+        Number of layers.
+    widening : int, default=4
+        Factor of the number of channels.
     """
     n_blocks = (depth - 4) // 6
     widths = [16 * widening, 32 * widening, 64 * widening]
@@ -83,7 +114,7 @@ def wide_resnet(
 
 
 def _with_fixup(module: "_Stages", image_shape: tuple[int, int, int], name: str) -> ModuleNetwork:
-    """The network, with weights that start by Fixup's rules."""
+    """Return the network with Fixup initialisation."""
     scale = he_scales(module)
     for parameter in scale:
         if parameter.endswith("conv1.weight"):
@@ -95,21 +126,20 @@ def _with_fixup(module: "_Stages", image_shape: tuple[int, int, int], name: str)
 
 
 class _Scalar(nn.Module):
-    """A learned number that is added to the input, from 0, or multiplies it, from 1."""
+    """Learned scalar that is added to the input, initially 0, or multiplies it, initially 1."""
 
     def __init__(self, *, multiplies: bool = False) -> None:
         super().__init__()
-        self.multiplies, self.value = (
-            multiplies,
-            nn.Parameter(torch.full((), float(multiplies), dtype=torch.float32)),
-        )
+        self.multiplies = multiplies
+        self.value = nn.Parameter(torch.full((), float(multiplies), dtype=torch.float32))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs."""
         return x * self.value if self.multiplies else x + self.value
 
 
 class _Branch(nn.Module):
-    """Branch of both kinds of blocks: two convolutions, scalar biases and a multiplier."""
+    """Residual branch: two convolutions, scalar biases and a multiplier."""
 
     def __init__(self, n_in: int, n_out: int, stride: int) -> None:
         super().__init__()
@@ -120,7 +150,7 @@ class _Branch(nn.Module):
 
 
 class _PlainBlock(_Branch):
-    """relu(x + multiplier * conv(relu(conv(x)))), with scalar biases; relu(x) at the start."""
+    """``relu(x + multiplier * conv(relu(conv(x))))`` with scalar biases; initially ``relu(x)``."""
 
     def __init__(self, n_in: int, n_out: int, stride: int) -> None:
         super().__init__(n_in, n_out, stride)
@@ -128,6 +158,7 @@ class _PlainBlock(_Branch):
         self.extra = n_out - n_in
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs."""
         out = F.relu(self.biases[1](self.conv1(self.biases[0](x))))
         out = self.biases[3](self.multiplier(self.conv2(self.biases[2](out))))
         if self.stride > 1:
@@ -136,7 +167,7 @@ class _PlainBlock(_Branch):
 
 
 class _WideBlock(_Branch):
-    """x + multiplier * conv(relu(conv(relu(x)))), with scalar biases; x at the start."""
+    """``x + multiplier * conv(relu(conv(relu(x))))`` with scalar biases; initially ``x``."""
 
     def __init__(self, n_in: int, n_out: int, stride: int) -> None:
         super().__init__(n_in, n_out, stride)
@@ -145,15 +176,16 @@ class _WideBlock(_Branch):
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs."""
         active = F.relu(self.biases[0](x))
         out = self.biases[2](F.relu(self.biases[1](self.conv1(active))))
         out = self.biases[3](self.multiplier(self.conv2(out)))
-        kept = x if isinstance(self.shortcut, nn.Identity) else self.shortcut(active)
-        return kept + out
+        residual = x if isinstance(self.shortcut, nn.Identity) else self.shortcut(active)
+        return residual + out
 
 
 class _Stages(nn.Module):
-    """A convolution, blocks, the mean over pixels, and a linear layer."""
+    """A convolution, residual blocks, the mean over pixels, and a linear layer."""
 
     def __init__(self, stem: nn.Conv2d, blocks: Sequence[_Branch], head: nn.Linear) -> None:
         super().__init__()
@@ -165,7 +197,10 @@ class _Stages(nn.Module):
 
 
 class _ResNet(_Stages):
+    """Residual network with activations after the sums."""
+
     def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs."""
         h = F.relu(self.bias(self.conv(x)))
         for block in self.blocks:
             h = block(h)
@@ -173,14 +208,17 @@ class _ResNet(_Stages):
 
 
 class _WideResNet(_Stages):
+    """Residual network with activations before the convolutions."""
+
     def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs."""
         h = self.bias(self.conv(x))
         for block in self.blocks:
             h = block(h)
         return self.head(self.head_bias(F.relu(h).mean((2, 3))))
 
 
-# By the paper's names.
+# Networks by the names of the paper.
 ARCHITECTURES: dict[str, Callable[[tuple[int, int, int], int], ModuleNetwork]] = {
     "cnn": cnn,
     "resnet": resnet,

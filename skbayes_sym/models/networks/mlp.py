@@ -1,12 +1,12 @@
 """Fully connected networks, their activations, and passes for many weight vectors at once.
 
-Sampling's passes are written by hand. Arrays are (C, width, N): chains, units, rows, the rows
-contiguous. All chains share the inputs, so the first layer of all of them is one matrix product
+The passes for sampling are hand-written. Arrays are (C, width, N): chains, units and rows, with
+contiguous rows. All chains share the inputs, so the first layer of all chains is one matrix product
 
-    (C h, p + 1) [W | b]  x  (p + 1, N) [x; 1];
+    (C h, p + 1) [W | b]  x  (p + 1, N) [x; 1].
 
-deeper layers are one product a chain. Chains are taken in blocks whose hidden units stay in a
-core's L2 cache.
+Deeper layers are one product per chain. Chains are processed in blocks whose hidden units stay in
+the L2 cache of a core.
 """
 
 import threading
@@ -37,16 +37,18 @@ class Activation:
     Parameters
     ----------
     name : str
-    function : callable
+        Name, by which it is pickled.
+    function : callable (z) -> Tensor
         Forward map.
     apply_ : callable (z) -> Tensor
-        The same in place.
+        Forward map in place.
     backward_ : callable (gradient, h) -> Tensor
-        Multiplies ``gradient`` by ``f'(z)`` in place, given ``h = f(z)``, all that a layer keeps.
+        Multiplies ``gradient`` by ``f'(z)`` in place, given ``h = f(z)``.
     is_odd : bool
-        Whether ``f(-z) = -f(z)``: then the sign of a hidden unit is a symmetry.
+        Whether ``f(-z) = -f(z)``. The sign of a hidden unit is then a symmetry.
     gain : float
-        Factor of the initial weights' scale that keeps the variance of the signal (He et al. 2015).
+        Factor of the scale of initial weights that preserves the variance of the signal (He et al.
+        2015).
     """
 
     name: str
@@ -62,35 +64,43 @@ class Activation:
 
 
 def _by_name(name: str) -> Activation:
+    """Return the activation with this name."""
     return ACTIVATIONS[name]
 
 
 def _identity(z: Tensor) -> Tensor:
+    """Return the argument."""
     return z
 
 
 def _relu_backward_(g: Tensor, h: Tensor) -> Tensor:
+    """Multiply a gradient by the derivative of the rectifier, in place."""
     return torch.ops.aten.threshold_backward.grad_input(g, h, 0, grad_input=g)
 
 
 def _tanh_backward_(g: Tensor, h: Tensor) -> Tensor:
+    """Multiply a gradient by the derivative of tanh, in place."""
     return torch.ops.aten.tanh_backward.grad_input(g, h, grad_input=g)
 
 
 def _sigmoid_backward_(g: Tensor, h: Tensor) -> Tensor:
+    """Multiply a gradient by the derivative of the sigmoid, in place."""
     return torch.ops.aten.sigmoid_backward.grad_input(g, h, grad_input=g)
 
 
 def _softplus_(z: Tensor) -> Tensor:
+    """Apply softplus in place."""
     return z.copy_(F.softplus(z))
 
 
 def _softplus_backward_(g: Tensor, h: Tensor) -> Tensor:
+    """Multiply a gradient by the derivative of softplus, in place."""
     # f'(z) = sigmoid(z) = 1 - exp(-softplus(z))
     return g.mul_(torch.expm1(-h).neg_())
 
 
-def _identity_backward_(g: Tensor, h: Tensor) -> Tensor:
+def _identity_backward_(g: Tensor, h: Tensor) -> Tensor:  # noqa: ARG001
+    """Return the gradient."""
     return g
 
 
@@ -103,16 +113,17 @@ IDENTITY = Activation("identity", _identity, _identity, _identity_backward_, Tru
 ACTIVATIONS = {a.name: a for a in (RELU, TANH, SIGMOID, SOFTPLUS, IDENTITY)}
 
 
-# Bytes of the widest layer's units in a block of chains; a pass reads or writes two or three such
-# arrays, which is what a core's cache holds. An accelerator wants all chains at once, within its
-# memory.
+# Bytes of the widest layer's units in a block of chains. A pass reads or writes two or three such
+# arrays, which fit into the cache of a core. An accelerator is fastest with all chains at once, as
+# far as memory allows.
 _BLOCK_BYTES = {"cpu": 1 << 20}
 
 
 class _Unit(NamedTuple):
-    """An activation as ``f(z) = outer * base(inner * z) + offset``.
+    """An activation written as ``f(z) = outer * base(inner * z) + offset``.
 
-    The three numbers go into weights and inputs, which are tiny beside the hidden units.
+    The three numbers are absorbed by weights and inputs, which are small arrays compared with the
+    hidden units.
     """
 
     base: Activation
@@ -122,72 +133,87 @@ class _Unit(NamedTuple):
 
     @property
     def slope(self) -> float:
-        """Factor of the derivative beside the base's."""
+        """Factor of the derivative relative to that of the base."""
         return self.inner * self.outer
 
 
-# tanh(z) = 2 sigmoid(2 z) - 1: torch's float32 tanh takes, from processor to processor, between
-# 0.8 and 3.5 times as long as its sigmoid; in float64 1.3 times.
-_CHEAPER = {TANH.name: _Unit(SIGMOID, 2.0, 2.0, -1.0)}
+# tanh(z) = 2 sigmoid(2 z) - 1. Depending on the processor, torch's tanh takes 0.8 to 3.5 times as
+# long as its sigmoid in float32, and 1.3 times in float64.
+_CHEAPER_UNITS = {TANH.name: _Unit(SIGMOID, 2.0, 2.0, -1.0)}
 
 
 class MLPChainLikelihood:
     """The `ChainLikelihood` of an MLP, by hand-written passes.
 
-    ``x`` (N, n_inputs): gives dtype and device; ``y`` (N, n_outputs) or (N,); ``weight`` (N,):
-    multiplies each row's log likelihood.
+    A position is ``[theta | params]``, (C, P + likelihood.n_params). If the position of a chain
+    isn't finite, the other chains are unaffected.
 
-    A position is ``[theta | params]``, (C, P + likelihood.n_params). Scratch arrays and their views
-    are kept from call to call (for small networks making them costs more than the arithmetic), one
-    set a thread: twice the units of all layers of a block of chains.
+    Parameters
+    ----------
+    network : MLP
+        The network.
+    likelihood : Likelihood
+        Distribution of the targets given the outputs.
+    x : Tensor of shape (N, n_inputs)
+        Inputs, which determine dtype and device.
+    y : Tensor of shape (N, n_outputs) or (N,)
+        Targets.
+    weight : Tensor of shape (N,)
+        Weights of the rows.
 
-    A position that isn't finite spoils its own chain only.
+    Notes ----- Scratch arrays and their views are reused between calls, since for small networks
+    allocating them costs more than the arithmetic. Each thread has its own, of twice the size of
+    all units of a block of chains.
     """
 
     def __init__(
         self, network: "MLP", likelihood: Likelihood, x: Tensor, y: Tensor, weight: Tensor
     ) -> None:
         self._arguments = network, likelihood, x, y, weight
-        self._problem = _Problem.of(network, likelihood, x, y, weight)
+        self._problem = _Problem.prepare(network, likelihood, x, y, weight)
         self._scratch = _Scratch()
-        # Chains whose hidden units fit the cache of the processor that holds the inputs.
+        # The hidden units of this many chains fit into the cache of the device.
         n_bytes = _BLOCK_BYTES.get(x.device.type, 1 << 28)
         per_chain = len(x) * max(network.sizes[1:]) * x.element_size()
         self.block_size = max(1, n_bytes // per_chain)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what it was made of: scratch stays behind."""
+        """Pickle the arguments, without scratch arrays."""
         return type(self), self._arguments
 
     def value(self, position: Tensor) -> Tensor:
-        """Log likelihoods (C,) at ``position`` (C, D), nats; nan or inf where a chain is lost."""
+        """Return log likelihoods (C,) at ``position`` (C, D); nan or inf for diverged chains."""
         with torch.no_grad():
             blocks = self._blocks(position)
             values = [self._passes(len(block)).value(block) for block in blocks]
             return values[0] if len(values) == 1 else torch.cat(values)
 
     def gradient(self, position: Tensor, out: Tensor) -> Tensor:
-        """Value, (C,); the gradient overwrites ``out`` (C, D).
+        """Return the value (C,) and write the gradient to ``out`` (C, D).
 
-        Cost ``6 N P`` multiplications and about 5 passes over its hidden units a chain.
+        The cost per chain is ``6 N P`` multiplications and about 5 passes over the hidden units.
         """
         value = position.new_empty(len(position))
-        with torch.inference_mode():  # spares a twentieth of the time of tensors this small
+        with torch.inference_mode():  # saves 5 % of the time for tensors this small
             blocks = zip(self._blocks(position), self._blocks(out), strict=True)
             values = [self._passes(len(block)).gradient(block, d) for block, d in blocks]
             torch.cat(values, out=value)
         return value
 
     def _blocks(self, position: Tensor) -> Sequence[Tensor]:
-        """Blocks of equal size, but for the last."""
+        """Split positions into blocks of equal size, except for the last."""
         n_blocks = -(-len(position) // self.block_size)
         return position.split(-(-len(position) // n_blocks)) if n_blocks > 1 else (position,)
 
     def _passes(self, n_chains: int) -> "_Passes":
-        """Passes of this many chains; all share one set of units, for the most chains so far."""
+        """Return the passes for a number of chains.
+
+        All passes share one set of units, which is allocated for the largest number of chains so
+        far.
+        """
         scratch = self._scratch
         if n_chains not in scratch.passes:
-            with torch.inference_mode(False):  # tensors made in that mode can't be reused outside
+            with torch.inference_mode(False):  # other tensors couldn't be reused outside that mode
                 if n_chains > scratch.n_chains:
                     x = self._problem.x
                     widths = self._problem.sizes[1:]
@@ -198,7 +224,7 @@ class MLPChainLikelihood:
                     scratch.passes.clear()
                     scratch.units = units
                     scratch.gradients = gradients
-                    scratch.n_chains = n_chains  # last: an interrupt may come before
+                    scratch.n_chains = n_chains  # last, in case of an interrupt
                 units, gradients = (
                     [t[:n_chains] for t in arrays] for arrays in (scratch.units, scratch.gradients)
                 )
@@ -207,20 +233,21 @@ class MLPChainLikelihood:
 
 
 class _Problem(NamedTuple):
-    """The data as the passes take them."""
+    """Data and constants of the passes."""
 
     sizes: Sequence[int]
-    n_params: int  # of the likelihood
+    n_params: int  # parameters of the likelihood
     unit: _Unit
     term: DataTerm
-    x: Tensor  # (p + 1, N), a row of ones last, times the unit's inner factor
-    x_slope: Tensor  # the same times the outer factor too: for the gradient
+    x: Tensor  # (p + 1, N), inputs and a row of ones, times the unit's inner factor
+    x_slope: Tensor  # the same times the outer factor as well, for the gradient
 
     @classmethod
-    def of(
+    def prepare(
         cls, network: "MLP", likelihood: Likelihood, x: Tensor, y: Tensor, weight: Tensor
     ) -> "_Problem":
-        unit = _CHEAPER.get(network.activation.name, _Unit(network.activation))
+        """Prepare the data for the passes."""
+        unit = _CHEAPER_UNITS.get(network.activation.name, _Unit(network.activation))
         if not network.hidden_layer_sizes:
             unit = _Unit(network.activation)  # no factors
         term = likelihood.to(x).data_term(y, weight, network.n_outputs)
@@ -231,24 +258,24 @@ class _Problem(NamedTuple):
 
 
 class _Layer(NamedTuple):
-    """A layer after the first: parameters and derivatives by them, the units around it."""
+    """A layer after the first: its parameters, their derivatives, and the units around it."""
 
     weight: Tensor  # (C, out, in)
-    weight_turned: Tensor
+    weight_transposed: Tensor
     bias: Tensor  # (C, out, 1)
     d_weight: Tensor
     d_bias: Tensor
     below: Tensor  # (C, in, N)
-    below_turned: Tensor
+    below_transposed: Tensor
     above: Tensor  # (C, out, N)
     d_below: Tensor
     d_above: Tensor
-    inner: float  # of the units above; 1 for outputs
-    slope: float  # of the units below; 1 for the first layer, which has it in its inputs
+    inner: float  # inner factor of the units above; 1 for outputs
+    slope: float  # slope of the units below; 1 if the inputs contain it
 
 
 class _Passes:
-    """Passes of a fixed number of chains, all arrays and views made once."""
+    """Passes for a fixed number of chains, with preallocated arrays and views."""
 
     def __init__(self, problem: _Problem, units: list[Tensor], gradients: list[Tensor]) -> None:
         self._problem = problem
@@ -266,19 +293,19 @@ class _Passes:
         self._first = torch.cat(self._first_parts, 2)
         self._first_flat = self._first.flatten(0, 1)
         self._first_units = units[0].flatten(0, 1)
-        self._d_first_units_turned = gradients[0].flatten(0, 1).T
-        # (p + 1, C h): in float32 two to three times as fast as its transpose.
+        self._d_first_units_transposed = gradients[0].flatten(0, 1).T
+        # The layout (p + 1, C h) is two to three times as fast as its transpose in float32.
         self._d_first = torch.empty_like(self._first_flat.T.contiguous())
         d_first = self._d_first.unflatten(1, (n_chains, -1))
-        self._d_first_weight_turned = d_first[:-1].permute(1, 2, 0)
-        self._d_first_weight = self._d_first_weight_turned.contiguous()
+        self._d_first_weight_transposed = d_first[:-1].permute(1, 2, 0)
+        self._d_first_weight = self._d_first_weight_transposed.contiguous()
 
         self._layers = [
             _Layer(
-                weight=weights[i], weight_turned=weights[i].mT, bias=biases[i],
+                weight=weights[i], weight_transposed=weights[i].mT, bias=biases[i],
                 d_weight=weights[i].new_empty(weights[i].shape),
                 d_bias=biases[i].new_empty(biases[i].shape),
-                below=units[i - 1], below_turned=units[i - 1].mT, above=units[i],
+                below=units[i - 1], below_transposed=units[i - 1].mT, above=units[i],
                 d_below=gradients[i - 1], d_above=gradients[i],
                 inner=problem.unit.inner if i < len(shapes) - 1 else 1.0,
                 slope=problem.unit.slope if i > 1 else 1.0,
@@ -289,12 +316,12 @@ class _Passes:
         self._d_pieces += [d.flatten(1) for ly in self._layers for d in (ly.d_weight, ly.d_bias)]
 
     def value(self, position: Tensor) -> Tensor:
-        """Log likelihoods (C,) at ``position`` (C, D)."""
+        """Return log likelihoods (C,) at ``position`` (C, D)."""
         self._forward(position)
         return self._problem.term.value(self._outputs, self._params)
 
     def gradient(self, position: Tensor, out: Tensor) -> Tensor:
-        """Value, (C,); the gradient overwrites ``out`` (C, D)."""
+        """Return the value (C,) and write the gradient to ``out`` (C, D)."""
         self._forward(position)
         term = self._problem.term
         value, d_params = term.gradient(self._outputs, self._params, self._d_outputs)
@@ -303,7 +330,7 @@ class _Passes:
         return value
 
     def _forward(self, position: Tensor) -> None:
-        """Fill the units: hidden ones without outer and offset, then the outputs."""
+        """Compute hidden units, without outer factor and offset, and outputs."""
         unit = self._problem.unit
         self._position.copy_(position)
         torch.cat(self._first_parts, 2, out=self._first)
@@ -318,15 +345,15 @@ class _Passes:
             )
 
     def _backward(self) -> None:
-        """Carry the gradient by the outputs back to all weights and biases."""
+        """Propagate the gradient from the outputs to all weights and biases."""
         unit = self._problem.unit
         for layer in reversed(self._layers):
             g = layer.d_above
-            weight = layer.weight_turned
+            weight = layer.weight_transposed
             below = layer.d_below
             torch.sum(g, 2, keepdim=True, out=layer.d_bias)
             torch.baddbmm(
-                layer.d_bias, g, layer.below_turned, beta=unit.offset, alpha=unit.outer,
+                layer.d_bias, g, layer.below_transposed, beta=unit.offset, alpha=unit.outer,
                 out=layer.d_weight,
             )  # fmt: skip
             if layer.slope != 1.0:
@@ -336,12 +363,12 @@ class _Passes:
             else:
                 torch.bmm(weight, g, out=below)
             unit.base.backward_(below, layer.below)
-        torch.mm(self._problem.x_slope, self._d_first_units_turned, out=self._d_first)
-        self._d_first_weight.copy_(self._d_first_weight_turned)
+        torch.mm(self._problem.x_slope, self._d_first_units_transposed, out=self._d_first)
+        self._d_first_weight.copy_(self._d_first_weight_transposed)
 
 
 class _Scratch(threading.local):
-    """Units of this thread, and the passes that work on them, by number of chains."""
+    """Units of one thread, and the passes that use them, by number of chains."""
 
     def __init__(self) -> None:
         self.n_chains = 0
@@ -359,15 +386,17 @@ class MLP:
     Parameters
     ----------
     n_inputs : int
+        Number of inputs.
     hidden_layer_sizes : tuple of int
         Widths of the hidden layers; empty for a linear model.
     n_outputs : int
+        Number of outputs.
     activation : Activation
-        Applied after every layer but the last.
+        Nonlinearity after every layer but the last.
 
     Notes
     -----
-    The flat ``theta`` holds, layer by layer, ``W`` (out x in, row-major), then ``b``.
+    The flat ``theta`` contains, layer by layer, ``W`` (out x in, row-major), then ``b``.
     """
 
     n_inputs: int
@@ -395,14 +424,15 @@ class MLP:
         return ParamLayout(shapes)
 
     def layers(self, theta: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Views ``(W, b)`` of every layer, shapes (*B, out, in) and (*B, out)."""
+        """Return views ``(W, b)`` of each layer, with shapes (*B, out, in) and (*B, out)."""
         params = self.layout.unflatten(theta)
         return [(params[f"W{i}"], params[f"b{i}"]) for i in range(1, self.n_layers + 1)]
 
     def init(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """``n`` random starting points (n, P), float64: normal, variance gain^2 / fan-in.
+        """Sample ``n`` starting points (n, P), float64: normal, with variance gain^2 / fan-in.
 
-        Biases start normal too: equal units would be a stationary point of the gap.
+        Biases are also random, since equal units would be a stationary point of the symmetrisation
+        gap.
         """
         shape = (n, self.layout.n_params)
         theta = float64_normal(shape, generator=generator)
@@ -413,16 +443,19 @@ class MLP:
         return theta
 
     def forward(self, theta: Tensor, x: Tensor) -> Tensor:
-        """Outputs (*B, N, n_outputs) at ``theta`` (*B, P) and ``x`` (N, n_inputs)."""
+        """Return outputs (*B, N, n_outputs) at ``theta`` (*B, P) and ``x`` (N, n_inputs)."""
         flat = theta.reshape(-1, theta.shape[-1])
-        is_followed = torch.is_grad_enabled() and (theta.requires_grad or x.requires_grad)
-        activation = self.activation.function if is_followed else self.activation.apply_
+        # Activations can be applied in place if no gradient is needed.
+        has_gradient = torch.is_grad_enabled() and (theta.requires_grad or x.requires_grad)
+        activation = self.activation.function if has_gradient else self.activation.apply_
         h = x.T.expand(len(flat), -1, -1)
         for i, (weight, bias) in enumerate(self.layers(flat), start=1):
             h = torch.baddbmm(bias.unsqueeze(2), weight, h)
             if i < self.n_layers:
                 h = activation(h)
-        return h.mT.unflatten(0, theta.shape[:-1]) if theta.ndim > 1 else h[0].mT
+        if theta.ndim == 1:
+            return h[0].mT
+        return h.mT.unflatten(0, theta.shape[:-1])
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -435,7 +468,7 @@ class MLP:
         return tuple(Dense(f"W{i}", f"b{i}") for i in range(1, self.n_layers + 1))
 
     def record(self, theta: Tensor, x: Tensor) -> Recording:
-        """Forward pass of ``x`` (M, n_inputs) at one ``theta`` (P,), with its intermediates."""
+        """Return the forward pass of ``x`` (M, n_inputs) at ``theta`` (P,), with intermediates."""
         h = x
         inputs = []
         preactivations = []
@@ -450,10 +483,20 @@ class MLP:
         return Recording(h, inputs, preactivations, head)
 
     def symmetry(self, *, signed: bool | None = None) -> SymmetryGroup:
-        """The group of weight transformations that leave the function unchanged, a factor a layer.
+        """Return the group of weight transformations that don't change the function.
 
-        ``signed``: whether to include sign flips of hidden units, by default where the activation
-        is odd. Raises ValueError if flips are asked for and it isn't.
+        It has one factor per hidden layer.
+
+        Parameters
+        ----------
+        signed : bool, optional
+            Whether to include sign flips of hidden units. By default they are included if the
+            activation is odd.
+
+        Raises
+        ------
+        ValueError
+            If ``signed`` is true and the activation isn't odd.
         """
         if signed is None:
             signed = self.activation.is_odd
@@ -462,16 +505,16 @@ class MLP:
                 f"sign flips are no symmetry of {self.activation.name!r} units: they need an odd "
                 "activation (tanh, identity). Use symmetry='permutation' or 'auto'."
             )
-        where = self.layout.positions
+        index = self.layout.positions
         groups = []
         for i in range(1, self.n_layers):
-            bias = where(f"b{i}").unsqueeze(1)
-            entries = torch.cat([where(f"W{i}"), bias, where(f"W{i + 1}").T], dim=1)
+            bias = index(f"b{i}").unsqueeze(1)
+            entries = torch.cat([index(f"W{i}"), bias, index(f"W{i + 1}").T], dim=1)
             groups.append(Units(entries, flip=signed))
         return Product(tuple(groups)) if groups else Trivial()
 
     def chain_likelihood(
         self, likelihood: Likelihood, x: Tensor, y: Tensor, weight: Tensor
     ) -> MLPChainLikelihood:
-        """The log likelihood of many weight vectors at once, by hand-written passes."""
+        """Return the log likelihood of many weight vectors, by hand-written passes."""
         return MLPChainLikelihood(self, likelihood, x, y, weight)

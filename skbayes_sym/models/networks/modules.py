@@ -1,4 +1,4 @@
-"""Any ``torch.nn.Module`` of linear and convolution layers as one of the package's networks."""
+"""Modules of torch with linear and convolution layers as networks of this package."""
 
 import copy
 from collections.abc import Iterator, Mapping
@@ -24,44 +24,46 @@ from skbayes_sym.symmetry.modules.validation import check_module
 
 
 class UnsupportedModuleError(ValueError):
-    """A module that the Laplace approximation here can't take."""
+    """Raised for a module that the Laplace approximation doesn't support."""
 
 
-_BATCH = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
-_RANDOM = (nn.modules.dropout._DropoutNd,)
+# The common base classes of torch's layers are private.
+_BATCH = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)  # noqa: SLF001
+_RANDOM = (nn.modules.dropout._DropoutNd,)  # noqa: SLF001
 _ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU)
 
 
 @dataclass(frozen=True, eq=False)
 class ModuleNetwork(BaseNetwork):
-    """A module's architecture; its weights are the ``theta`` it is called with.
+    """Architecture of a module, called with weights ``theta``.
 
     Parameters
     ----------
     module : torch.nn.Module
-        Linear and Conv2d layers and elementwise activations; other modules may have scalar
-        parameters, such as multipliers, which are fitted and not integrated out. Parameters that
-        are frozen (``requires_grad_(False)``) and buffers keep their values: they are not among
-        the weights, and layers whose parameters are all frozen may be of any kind. It is copied,
-        never changed.
+        Module of Linear and Conv2d layers and elementwise activations. Other submodules can have
+        scalar parameters, such as multipliers, which are point estimates that aren't integrated
+        out. Frozen parameters (``requires_grad_(False)``) and buffers keep their values and aren't
+        part of the weights. Layers whose parameters are all frozen can have any type. The module is
+        copied and never changed.
     input_shape : tuple of int
-        Shape of one input, as the module takes it.
+        Shape of one input of the module.
     initial : mapping of str to (float, float), optional
-        Mean and standard deviation of each parameter at the start of training; by default zero,
-        and the root mean square of the module's own values (which are redrawn), but scalars of
-        other modules than Linear and Conv2d start at their own values.
+        Mean and standard deviation of each parameter at the start of training. By default the mean
+        is 0, and the standard deviation is the root mean square of the module's own values, which
+        are sampled anew. Scalars of submodules other than Linear and Conv2d start at their own
+        values.
     architecture : str, default=""
-        Name under which `models.convolutional.ARCHITECTURES` makes the same network again.
+        Name of the network in `models.convolutional.ARCHITECTURES`, by which files refer to it.
 
     Raises
     ------
     UnsupportedModuleError
-        If it holds batch normalisation (couples the rows of a batch, so that the likelihood isn't
-        a product), dropout (random), grouped or padded-by-reflection convolutions, or parameters
-        of other layers that aren't scalars.
+        If the module has batch normalisation (which couples the rows of a batch, so that the
+        likelihood isn't a product), dropout (which is random), grouped convolutions, convolutions
+        with other than zero padding, or parameters of other layers that aren't scalars.
     ValueError
-        If it has no parameter that isn't frozen, or its shapes or values aren't known yet (lazy
-        modules, the meta device).
+        If all parameters are frozen, or shapes or values aren't known yet (lazy modules, the meta
+        device).
     """
 
     module: Any
@@ -92,30 +94,30 @@ class ModuleNetwork(BaseNetwork):
         fixed = frozen | dict(self.module.named_buffers())
         constants = {name: value.detach().cpu().clone() for name, value in fixed.items()}
         object.__setattr__(self, "constants", constants)
-        # Only the architecture is kept: without storage it can't be trained by accident.
+        # Only the architecture is stored. Without values it can't be trained by accident.
         module = copy.deepcopy(self.module).eval().to("meta")
         for layer in module.modules():
-            if "inplace" in vars(layer):  # would overwrite the pre-activations that are recorded
+            if hasattr(layer, "inplace"):  # it would overwrite the recorded pre-activations
                 layer.inplace = False
         object.__setattr__(self, "module", module)
 
     @cached_property
     def layout(self) -> ParamLayout:
-        """Names and shapes of the module's parameters that aren't frozen, in its own order."""
+        """Names and shapes of the parameters that aren't frozen, in the module's order."""
         return ParamLayout(
             {n: tuple(p.shape) for n, p in self.module.named_parameters() if p.requires_grad}
         )
 
     @property
     def n_outputs(self) -> int:
-        """Rows of the last linear or convolution layer, frozen or not."""
+        """Number of rows of the last linear or convolution layer, frozen or not."""
         layers = [m for m in self.module.modules() if isinstance(m, (nn.Linear, nn.Conv2d))]
         if not layers:
             raise UnsupportedModuleError("network has no Linear or Conv2d layer.")
         return int(layers[-1].weight.shape[0])
 
     @cached_property
-    def _named_layers(self) -> dict[str, Any]:
+    def _layers_by_name(self) -> dict[str, Any]:
         """Linear and convolution layers whose weights aren't frozen."""
         recorded = (nn.Linear, nn.Conv2d)
         return {
@@ -128,7 +130,7 @@ class ModuleNetwork(BaseNetwork):
     def weight_layers(self) -> tuple[Dense | Convolution, ...]:
         """Layers of weights that aren't frozen, in the order of registration."""
         layers = list[Dense | Convolution]()
-        for name, layer in self._named_layers.items():
+        for name, layer in self._layers_by_name.items():
             prefix = f"{name}." if name else ""
             has_bias = layer.bias is not None and layer.bias.requires_grad
             names = f"{prefix}weight", f"{prefix}bias" if has_bias else None
@@ -140,7 +142,7 @@ class ModuleNetwork(BaseNetwork):
         return tuple(layers)
 
     def init(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """``n`` starting points (n, P), float64, normal with the moments of ``initial``."""
+        """Sample ``n`` starting points (n, P), float64: normal, with the moments of ``initial``."""
         shape = (n, self.layout.n_params)
         theta = float64_normal(shape, generator=generator)
         for name, values in self.layout.unflatten(theta).items():
@@ -149,15 +151,16 @@ class ModuleNetwork(BaseNetwork):
         return theta
 
     def symmetry(self) -> ModuleSymmetry:
-        """The group that the module's trace shows (`symmetry_of`)."""
-        return self._found_symmetry
+        """Return the symmetry group of the weights, which `symmetry_of` derives from a trace."""
+        return self._module_symmetry
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {name: v for name, v in vars(self).items() if name != "_found_symmetry"}
+        state = {name: v for name, v in vars(self).items() if name != "_module_symmetry"}
         return state | {"_converted": None}
 
     @cached_property
-    def _found_symmetry(self) -> ModuleSymmetry:
+    def _module_symmetry(self) -> ModuleSymmetry:
+        """Symmetry group of the weights, derived from a trace of the module with random weights."""
         module = copy.deepcopy(self.module).to_empty(device="cpu")
         theta = self.init(1, generator=torch.Generator().manual_seed(0))[0]
         values = self.layout.unflatten(theta) | dict(self.constants)
@@ -167,30 +170,32 @@ class ModuleNetwork(BaseNetwork):
         return symmetry_of(module, torch.zeros(2, *self.input_shape))
 
     def forward(self, theta: Tensor, x: Tensor) -> Tensor:
-        """Outputs (*B, N, O) at ``theta`` (*B, P) and ``x`` (N, *I)."""
+        """Return outputs (*B, N, O) at ``theta`` (*B, P) and ``x`` (N, *I)."""
         if theta.ndim == 1:
             return self._call(theta, x)
         rows = [self._call(t, x) for t in theta.reshape(-1, theta.shape[-1])]
         return torch.stack(rows).unflatten(0, theta.shape[:-1])
 
     def record(self, theta: Tensor, x: Tensor) -> Recording:
-        """Forward pass of ``x`` (M, *I) at one ``theta`` (P,), with its intermediates."""
+        """Return the forward pass of ``x`` (M, *I) at ``theta`` (P,), with intermediates."""
         inputs: dict[str, Tensor] = {}
         preactivations: dict[str, Tensor] = {}
-        with _hooks(self._named_layers, inputs, preactivations):
+        with _hooks(self._layers_by_name, inputs, preactivations):
             outputs = self._call(theta, x)
-        silent = [n for n in self._named_layers if n not in inputs]
-        if silent:
-            raise UnsupportedModuleError(f"layer {silent[0]!r} is never called in forward.")
-        order = list(self._named_layers)
-        head = self.layout.unflatten(theta)[f"{order[-1]}.weight"] if self._has_head else None
-        return Recording(
-            outputs, [inputs[n] for n in order], [preactivations[n] for n in order], head
-        )  # fmt: skip
+        names = list(self._layers_by_name)
+        unused = [name for name in names if name not in inputs]
+        if unused:
+            raise UnsupportedModuleError(f"layer {unused[0]!r} is never called in forward.")
+        head = None
+        if self._has_head:
+            head = self.layout.unflatten(theta)[f"{names[-1]}.weight"]
+        layer_inputs = [inputs[name] for name in names]
+        layer_preactivations = [preactivations[name] for name in names]
+        return Recording(outputs, layer_inputs, layer_preactivations, head)
 
     @cached_property
     def _has_head(self) -> bool:
-        """Whether it ends in a linear layer, an elementwise activation and a linear layer."""
+        """Whether the last layers are linear, an elementwise activation, and linear."""
         tail = list(self.module)[-3:] if isinstance(self.module, nn.Sequential) else []
         if len(tail) < 3 or not isinstance(tail[1], _ELEMENTWISE):
             return False
@@ -198,12 +203,13 @@ class ModuleNetwork(BaseNetwork):
         return is_linear and all(p.requires_grad for layer in tail for p in layer.parameters())
 
     def _call(self, theta: Tensor, x: Tensor) -> Tensor:
+        """Return outputs (N, O) at one ``theta`` (P,)."""
         params = self.layout.unflatten(theta) | self._constants(theta)
         outputs = torch.func.functional_call(self.module, params, (x,))
         return outputs if outputs.ndim > 1 else outputs.unsqueeze(-1)
 
     def _constants(self, theta: Tensor) -> dict[str, Tensor]:
-        """Frozen parameters and buffers in the dtype and on the device of ``theta``."""
+        """Return frozen parameters and buffers in the dtype and on the device of ``theta``."""
         if not self.constants:
             return {}
         key = theta.dtype, theta.device
@@ -215,7 +221,7 @@ class ModuleNetwork(BaseNetwork):
                 }
             object.__setattr__(self, "_converted", (key, converted))
         _, converted = self._converted
-        # A module may write on its buffers, which must not change the next call.
+        # A module can write to its buffers, which must not affect the next call.
         buffers = {name for name, _ in self.module.named_buffers()}
         return {n: v.clone() if n in buffers else v for n, v in converted.items()}
 
@@ -224,19 +230,20 @@ class ModuleNetwork(BaseNetwork):
 def _hooks(
     layers: dict[str, Any], inputs: dict[str, Tensor], preactivations: dict[str, Tensor]
 ) -> Iterator[None]:
-    """Catch every layer's input and output while inside."""
+    """Record the input and the output of each layer inside the context."""
 
-    def hook(name: str, module: Any, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    def hook(name: str, _module: Any, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
         if name in inputs:
             raise UnsupportedModuleError(
                 f"layer {name!r} is called more than once in forward: give every place in the "
                 "network its own layer."
             )
-        inputs[name], preactivations[name] = args[0], as_differentiable(output)
+        inputs[name] = args[0]
+        preactivations[name] = as_differentiable(output)
         return preactivations[name]
 
     handles = []
-    try:  # an interrupt between two of them mustn't leave the first on the user's module
+    try:  # also if an interrupt comes between two registrations
         for name, layer in layers.items():
             handles.append(layer.register_forward_hook(partial(hook, name)))
         yield
@@ -246,6 +253,7 @@ def _hooks(
 
 
 def _check_layer(name: str, layer: Any) -> None:
+    """Raise UnsupportedModuleError if a layer has an unsupported type or settings."""
     kind = type(layer).__name__
     trained = [n for n, p in layer.named_parameters(recurse=False) if p.requires_grad]
     if isinstance(layer, _BATCH):

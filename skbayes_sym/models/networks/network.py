@@ -1,4 +1,7 @@
-"""The network: layout, start, forward pass, symmetry of its weights, and what a pass records."""
+"""The interface of networks: parameter layout, initialisation, forward pass and weight symmetry.
+
+`RecordingNetwork` adds what a Laplace approximation needs: the weight layers of a forward pass.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,73 +19,89 @@ from skbayes_sym.symmetry.group import SymmetryGroup, Trivial
 class ChainLikelihood(Protocol):
     """``log p(y | x, theta_c, params_c)`` of C chains, with its gradient.
 
-    A position is ``[theta | params]``, (C, P + likelihood.n_params). One that isn't finite spoils
-    its own chain only.
+    A position is ``[theta | params]``, (C, P + likelihood.n_params). If the position of a chain
+    isn't finite, the other chains are unaffected.
     """
 
     def value(self, position: Tensor) -> Tensor:
-        """Log likelihoods (C,) at ``position`` (C, D), nats; nan or inf where a chain is lost."""
+        """Return log likelihoods (C,) at ``position`` (C, D); nan or inf for diverged chains."""
 
     def gradient(self, position: Tensor, out: Tensor) -> Tensor:
-        """Value, (C,); the gradient overwrites ``out`` (C, D)."""
+        """Return the value (C,) and write the gradient to ``out`` (C, D)."""
 
 
 class Network(Protocol):
-    """A function of inputs and flat weights ``theta``; it holds no weights itself.
+    """A function of inputs and flat weights ``theta``, which aren't stored in it.
 
-    Of one's own one writes `layout`, `n_outputs`, `init` and `forward` in a frozen dataclass and
-    inherits the rest from `BaseNetwork`. `RecordingNetwork` extends it for the Laplace
+    A new network is a frozen dataclass that inherits from `BaseNetwork` and defines `layout`,
+    `n_outputs`, `init` and `forward`. `RecordingNetwork` extends the interface for the Laplace
     approximation.
     """
 
     @property
-    def layout(self) -> ParamLayout: ...
+    def layout(self) -> ParamLayout:
+        """Names and shapes of the parameters in ``theta``."""
 
     @property
-    def n_outputs(self) -> int: ...
+    def n_outputs(self) -> int:
+        """Number of outputs O."""
 
     def init(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """``n`` random starting points (n, P), float64."""
+        """Sample ``n`` starting points, (n, P), float64."""
 
     def forward(self, theta: Tensor, x: Tensor) -> Tensor:
-        """Outputs (*B, N, n_outputs) at ``theta`` (*B, P) and ``x`` (N, *I)."""
+        """Return outputs (*B, N, n_outputs) at ``theta`` (*B, P) and ``x`` (N, *I)."""
 
     def symmetry(self) -> SymmetryGroup:
-        """The transformations of the weights that leave the function unchanged."""
+        """Return the group of weight transformations that don't change the function."""
 
     def chain_likelihood(
         self, likelihood: Likelihood, x: Tensor, y: Tensor, weight: Tensor
     ) -> ChainLikelihood:
-        """The log likelihood of many weight vectors at once, for data that stay."""
+        """Return the log likelihood of many weight vectors for fixed data.
+
+        Parameters
+        ----------
+        likelihood : Likelihood
+            Distribution of the targets given the outputs.
+        x, y : Tensor
+            Inputs (N, *I) and targets of the N rows.
+        weight : Tensor of shape (N,)
+            Weights of the rows.
+        """
 
 
 class BaseNetwork:
-    """Base of one's own network: no symmetry, and derivatives by autograd."""
+    """Base class of new networks: trivial symmetry, and derivatives by autograd."""
 
     def symmetry(self) -> SymmetryGroup:
+        """Return the trivial group."""
         return Trivial()
 
     def chain_likelihood(
         self: Network, likelihood: Likelihood, x: Tensor, y: Tensor, weight: Tensor
     ) -> ChainLikelihood:
+        """Return the log likelihood of many weight vectors, differentiated by autograd."""
         return AutogradChainLikelihood(self, likelihood.to(x), x, y, weight)
 
 
 @dataclass(frozen=True, eq=False)
 class AutogradChainLikelihood:
-    """A `ChainLikelihood` of any network: all chains in one forward pass."""
+    """A `ChainLikelihood` of any network, with one forward pass for all chains."""
 
     network: Network
-    likelihood: Likelihood  # with constants of the dtype of the data
+    likelihood: Likelihood  # its constants have the dtype of the data
     x: Tensor  # (N, *I)
     y: Tensor  # (N, ...)
     weight: Tensor  # (N,); multiplies each row's log likelihood
 
     def value(self, position: Tensor) -> Tensor:
+        """Return log likelihoods (C,) in nats at ``position`` (C, D)."""
         with torch.no_grad():
             return self._value(position)
 
     def gradient(self, position: Tensor, out: Tensor) -> Tensor:
+        """Return the value (C,) and write the gradient to ``out`` (C, D)."""
         with torch.inference_mode(False), torch.enable_grad():
             leaf = position.detach().clone().requires_grad_()
             value = self._value(leaf)
@@ -91,6 +110,7 @@ class AutogradChainLikelihood:
         return value.detach()
 
     def _value(self, position: Tensor) -> Tensor:
+        """Return log likelihoods (C,), differentiable."""
         n_theta = self.network.layout.n_params
         theta = position[:, :n_theta]
         params = position[:, n_theta:]
@@ -101,26 +121,44 @@ class AutogradChainLikelihood:
 
 @dataclass(frozen=True)
 class Dense:
-    """A linear layer z = W a + b on vectors: one position."""
+    """Linear layer ``z = W a + b`` on vectors, which has one position.
 
-    weight: str  # name of W in the layout
+    Parameters
+    ----------
+    weight : str
+        Name of W in the layout.
+    bias : str or None
+        Name of b.
+    """
+
+    weight: str
     bias: str | None
-    # Cost of recording a training step, in training steps, by
+    # Cost of recording a training step, in units of a training step, as measured by
     # `asv_bench/studies/compare_updates.py`, "online, every step".
     recording_cost: ClassVar[float] = 0.6
 
     def patches(self, inputs: Tensor) -> Tensor:
-        """Inputs (M, *I) as the vectors that W multiplies, (M, T, D)."""
+        """Return inputs (M, *I) as the vectors that W multiplies, (M, T, D)."""
         return inputs.unsqueeze(1)
 
     def positions(self, gradient: Tensor) -> Tensor:
-        """A gradient of the pre-activations as (M, T, G)."""
+        """Return a gradient with respect to the pre-activations as (M, T, G)."""
         return gradient.unsqueeze(1)
 
 
 @dataclass(frozen=True)
 class Convolution:
-    """A two-dimensional convolution: one position a pixel of its output, with shared weights."""
+    """Two-dimensional convolution, which has one position per output pixel and shared weights.
+
+    Parameters
+    ----------
+    weight : str
+        Name of the kernel in the layout.
+    bias : str or None
+        Name of the bias.
+    kernel_size, stride, padding, dilation : (int, int)
+        As in `torch.nn.Conv2d`.
+    """
 
     weight: str
     bias: str | None
@@ -131,10 +169,12 @@ class Convolution:
     recording_cost: ClassVar[float] = 1.75
 
     def patches(self, inputs: Tensor) -> Tensor:
+        """Return inputs (M, *I) as the patches that the kernel multiplies, (M, T, D)."""
         geometry = self.kernel_size, self.dilation, self.padding, self.stride
         return F.unfold(inputs, *geometry).mT
 
     def positions(self, gradient: Tensor) -> Tensor:
+        """Return a gradient with respect to the pre-activations as (M, T, G)."""
         return gradient.flatten(2).mT
 
 
@@ -142,19 +182,30 @@ WeightLayer = Dense | Convolution
 
 
 class Recording(NamedTuple):
-    """Forward pass of M inputs; everything is differentiable in its pre-activations."""
+    """Forward pass of M inputs, differentiable with respect to its pre-activations.
 
-    outputs: Tensor  # (M, O)
-    inputs: list[Tensor]  # of each weight layer, (M, *I)
-    preactivations: list[Tensor]  # (M, *Z)
-    # W (O, H) of the last layer, if outputs = W phi(z) + b with an elementwise phi of the
-    # pre-activations z (M, H) of the layer before it; else None.
+    Attributes
+    ----------
+    outputs : Tensor of shape (M, O)
+        Outputs.
+    inputs : list of Tensor of shape (M, *I)
+        Inputs of each weight layer.
+    preactivations : list of Tensor of shape (M, *Z)
+        Pre-activations of each weight layer.
+    head : Tensor of shape (O, H), optional
+        Weights W of the last layer if ``outputs = W phi(z) + b``, where phi is elementwise and z
+        (M, H) are the pre-activations of the layer before. Otherwise None.
+    """
+
+    outputs: Tensor
+    inputs: list[Tensor]
+    preactivations: list[Tensor]
     head: Tensor | None = None
 
 
 @runtime_checkable
 class RecordingNetwork(Network, Protocol):
-    """A network that can be recorded, at one flat ``theta`` (P,)."""
+    """Network whose weight layers can be recorded at one flat ``theta`` (P,)."""
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -162,11 +213,12 @@ class RecordingNetwork(Network, Protocol):
 
     @property
     def weight_layers(self) -> Sequence[WeightLayer]:
-        """In the order of the forward pass."""
+        """Weight layers in the order of the forward pass."""
 
-    def record(self, theta: Tensor, x: Tensor) -> Recording: ...
+    def record(self, theta: Tensor, x: Tensor) -> Recording:
+        """Return the forward pass of ``x`` (M, *I) at ``theta`` (P,), with intermediates."""
 
 
 def as_differentiable(preactivation: Tensor) -> Tensor:
-    """Tensor, made a leaf of the graph if nothing before it asks for gradients."""
+    """Return a tensor that requires gradients, a leaf if it has no graph yet."""
     return preactivation if preactivation.requires_grad else preactivation.requires_grad_()
