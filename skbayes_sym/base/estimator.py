@@ -145,7 +145,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _validate_params(self) -> None:
         """Raise a ValueError for a class in place of its instance, then check as scikit-learn."""
-        for name, value in self.get_params().items():
+        for name, value in self.get_params(deep=False).items():
             for item in value if isinstance(value, list | tuple) else [value]:
                 if isinstance(item, type):
                     raise ValueError(

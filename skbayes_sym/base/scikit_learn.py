@@ -11,6 +11,7 @@ from sklearn.metrics._scorer import _BaseScorer as BaseScorer
 from sklearn.model_selection import check_cv as _check_cv
 from sklearn.utils import _safe_indexing as safe_indexing
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions, validate_params
+from sklearn.utils.metaestimators import _BaseComposition as BaseComposition
 from sklearn.utils.metaestimators import _safe_split as safe_split
 from sklearn.utils.multiclass import check_classification_targets as _check_classification_targets
 from sklearn.utils.validation import _check_sample_weight
@@ -49,6 +50,7 @@ def class_page_template() -> str:
 
 
 __all__ = [
+    "BaseComposition",
     "BaseScorer",
     "CallbackSupportMixin",
     "HasMethods",

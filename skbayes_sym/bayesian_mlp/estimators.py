@@ -92,8 +92,8 @@ class NetworkMixture(NetworkEstimator):
 
     def _make_model(self, data: Training) -> Model:
         if self.n_modes == 0:
-            why = "n_modes=0 leaves the members, which have a width and a prior of their own"
-            refuse_parameters(self, ("hidden_layer_sizes", "prior"), why, "n_modes=4")
+            reason = "n_modes=0 leaves the members, which have a width and a prior of their own"
+            refuse_parameters(self, ("hidden_layer_sizes", "prior"), reason, "n_modes=4")
         likelihood = self._make_likelihood(data)
         n_outputs = self._count_outputs(data)
         widths = self.hidden_layer_sizes
@@ -319,7 +319,7 @@ class BayesianMLPRegressor(TabularInputMixin, BayesianRegressorMixin, NetworkMix
     verbose: Any = 0
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **NetworkMixture._parameter_constraints,
+        **NetworkMixture._parameter_constraints,  # noqa: SLF001  # of its own base class
         **REGRESSOR_CONSTRAINTS,
     }
 

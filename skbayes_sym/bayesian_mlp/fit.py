@@ -480,7 +480,7 @@ class Pool:
         Returns
         -------
         PoolFit
-            PoolComponents and their weights.
+            Components and their weights.
         """
         actions = PoolActions(self, data, model, progress)
         network = require_mlp(model.network)
@@ -532,7 +532,7 @@ def summarize(
     execution : Execution
         Outcome of the plan.
     pool : PoolFit
-        PoolComponents and their weights.
+        Components and their weights.
 
     Returns
     -------
@@ -620,6 +620,7 @@ class RegressionPool(Pool):
     initial_modes: InitialModes | None = None
 
     def modes_method(self, *, max_modes: int, **_settings: Any) -> GaussNewtonLaplaceRegression:
+        """Method that finds the modes."""
         return GaussNewtonLaplaceRegression(
             "auto",
             "auto",
@@ -632,6 +633,7 @@ class RegressionPool(Pool):
         )
 
     def linear_method(self, *, max_iter: int) -> GaussNewtonLaplaceRegression:
+        """Method that fits the linear model."""
         return GaussNewtonLaplaceRegression(
             1, max_iter, self.defaults.mode_tol, defaults=self.defaults.modes
         )
@@ -773,6 +775,7 @@ class ClassificationPool(Pool):
     def modes_method(
         self, *, n_modes: int, allow_label_noise: bool, **_settings: Any
     ) -> GaussNewtonLaplaceClassification:
+        """Method that finds the modes."""
         return GaussNewtonLaplaceClassification(
             n_modes,
             "auto",
@@ -784,6 +787,7 @@ class ClassificationPool(Pool):
         )
 
     def linear_method(self) -> GaussNewtonLaplaceClassification:
+        """Method that fits the linear model."""
         return GaussNewtonLaplaceClassification(
             1, "auto", "auto", "loo", defaults=self.defaults.modes
         )

@@ -3,6 +3,7 @@
 import pickle
 import time
 from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
@@ -10,9 +11,9 @@ from typing import Any, ClassVar, Self
 import joblib
 import numpy as np
 import torch
-from sklearn.base import clone, is_classifier
+from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.model_selection import KFold, StratifiedKFold
-from sklearn.utils import indexable
+from sklearn.utils import Bunch, indexable
 from torch import Tensor
 
 from skbayes_sym.base.classifier import BayesianClassifierMixin
@@ -23,6 +24,7 @@ from skbayes_sym.base.progress import N_JOBS, PREDICT_ROWS, RUN_CONSTRAINTS, Fit
 from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.rows import Array, Scaling
 from skbayes_sym.base.scikit_learn import (
+    BaseComposition,
     Interval,
     check_cv,
     fit_context,
@@ -73,7 +75,7 @@ def describe_members(members: Mapping[str, Member]) -> dict[str, str]:
 
 
 @dataclass(eq=False, repr=False)
-class BaseStacking(RowEstimator):
+class BaseStacking(RowEstimator, BaseComposition):
     """Base of the stacks: members by name, and their weights."""
 
     estimators: list[tuple[str, Any]] | None = None
@@ -97,6 +99,39 @@ class BaseStacking(RowEstimator):
         "max_seconds": [Interval(Real, 0, None, closed="neither"), None],
         "random_state": ["random_state"],
     }
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Get parameters of the stack, and by default also of its members.
+
+        Parameters
+        ----------
+        deep : bool, default=True
+            Whether to include the members by their names, and their parameters as
+            ``name__parameter``.
+
+        Returns
+        -------
+        dict of str to object
+            Parameters by name.
+        """
+        return self._get_params("estimators", deep=deep)  # type: ignore[no-any-return]
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters of the stack or of its members, or replace members.
+
+        Parameters
+        ----------
+        **params : dict
+            New values by name. ``name__parameter`` sets a parameter of the member ``name``, and
+            ``name`` replaces the member. The value "drop" omits it.
+
+        Returns
+        -------
+        self : object
+            The estimator.
+        """
+        self._set_params("estimators", **params)
+        return self
 
     @fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -171,7 +206,7 @@ class BaseStacking(RowEstimator):
             if name in weighted or name not in known:
                 selected[name] = member
             if name in weighted and isinstance(member, Networks) and not is_classifier(self):
-                selected[name] = Networks(self.estimators_[name])
+                selected[name] = Networks(self._predictors_[name].inner)
         return selected or members
 
     def _make_members(self) -> dict[str, Member]:
@@ -187,6 +222,8 @@ class BaseStacking(RowEstimator):
             name, estimator = pair
             if name in members:
                 raise ValueError(f"estimators must have names of their own, got {name!r} twice.")
+            if isinstance(estimator, str) and estimator == "drop":
+                continue
             if not isinstance(estimator, str):
                 self._require_estimator(name, estimator)
                 members[name] = UserEstimator(estimator)
@@ -198,6 +235,8 @@ class BaseStacking(RowEstimator):
                     f"estimators: {name!r} is {estimator!r}, which is no member of the default "
                     f"list: take one of {known}, or an estimator."
                 )
+        if not members:
+            raise ValueError("estimators must keep at least one member, but all are 'drop'.")
         return members
 
     def _require_estimator(self, name: str, candidate: Any) -> None:
@@ -309,7 +348,7 @@ class BaseStacking(RowEstimator):
         is_test = [fold[first_index] == k for k in range(len(splits))]
         return [(np.flatnonzero(~test), np.flatnonzero(test)) for test in is_test if test.any()]
 
-    def _params_of_known_members(self, task: StackTask, stack: StackFit) -> dict[str, str]:
+    def _describe_known_members(self, task: StackTask, stack: StackFit) -> dict[str, str]:
         """Parameters of the members whose result for these rows is known."""
         previous = self._member_params_ if task.n_rows_full_fit else {}
         params = describe_members(self._make_members())
@@ -335,7 +374,7 @@ class BaseStacking(RowEstimator):
             "stop_reason_": stack.stop_reason,
             "weights_": dict(stack.weights),
             "_n_rows_full_fit_": task.n_rows_full_fit or len(task),
-            "_member_params_": self._params_of_known_members(task, stack),
+            "_member_params_": self._describe_known_members(task, stack),
             "leave_one_out_log_density_": scores,
             "summary_": self._summarize(data, stack, scores),
             "_predictors_": {name: member.predictor for name, member in stack.members.items()},
@@ -362,20 +401,48 @@ class BaseStacking(RowEstimator):
 
     @property
     def estimators_(self) -> dict[str, Any]:
-        """Fitted members by name: estimators, or predictors of members that aren't estimators."""
-        return {name: predictor.inner for name, predictor in self._predictors_.items()}
+        """Fitted members by name.
+
+        Members that aren't estimators are stacks of this single member.
+        """
+        estimators = {}
+        for name, predictor in self._predictors_.items():
+            is_estimator = isinstance(predictor.inner, BaseEstimator)
+            estimators[name] = predictor.inner if is_estimator else self._select_member(name)
+        return estimators
+
+    @property
+    def named_estimators_(self) -> Bunch:
+        """Fitted members as attributes."""
+        return Bunch(**self.estimators_)
+
+    def _select_member(self, name: str) -> Self:
+        """Fitted stack of a single member."""
+        stack = copy(self)
+        stack.__dict__.pop("_cache", None)
+        stack.estimators = [(name, self._member_spec(name))]
+        stack.weights_ = {name: 1.0}
+        stack._predictors_ = {name: self._predictors_[name]}
+        stack.leave_one_out_log_density_ = {name: self.leave_one_out_log_density_[name]}
+        return stack
+
+    def _member_spec(self, name: str) -> Any:
+        """Value of ``estimators`` for a member; default members have their own names."""
+        return dict(self.estimators or ()).get(name, name)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_predictors_")
 
     @property
     def resolved_likelihood(self) -> Likelihood:
+        """Likelihood of estimators that accept none: that of the default."""
         return self._likelihoods_by_name["auto"]
 
     def _predict_device(self) -> torch.device:
         return torch.device("cpu")
 
     def input_blocks(self, X: Any) -> Iterator[Any]:
+        """Iterate over blocks of rows in both forms."""
         for start in range(0, len(X), PREDICT_ROWS):
             yield X.take(np.arange(start, min(start + PREDICT_ROWS, len(X))))
 
@@ -419,7 +486,8 @@ class PredictiveStackingRegressor(StackingInputMixin, BayesianRegressorMixin, Ba
         Members and their names: all estimators that `predictive` understands, and regressors that
         predict points, whose noise is estimated from held-out residuals. They are cloned and fitted
         to ``X`` in the form in which it is passed. The default members are "linear", "trees",
-        "boosting", "gaussian_process" and "networks", which can also be used in a list.
+        "boosting", "gaussian_process" and "networks", which can also be used in a list. "drop"
+        omits a member. ``set_params(name__parameter=value)`` sets a parameter of a member.
     cv : int, splitter or iterable, default=None
         Folds by which all members are scored. Pass folds of groups as a list of pairs,
         ``list(GroupKFold().split(X, y, groups))``. By default members are scored by leave-one-out
@@ -447,7 +515,11 @@ class PredictiveStackingRegressor(StackingInputMixin, BayesianRegressorMixin, Ba
     weights_ : dict of str to float
         Stacking weights of the members. Their sum is 1, and weights below 0.001 are set to 0.
     estimators_ : dict of str to object
-        Fitted members.
+        Fitted members with their ``predict``. Your estimators read ``X`` as it is. The linear model
+        and the networks of the default members read encoded and standardised columns. The trees,
+        boosting and the Gaussian process are stacks of this single member.
+    named_estimators_ : Bunch
+        The same members as attributes.
     leave_one_out_log_density_ : dict of str to (float, float)
         Mean leave-one-out log density of each member and its standard error. Both are in nats per
         row, and in the units of ``y``.
@@ -526,10 +598,12 @@ class PredictiveStackingRegressor(StackingInputMixin, BayesianRegressorMixin, Ba
 
     @property
     def fitted_likelihood(self) -> Likelihood:
+        """Likelihood of predictions."""
         return self.resolved_likelihood
 
     @property
     def has_normal_components(self) -> bool:
+        """Whether all members with a positive weight are mixtures of normals."""
         return all(
             predictor.is_normal
             for name, predictor in self._predictors_.items()
@@ -538,6 +612,7 @@ class PredictiveStackingRegressor(StackingInputMixin, BayesianRegressorMixin, Ba
 
     @property
     def predicts_counts(self) -> bool:
+        """Whether all members predict counts."""
         return all(predictor.is_discrete for predictor in self._predictors_.values())
 
     def _full_input(self, rows: Any) -> Any:
@@ -579,7 +654,8 @@ class PredictiveStackingClassifier(StackingInputMixin, BayesianClassifierMixin, 
     estimators : list of (str, estimator or str), default=None
         Members and their names: classifiers with ``predict_proba``. They are cloned and fitted to
         ``X`` in the form in which it is passed. The default members are "linear", "trees",
-        "boosting", "gaussian_process" and "networks", which can also be used in a list.
+        "boosting", "gaussian_process" and "networks", which can also be used in a list. "drop"
+        omits a member. ``set_params(name__parameter=value)`` sets a parameter of a member.
     cv : int, splitter or iterable, default=None
         Folds by which all members are scored. Pass folds of groups as a list of pairs,
         ``list(GroupKFold().split(X, y, groups))``. By default members are scored by leave-one-out
@@ -610,7 +686,11 @@ class PredictiveStackingClassifier(StackingInputMixin, BayesianClassifierMixin, 
     weights_ : dict of str to float
         Stacking weights of the members. Their sum is 1, and weights below 0.001 are set to 0.
     estimators_ : dict of str to object
-        Fitted members.
+        Fitted members with their ``predict``. Your estimators read ``X`` as it is. The linear model
+        and the networks of the default members read encoded and standardised columns. The trees,
+        boosting and the Gaussian process are stacks of this single member.
+    named_estimators_ : Bunch
+        The same members as attributes.
     n_iter_ : int
         Number of fitted members.
     stop_reason_ : {"tol", "max_seconds", "callback", "interrupted"}

@@ -171,14 +171,17 @@ class EstimatorPredictor(BasePredictor):
         return distribution.rescale(*(torch.as_tensor(u).to(distribution.loc) for u in units))
 
     def distribution(self, x: Any) -> Any:
+        """Predictive distribution of the rows, in the units of the stack."""
         x, inner = self._inner(x)
         return self._in_units(inner.distribution(x))
 
     def networks(self, x: Any) -> Iterator[NetworkComponents]:
+        """Iterate over the networks of which predictions are averages."""
         x, inner = self._inner(x)
         yield from inner.networks(x)
 
     def sample_conditionals(self, x: Any, n: int, *, generator: torch.Generator) -> Any:
+        """Sample n functions and return the distributions of the targets given each of them."""
         x, inner = self._inner(x)
         return self._in_units(inner.sample_conditionals(x, n, generator=generator))
 
@@ -218,6 +221,7 @@ class UserPredictor(BasePredictor):
         return self.classes is None and not predicts_distribution(self.estimator)
 
     def distribution(self, rows: Any) -> Any:
+        """Predictive distribution of the rows, in the units of the stack."""
         if self.is_point_prediction:
             predicted = np.asarray(self.estimator.predict(rows), dtype=np.float64)
             if predicted.shape not in {(num_samples(rows),), (num_samples(rows), 1)}:
@@ -252,6 +256,7 @@ class UserPredictor(BasePredictor):
         return torch.as_tensor(scores)
 
     def sample_conditionals(self, rows: Any, n: int, *, generator: torch.Generator) -> Any:
+        """Sample n functions and return the distributions of the targets given each of them."""
         distribution = self.distribution(rows)
         if isinstance(distribution, NormalMixture):
             return sample_components(distribution, n, generator)
@@ -315,6 +320,7 @@ class TreesPredictor(BasePredictor):
     smoothing: float
 
     def mean(self, x: Tensor) -> Tensor:
+        """Mean predictions (N, 1), or class scores (N, K)."""
         return self.combine(self.trees.values(x))
 
     def combine(self, values: Tensor) -> Tensor:
@@ -327,6 +333,7 @@ class TreesPredictor(BasePredictor):
         return values.sum(1) + offset
 
     def distribution(self, x: Tensor) -> NormalMixture:
+        """Predictive distribution of the rows, in the units of the stack."""
         return self.combine_distributions(self.trees.values(x))
 
     def combine_distributions(self, values: Tensor) -> NormalMixture:
@@ -341,6 +348,7 @@ class TreesPredictor(BasePredictor):
     def sample_conditionals(
         self, x: Tensor, n: int, *, generator: torch.Generator
     ) -> NormalMixture:
+        """Sample n functions and return the distributions of the targets given each of them."""
         return sample_components(self.distribution(x), n, generator)
 
 
@@ -360,10 +368,15 @@ class CalibratedPredictor(BasePredictor):
     calibration: Calibration
 
     def distribution(self, x: Any) -> CategoricalMixture:
+        """Predictive distribution of the rows, in the units of the stack."""
         return CategoricalMixture(self.calibration.log_probs(self.base.mean(x)).unsqueeze(0))
 
     def sample_conditionals(
-        self, x: Any, n: int, *, generator: torch.Generator
+        self,
+        x: Any,
+        n: int,
+        *,
+        generator: torch.Generator,  # noqa: ARG002  # the probabilities aren't random
     ) -> CategoricalMixture:
         """Return the same probabilities n times: a score belongs to a single function."""
         return CategoricalMixture(self.distribution(x).log_probs.expand(n, -1, -1))
@@ -386,6 +399,7 @@ class CountsPredictor(BasePredictor):
     target_scale: float
 
     def distribution(self, x: Any) -> Any:
+        """Predictive distribution of the rows, in the units of the stack."""
         return self.round_distribution(self.base.distribution(x))
 
     def round_distribution(self, distribution: TargetPredictive) -> TargetPredictive:
@@ -402,9 +416,11 @@ class CountsPredictor(BasePredictor):
         return RoundedTargets(base, -self.target_mean / self.target_scale, 1.0 / self.target_scale)
 
     def networks(self, x: Any) -> Iterator[NetworkComponents]:
+        """Iterate over the networks of which predictions are averages."""
         return self.base.networks(x)  # type: ignore[no-any-return]
 
     def sample_conditionals(self, x: Any, n: int, *, generator: torch.Generator) -> Any:
+        """Sample n functions and return the distributions of the targets given each of them."""
         draws = self.base.sample_conditionals(x, n, generator=generator)
         return RoundedDraws(draws, self.target_mean, self.target_scale)
 
@@ -464,15 +480,19 @@ class MemberPredictor(BasePredictor):
         return rows.x
 
     def distribution(self, rows: Any) -> Any:
+        """Predictive distribution of the rows, in the units of the stack."""
         return self.base.distribution(self._select(rows))
 
     def mean(self, rows: Any) -> Tensor:
+        """Mean predictions (N, 1), or class scores (N, K)."""
         return self.base.mean(self._select(rows))  # type: ignore[no-any-return]
 
     def networks(self, rows: Any) -> Iterator[NetworkComponents]:
+        """Iterate over the networks of which predictions are averages."""
         return self.base.networks(self._select(rows))  # type: ignore[no-any-return]
 
     def sample_conditionals(self, rows: Any, n: int, *, generator: torch.Generator) -> Any:
+        """Sample n functions and return the distributions of the targets given each of them."""
         return self.base.sample_conditionals(self._select(rows), n, generator=generator)
 
     @property

@@ -10,10 +10,14 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
+from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.dummy import DummyRegressor
-from sklearn.model_selection import KFold
+from sklearn.linear_model import BayesianRidge, Ridge
+from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from skbayes_sym import PredictiveStackingClassifier, PredictiveStackingRegressor, predictive
 from skbayes_sym.base.calibration import fit_calibration
@@ -162,3 +166,40 @@ def test_a_mean_without_a_standard_deviation_gets_one():
     stack = PredictiveStackingRegressor([("mean", DummyRegressor())], random_state=0).fit(X, y)
     std = predictive(stack, X).std()
     np.testing.assert_allclose(std, y.std(), rtol=0.15)
+
+
+def test_parameters_of_members_are_set_by_name():
+    """By the conventions of scikit-learn's StackingRegressor, a search included."""
+    ridge = make_pipeline(StandardScaler(), Ridge())
+    stack = PredictiveStackingRegressor([("line", "linear"), ("ridge", ridge)], random_state=0)
+    assert stack.get_params()["ridge__ridge__alpha"] == 1.0
+    assert "ridge" not in stack.get_params(deep=False)
+    stack.set_params(ridge__ridge__alpha=10.0, line="trees")
+    assert stack.estimators[0] == ("line", "trees")
+    assert dict(stack.estimators)["ridge"].named_steps["ridge"].alpha == 10.0
+    copied = clone(stack)
+    assert copied.get_params()["ridge__ridge__alpha"] == 10.0
+    search = GridSearchCV(stack, {"ridge__ridge__alpha": [0.1, 1.0], "line": ["drop"]}, cv=2)
+    search.fit(FLOWERS[:, :3], FLOWERS[:, 3])
+    assert set(search.best_estimator_.weights_) == {"ridge"}
+    with pytest.raises(ValueError, match="all are 'drop'"):
+        stack.set_params(line="drop", ridge="drop").fit(FLOWERS[:, :3], FLOWERS[:, 3])
+
+
+def test_fitted_members_predict():
+    """Their predictions are those of a stack in which they have all the weight."""
+    x = FLOWERS[:, :3]
+    y = FLOWERS[:, 3]
+    names = ["linear", "trees", "boosting", "gaussian_process"]
+    members = [*((name, name) for name in names), ("ridge", BayesianRidge())]
+    stack = PredictiveStackingRegressor(members, random_state=0).fit(x, y)
+    assert set(stack.named_estimators_) == {*names, "ridge"}
+    assert stack.named_estimators_.ridge.predict(x).shape == y.shape
+    for name in names[1:]:
+        member = stack.estimators_[name]
+        assert np.corrcoef(member.predict(x), y)[0, 1] > 0.8
+        assert member.weights_ == {name: 1.0}
+    mixed = sum(stack.weights_[name] * stack.estimators_[name].predict(x) for name in names[1:])
+    mixed += stack.weights_["ridge"] * stack.estimators_["ridge"].predict(x)
+    rest = stack.predict(x) - mixed
+    assert np.abs(rest).max() <= stack.weights_["linear"] * np.abs(y).max() + 1e-9

@@ -35,6 +35,7 @@ class Boosting(Member):
     max_bins: int = 255
 
     def choose_settings(self, size: TableSize, defaults: StackDefaults) -> dict[str, Any]:
+        """Choose values of the fields by the size of the table."""
         n_bins = min(255, defaults.max_total_bins // size.n_columns)
         max_bins = max(defaults.min_bins, n_bins)
 
@@ -52,6 +53,7 @@ class Boosting(Member):
         return {"max_rounds": max_rounds, "max_bins": max_bins}
 
     def fit(self, task: StackTask) -> MemberFit:
+        """Fit the model to all rows of the task."""
         _, y, weight = task.arrays
         n_classes = task.n_classes
 
@@ -66,7 +68,8 @@ class Boosting(Member):
         leave_one_out = torch.as_tensor(held_out[best])
 
         model = self._fit_model(task, best + 1, slice(None))
-        offset = np.asarray(model._baseline_prediction, dtype=np.float64).reshape(-1)
+        offset = np.asarray(model._baseline_prediction, dtype=np.float64)  # noqa: SLF001  # no public name
+        offset = offset.reshape(-1)
         if n_classes == 2:
             offset = np.array([0.0, *offset])
         predictor = TreesPredictor(convert_boosting(model, n_classes), 0.0, offset, 0.0)
@@ -150,7 +153,7 @@ def convert_boosting(model: Any, n_classes: int) -> Trees:
     nodes = []
     values = []
     depth = 1
-    for round_trees in model._predictors:
+    for round_trees in model._predictors:  # noqa: SLF001  # no public name
         for k, tree in enumerate(round_trees):
             node = tree.nodes
             nodes.append((node["feature_idx"], node["num_threshold"], node["left"], node["right"]))

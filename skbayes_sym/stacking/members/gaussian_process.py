@@ -199,6 +199,7 @@ class GaussianProcess(BasePredictor):
         ]
 
     def distribution(self, x: Tensor) -> NormalMixture:
+        """Predictive distribution of the rows, in the units of the stack."""
         kernel, (rows, alpha, factor, _, target_mean) = self._tensors(x)
         covariance = kernel(rows, x)
         root = torch.linalg.solve_triangular(factor, covariance, upper=False)
@@ -208,6 +209,7 @@ class GaussianProcess(BasePredictor):
         return NormalMixture(loc.unsqueeze(0), variance.reshape(1, -1, 1), noise)
 
     def mean(self, x: Tensor) -> Tensor:
+        """Mean predictions (N, 1), or class scores (N, K)."""
         kernel, (rows, alpha, _, _, target_mean) = self._tensors(x)
         return kernel(x, rows) @ alpha + target_mean
 
@@ -352,9 +354,11 @@ class GaussianProcessMember(Member):
     max_rows: int = GaussianProcessDefaults.max_rows
 
     def choose_settings(self, _size: TableSize, _defaults: StackDefaults) -> dict[str, Any]:
+        """Choose values of the fields by the size of the table."""
         return {"max_rows": GaussianProcessDefaults().max_rows}
 
     def fit(self, task: StackTask) -> MemberFit:
+        """Fit the model to all rows of the task."""
         defaults = replace(GaussianProcessDefaults(), max_rows=self.max_rows)
         if task.n_classes:
             one_hot = torch.nn.functional.one_hot(task.y, task.n_classes).to(task.rows.x)

@@ -21,6 +21,7 @@ class Linear(Member):
     """
 
     def fit(self, task: StackTask) -> MemberFit:
+        """Fit the model to all rows of the task."""
         if task.n_classes:
             return self._fit_classifier(task)
         return self._fit_regressor(task)

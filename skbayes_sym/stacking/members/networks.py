@@ -189,6 +189,7 @@ class Networks(Member):
         return [PlannedStage(title, "refit_networks", settings, [has_other_member()])]
 
     def fit(self, task: StackTask) -> MemberFit:
+        """Fit the model to all rows of the task."""
         model = self._fit_model(task, {}, self.previous)
         predictor = EstimatorPredictor(model)
         if not task.folds:

@@ -33,9 +33,11 @@ class ExtraTrees(Member):
     n_trees: int = StackDefaults.n_trees
 
     def choose_settings(self, _size: TableSize, defaults: StackDefaults) -> dict[str, Any]:
+        """Choose values of the fields by the size of the table."""
         return {"n_trees": defaults.n_trees}
 
     def fit(self, task: StackTask) -> MemberFit:
+        """Fit the model to all rows of the task."""
         _, y, weight = task.arrays
         forest = self._fit_forest(task)
         trees = convert_forest(forest, task.n_classes)

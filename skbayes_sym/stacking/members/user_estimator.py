@@ -30,6 +30,7 @@ class UserEstimator(Member):
 
     def fit(self, task: StackTask) -> MemberFit:
         # Unset random states get the seed of the stack.
+        """Fit the model to all rows of the task."""
         random_states = {
             name: task.seed % 2**32
             for name, value in self.estimator.get_params(deep=True).items()
