@@ -27,196 +27,280 @@ from skbayes_sym.numerics.random import generator_from
 
 @dataclass(frozen=True, eq=False)
 class OrdinalMixture(TargetPredictive):
-    """Distribution of numbers that are labels in their order, such as stars."""
+    """Distribution of ordered classes that are numbers, such as stars.
 
-    of_labels: CategoricalMixture
-    labels: Tensor  # (C,), increasing
+    Parameters
+    ----------
+    classes : CategoricalMixture
+        Probabilities of the classes, for S draws and N entries.
+    class_values : Tensor of shape (C,)
+        Values of the classes, increasing.
+    """
+
+    classes: CategoricalMixture
+    class_values: Tensor
 
     @property
     def log_weights(self) -> Tensor | None:  # type: ignore[override]
-        return self.of_labels.log_weights
+        """Log weights of the draws, (S,); None if they are equal."""
+        return self.classes.log_weights
 
     @property
     def _like(self) -> Tensor:
-        return self.of_labels.log_probs
+        return self.classes.log_probs
 
     @property
     def means(self) -> Tensor:
-        return (self.of_labels.means @ self.labels).unsqueeze(-1)
+        """Expected value given each draw, (S, N, 1)."""
+        return (self.classes.means @ self.class_values).unsqueeze(-1)
 
     @property
     def scales(self) -> Tensor:
-        squares = (self.of_labels.means @ self.labels.square()).unsqueeze(-1)
+        """Standard deviation given each draw, (S, N, 1)."""
+        squares = (self.classes.means @ self.class_values.square()).unsqueeze(-1)
         return (squares - self.means.square()).clamp(min=0.0).sqrt()
 
     @cached_property
-    def _proba(self) -> Tensor:
-        return self.of_labels.mean()
+    def _probabilities(self) -> Tensor:
+        """Probabilities of the classes, averaged over the draws, (N, C)."""
+        return self.classes.mean()
 
     def mean(self) -> Tensor:
-        return (self._proba @ self.labels).unsqueeze(-1)
+        """Expected value, (N, 1)."""
+        return (self._probabilities @ self.class_values).unsqueeze(-1)
 
     def std(self) -> Tensor:
-        squares = (self._proba @ self.labels.square()).unsqueeze(-1)
+        """Standard deviation, (N, 1)."""
+        squares = (self._probabilities @ self.class_values.square()).unsqueeze(-1)
         return (squares - self.mean().square()).clamp(min=0.0).sqrt()
 
     def uncertainty(self) -> Uncertainty:
-        """Variances (N, 1): of the expected label, and around it."""
+        """Variance of the expected value over draws, and mean variance around it, (N, 1) each."""
         total = self.std().square()
         aleatoric = (self.broadcast_weights * self.scales.square()).sum(0)
         return Uncertainty(total, total - aleatoric, aleatoric)
 
     def cdf(self, y: Tensor) -> Tensor:
-        return (self._proba * (self.labels <= y)).sum(-1, keepdim=True)
+        """Probability of a value at or below y, (N, 1)."""
+        return (self._probabilities * (self.class_values <= y)).sum(-1, keepdim=True)
 
     def quantile(self, probability: float) -> Tensor:
-        below = self._proba.cumsum(-1) < probability * (1.0 - 1e-12)
-        return self.labels[below.sum(-1, keepdim=True).clamp(max=len(self.labels) - 1)]
+        """Smallest value whose cumulative probability reaches ``probability``, (N, 1)."""
+        is_below = self._probabilities.cumsum(-1) < probability * (1.0 - 1e-12)
+        index = is_below.sum(-1, keepdim=True)
+        return self.class_values[index.clamp(max=len(self.class_values) - 1)]
 
     def crps(self, y: Tensor) -> Tensor:
-        """``E|Y - y| - E|Y - Y'| / 2``, (N, 1); ``y`` (N, 1) are any numbers."""
-        below = self._proba.cumsum(-1)[:, :-1]
-        spread = (below * (1.0 - below)) @ self.labels.diff()
-        distance = (self._proba * (self.labels - y).abs()).sum(-1)
+        """Continuous ranked probability score ``E|Y - y| - E|Y - Y'| / 2`` at any y (N, 1)."""
+        below = self._probabilities.cumsum(-1)[:, :-1]
+        spread = (below * (1.0 - below)) @ self.class_values.diff()
+        distance = (self._probabilities * (self.class_values - y).abs()).sum(-1)
         return (distance - spread).unsqueeze(-1)
 
     def _sample(self, chosen: Tensor, rng: np.random.Generator) -> Tensor:
-        return self.labels[self.of_labels._sample(chosen, rng)].unsqueeze(-1)
+        # A protected method of the common base class `Predictive`.
+        index = self.classes._sample(chosen, rng)  # noqa: SLF001
+        return self.class_values[index].unsqueeze(-1)
 
 
 @dataclass(frozen=True)
 class EntryPredictive(PredictiveDistribution):
-    """Distribution of new observations of entries; of labels, of the numbers that they are.
+    """Distribution of new observations of entries.
 
-    ``log_density``: of places (E, 2) and their values, as the model knows them; nats.
+    Classes are represented by their values.
+
+    Parameters
+    ----------
+    predictor : FactorPredictor
+        Predictor in scaled units.
+    x : Tensor of shape (E, 2) or (E, 2 + c)
+        Inputs of the predictor: rows, columns and encoded context of the entries.
+    location, scale : float
+        A scaled entry is multiplied by ``scale``, and ``location`` is added.
+    classes : ndarray of shape (C,) or None
+        Values of the classes; None for likelihoods of real values or counts.
+    log_density : callable
+        Function of inputs (E, 2) and observed values, in the units of the matrix, that returns log
+        densities in nats.
     """
 
     predictor: FactorPredictor
-    x: Tensor  # (E, 2), places
+    x: Tensor
     location: float
     scale: float
-    labels: Array | None
+    classes: Array | None
     log_density: Callable[[Tensor, Any], Array]
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """``(n_entries,)``."""
         return (len(self.x),)
 
     @property
     def is_discrete(self) -> bool:  # type: ignore[override]
-        return self.labels is not None or self.predictor.likelihood.is_discrete
+        """Whether entries are classes or counts."""
+        return self.classes is not None or self.predictor.likelihood.is_discrete
 
     def _take(self, rows: Array) -> "EntryPredictive":
         return replace(self, x=self.x[torch.as_tensor(rows)])
 
     @property
     def has_normal_components(self) -> bool:  # type: ignore[override]
+        """Whether the likelihood is Gaussian."""
         return is_normal(self.predictor.likelihood)
 
     def __repr__(self) -> str:
-        return f"<{self.predictor.likelihood.kind} law of {len(self.x):,} entries>"
+        kind = self.predictor.likelihood.kind
+        return f"<{kind} distribution of {len(self.x):,} entries>"
 
-    def _in_units(self, distribution: Any) -> TargetPredictive:
-        if self.labels is not None:
-            return OrdinalMixture(distribution, torch.as_tensor(self.labels, dtype=torch.float64))
-        units = torch.tensor([[self.location], [self.scale]], dtype=torch.float64)
-        moved: TargetPredictive = distribution.rescale(*units)
-        return moved
+    def _rescale(self, distribution: Any) -> TargetPredictive:
+        """Convert a distribution of scaled entries to the units of the matrix."""
+        if self.classes is not None:
+            class_values = torch.as_tensor(self.classes, dtype=torch.float64)
+            return OrdinalMixture(distribution, class_values)
+        location = torch.tensor([self.location], dtype=torch.float64)
+        scale = torch.tensor([self.scale], dtype=torch.float64)
+        rescaled: TargetPredictive = distribution.rescale(location, scale)
+        return rescaled
 
-    def _each(self, ask: Callable[..., Tensor], *arrays: Array) -> Array:
-        """Evaluate a function of the distribution block by block, (E, ...)."""
-        targets = [torch.tensor(np.array(a, dtype=float)) for a in arrays]
-        blocks = zip(*(t.split(DISTRIBUTION_BLOCK) for t in (self.x, *targets)), strict=True)
+    def _map_blocks(self, evaluate: Callable[..., Tensor], *arrays: Array) -> Array:
+        """Evaluate a function of the distribution for blocks of entries.
+
+        Parameters
+        ----------
+        evaluate : callable
+            Function of a `TargetPredictive` of a block, and of the blocks of the arrays.
+        *arrays : ndarray of shape (E, ...)
+            Further arguments.
+
+        Returns
+        -------
+        ndarray of shape (E, ...)
+            Results of all blocks.
+        """
+        tensors = [torch.tensor(np.array(array, dtype=float)) for array in arrays]
+        blocks = zip(*(t.split(DISTRIBUTION_BLOCK) for t in (self.x, *tensors)), strict=True)
+        results = []
         with one_thread(), torch.no_grad():
-            parts = [ask(self._in_units(self.predictor.distribution(x)), *y) for x, *y in blocks]
-        return torch.cat(parts).numpy() if parts else np.zeros(0)
+            for x, *arguments in blocks:
+                distribution = self._rescale(self.predictor.distribution(x))
+                results.append(evaluate(distribution, *arguments))
+        return torch.cat(results).numpy() if results else np.zeros(0)
 
-    def _of_grid(self, y: Array, ask: Callable[[Any, Tensor], Tensor]) -> Array:
-        """Answers (G, E, 1) for a grid of values (G, E, 1)."""
+    def _map_grid(self, y: Array, evaluate: Callable[[Any, Tensor], Tensor]) -> Array:
+        """Evaluate a function of the distribution and a grid of values, (G, E, 1)."""
 
-        def of_columns(distribution: Any, values: Tensor) -> Tensor:
-            return torch.cat(
-                [ask(distribution, values[:, k : k + 1]) for k in range(values.shape[1])], 1
-            )
+        def evaluate_columns(distribution: Any, values: Tensor) -> Tensor:
+            columns = [evaluate(distribution, values[:, k : k + 1]) for k in range(values.shape[1])]
+            return torch.cat(columns, 1)
 
-        return self._each(of_columns, y[..., 0].T).T.reshape(y.shape)
+        return self._map_blocks(evaluate_columns, y[..., 0].T).T.reshape(y.shape)
 
     def mean(self) -> Array:
-        with one_thread(), torch.no_grad():
-            if self.predictor.likelihood.scales_targets:  # cheaper than the law
-                return (self.predictor.mean(self.x)[:, 0] * self.scale + self.location).numpy()
-        return self._each(lambda distribution: distribution.mean()[:, 0])
+        """Expected entries, (n_entries,)."""
+        if self.predictor.likelihood.scales_targets:
+            # The mean alone is cheaper than the whole distribution.
+            with one_thread(), torch.no_grad():
+                mean = self.predictor.mean(self.x)[:, 0]
+                return (mean * self.scale + self.location).numpy()
+        return self._map_blocks(lambda distribution: distribution.mean()[:, 0])
 
     def std(self) -> Array:
-        return self._each(lambda distribution: distribution.std()[:, 0])
+        """Standard deviations with the noise included, (n_entries,)."""
+        return self._map_blocks(lambda distribution: distribution.std()[:, 0])
 
     def moments(self) -> Array:
-        """`mean` and `std` by one pass, (2, n_entries)."""
-        return self._each(
+        """`mean` and `std` in one pass, (2, n_entries)."""
+        return self._map_blocks(
             lambda distribution: torch.cat([distribution.mean(), distribution.std()], dim=1)
         ).T
 
     def _quantiles(self, levels: Array) -> Array:
-        return self._each(
+        return self._map_blocks(
             lambda distribution: torch.cat(
                 [distribution.quantile(p) for p in levels.tolist()], dim=1
             )
         )
 
     def sample(self, n: int = 1, random_state: Any = 0) -> Array:
-        """Draws with their noise, (n_entries, n); entries that share a row or column depend."""
-        noise = np.random.default_rng(draw_seed(random_state))
-        return np.asarray(self._drawn(n, random_state).sample_per_draw(noise)[..., 0].numpy().T)
+        """Draw entries with their noise.
+
+        Parameters
+        ----------
+        n : int, default=1
+            Number of draws.
+        random_state : int, RandomState instance or None, default=0
+            Seed or generator.
+
+        Returns
+        -------
+        ndarray of shape (n_entries, n)
+            Entries that share a row or a column are dependent.
+        """
+        rng = np.random.default_rng(draw_seed(random_state))
+        draws = self._sample_conditionals(n, random_state).sample_per_draw(rng)
+        return np.asarray(draws[..., 0].numpy().T)
 
     def functions(self, n: int = 1, random_state: Any = 0) -> Array:
-        """Draws without noise, (n_entries, n): expected entries given the factors of each draw.
+        """Draw expected entries given the factors, without noise.
 
-        Factors are drawn once a draw, so entries that share a row or a column are dependent as they
-        are in the posterior: what Thompson sampling and the probability of being best need.
+        Parameters
+        ----------
+        n : int, default=1
+            Number of draws.
+        random_state : int, RandomState instance or None, default=0
+            Seed or generator.
+
+        Returns
+        -------
+        ndarray of shape (n_entries, n)
+            A draw has one factor for every row and column, so entries that share one are dependent
+            as they are in the posterior. Thompson sampling and the probability of being best need
+            that.
         """
-        return np.asarray(self._drawn(n, random_state).means[..., 0].numpy().T)
+        return np.asarray(self._sample_conditionals(n, random_state).means[..., 0].numpy().T)
 
-    def _drawn(self, n: int, random_state: Any) -> TargetPredictive:
+    def _sample_conditionals(self, n: int, random_state: Any) -> TargetPredictive:
+        """Distributions of the entries given each of n draws of the factors."""
         generator = generator_from(draw_seed(random_state), torch.device("cpu"))
         with one_thread(), torch.no_grad():
-            return self._in_units(
-                self.predictor.sample_conditionals(self.x, n, generator=generator)
-            )
+            conditionals = self.predictor.sample_conditionals(self.x, n, generator=generator)
+            return self._rescale(conditionals)
 
     def _log_prob(self, y: Array) -> Array:
-        """Log density of new observations, as given, nats; of labels their log probability."""
+        """Log densities (G, E) of a grid; values that are no class have probability 0."""
         values = y[..., 0]
-        if self.labels is None:
-            return np.stack([self.log_density(self.x, of_entries) for of_entries in values])
-        known = np.isin(values, self.labels)
-        values = np.where(known, values, self.labels[0])
-        density = [self.log_density(self.x, of_entries) for of_entries in values]
-        return np.where(known, np.stack(density), -np.inf)
+        if self.classes is None:
+            return np.stack([self.log_density(self.x, row) for row in values])
+        is_class = np.isin(values, self.classes)
+        values = np.where(is_class, values, self.classes[0])
+        log_prob = np.stack([self.log_density(self.x, row) for row in values])
+        return np.where(is_class, log_prob, -np.inf)
 
     def proba(self) -> Array:
-        """Probabilities of ordinal labels, or of two classes, (n_entries, n_classes)."""
-        if self.labels is None:
+        """Probabilities of ordered classes, or of two classes, (n_entries, n_classes)."""
+        if self.classes is None:
             raise TypeError("labels have probabilities with likelihood='ordinal' only.")
-        return self._each(lambda distribution: distribution.of_labels.mean())
+        return self._map_blocks(lambda distribution: distribution.classes.mean())
 
     def _cdf(self, y: Array) -> Array:
-        return self._of_grid(y, lambda distribution, values: distribution.cdf(values))
+        return self._map_grid(y, lambda distribution, values: distribution.cdf(values))
 
     def _crps(self, y: Array) -> Array:
-        if self.labels is not None:
-            return self._of_grid(y, lambda distribution, values: distribution.crps(values))
-        return self._of_grid(y, crps)
+        if self.classes is not None:
+            return self._map_grid(y, lambda distribution, values: distribution.crps(values))
+        return self._map_grid(y, crps)
 
     def uncertainty(self) -> Bunch:
-        parts = self._each(
+        """Variances by their source: ``total``, ``epistemic`` and ``aleatoric``."""
+        parts = self._map_blocks(
             lambda distribution: torch.cat(list(distribution.uncertainty()), dim=1)
         ).T
         return Bunch(**dict(zip(("total", "epistemic", "aleatoric"), parts, strict=True)))
 
     def components(self) -> Components:
-        weights = self._in_units(self.predictor.distribution(self.x[:1])).weights.numpy()
-        loc, scale = (
-            self._each(lambda distribution, name=name: getattr(distribution, name)[..., 0].T).T
-            for name in ("means", "scales")
-        )
+        """Weights, means and standard deviations of the mixture's components."""
+        weights = self._rescale(self.predictor.distribution(self.x[:1])).weights.numpy()
+        loc = self._map_blocks(lambda distribution: distribution.means[..., 0].T).T
+        scale = self._map_blocks(lambda distribution: distribution.scales[..., 0].T).T
         return Components(weights, loc, scale)

@@ -1,8 +1,8 @@
-"""Frames that hold a list of entries: which column is what.
+"""Frames that hold a list of entries: roles of their columns, and times of the entries.
 
 A frame is a list of entries if ``columns`` names its columns, or if exactly one column has a
-well-known name of rows, one of columns and one of values. Any other frame is a matrix, whose
-columns are the columns of the matrix, unless it looks like a list: then it is refused.
+well-known name of rows, one of columns and one of values. Any other frame is a matrix. It is
+refused if it looks like a list.
 """
 
 import re
@@ -17,8 +17,8 @@ from skbayes_sym.numerics.arguments import is_frame, short_repr
 
 ROLES = ("row", "column", "value", "weight", "time")
 
-# Well-known names. Only the ending may vary, such as "user", "userId" or "User-ID": attributes such
-# as "item_price" begin with the same words.
+# Well-known names. Only the ending may vary, such as "user", "userId" or "User-ID", because
+# attributes such as "item_price" begin with the same words.
 _STEMS = {
     "row": "row|user|customer|reviewer|member|client|person|people",
     "column": "column|item|movie|film|product|book|song|track|artist|article|business|game|recipe|"
@@ -27,20 +27,32 @@ _STEMS = {
     "time": "time|date|datetime",
 }
 _END = r"s?[ _.:-]*(id|no|nr|key|code|idx|index|stamp)?s?"
-_INDEX = re.compile(r"Unnamed: ?\d+|index|level_\d+", re.IGNORECASE)  # saved by `to_csv`
-_ID = re.compile(r"id|Id|ID|.*[ _.:-](id|Id|ID)|.*[a-z](Id|ID)")  # "paid" is none
+# Names of an index that `to_csv` saved as a column.
+_INDEX = re.compile(r"Unnamed: ?\d+|index|level_\d+", re.IGNORECASE)
+_SAVED_INDEX = re.compile(r"Unnamed: ?\d+")
+# Names of ids, which don't include "paid".
+_ID = re.compile(r"id|Id|ID|.*[ _.:-](id|Id|ID)|.*[a-z](Id|ID)")
 
 _DATE_FORMATS = (
     "%m/%d/%Y", "%d/%m/%Y", "%m/%d/%y", "%d/%m/%y", "%Y/%m/%d", "%m-%d-%Y", "%d-%m-%Y",
     "%d.%m.%Y", "%d.%m.%y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y", "%d-%b-%Y",
     "%d-%b-%y", "%m %d, %Y", "%d %m, %Y", "%Y-%m", "%a, %d %b %Y",
 )  # fmt: skip
-_CLOCKS = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p")
-_MOST_NARROW = 8  # columns of a frame that may be a list of entries with unknown names
+_CLOCK_FORMATS = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p")
+# Largest number of columns of a frame that may be a list of entries with unknown names.
+_MAX_LIST_COLUMNS = 8
 
 
 class ListColumns(NamedTuple):
-    """Names of the columns of a frame that hold a list of entries."""
+    """Names of the columns of a frame that hold a list of entries.
+
+    Attributes
+    ----------
+    row, column : object
+        Names of the columns of row labels and of column labels.
+    value, weight : object or None
+        Names of the columns of values and of weights, if there are any.
+    """
 
     row: Any
     column: Any
@@ -49,7 +61,7 @@ class ListColumns(NamedTuple):
 
     @property
     def names(self) -> list[Any]:
-        """Names of the columns that are there, in this order."""
+        """Names of the columns that exist, in this order."""
         return [name for name in self if name is not None]
 
 
@@ -59,43 +71,44 @@ def frame_names(X: Any) -> list[Any]:
 
 
 def find_list_columns(X: Any, columns: Any = "auto", *, valued: bool = True) -> list[Any] | None:
-    """Find the columns of a frame that hold rows, columns, values and maybe weights.
+    """Find the columns of a frame that hold rows, columns, values and possibly weights.
 
     Parameters
     ----------
     X : object
-        Anything `fit` takes.
-    columns : "auto", tuple or dict
-        As the estimator takes it.
+        Entries, in any form that ``fit`` takes.
+    columns : "auto", tuple or dict, default="auto"
+        Parameter ``columns`` of the estimator.
     valued : bool, default=True
-        Whether the list must have values; weights are left out otherwise.
+        Whether the list must have values. Otherwise values and weights are left out.
 
     Returns
     -------
     list or None
-        None if ``X`` is a matrix or a tuple.
+        Names of the columns; None if ``X`` is a matrix or a tuple.
 
     Raises
     ------
     ValueError
-        If columns that were named are missing, if two columns could have one role, or if the frame
-        looks like a list of entries whose columns aren't known.
+        If named columns are missing, if two columns could have one role, or if the frame looks like
+        a list of entries whose columns aren't known.
     """
     if not is_frame(X):
         return None
     names = frame_names(X)
     if not isinstance(columns, str):
-        return _named_columns(names, columns, valued=valued).names
-    found = {role: match_role(names, role) for role in ("row", "column", "value")}
-    if found["row"] and found["column"] and (found["value"] or not valued):
+        return _resolve_columns(names, columns, valued=valued).names
+    candidates = {role: match_role(names, role) for role in ("row", "column", "value")}
+    has_values = bool(candidates["value"]) or not valued
+    if candidates["row"] and candidates["column"] and has_values:
         roles = ("row", "column", "value") if valued else ("row", "column")
-        return [_only(found[role], role) for role in roles]
-    _require_matrix(X, names, found)
+        return [_require_unique(candidates[role], role) for role in roles]
+    _require_matrix(X, names, candidates)
     return None
 
 
 def match_role(names: Sequence[Any], role: str) -> list[Any]:
-    """Columns with a well-known name of that role."""
+    """Return the columns that have a well-known name of a role."""
     pattern = re.compile(f"({_STEMS[role]}){_END}", re.IGNORECASE)
     return [name for name in names if pattern.fullmatch(str(name))]
 
@@ -106,16 +119,17 @@ def looks_like_id(name: Any) -> bool:
 
 
 def get_role_column(columns: Any, role: str) -> Any:
-    """The column that ``columns`` names for a role, or None."""
+    """Return the column that ``columns`` names for a role, or None."""
     if isinstance(columns, Mapping):
         return columns.get(role)
-    place = ROLES.index(role)
-    is_tuple = not isinstance(columns, str)
-    return columns[place] if is_tuple and role != "time" and place < len(columns) else None
+    if isinstance(columns, str) or role == "time":
+        return None
+    index = ROLES.index(role)
+    return columns[index] if index < len(columns) else None
 
 
 def check_columns(columns: Any) -> None:
-    """Refuse a ``columns`` that isn't "auto", (rows, columns, values[, weights]) or a dict."""
+    """Refuse ``columns`` other than "auto", (rows, columns, values[, weights]) or a dict."""
     if isinstance(columns, Mapping):
         unknown = [role for role in columns if role not in ROLES]
         if unknown:
@@ -132,64 +146,58 @@ def check_columns(columns: Any) -> None:
         )
 
 
-def _named_columns(names: list[Any], columns: Any, *, valued: bool) -> ListColumns:
-    """Columns by the names that were given; those that a dict leaves out by well-known names."""
+def _resolve_columns(names: list[Any], columns: Any, *, valued: bool) -> ListColumns:
+    """Return the named columns; roles that a dict leaves out are matched by well-known names."""
     check_columns(columns)
     roles = ("row", "column", "value", "weight") if valued else ("row", "column")
-    chosen = {role: get_role_column(columns, role) for role in ROLES}
-    missing = [chosen[role] for role in roles if chosen[role] not in (None, *names)]
+    resolved = {role: get_role_column(columns, role) for role in ROLES}
+    missing = [resolved[role] for role in roles if resolved[role] not in (None, *names)]
     if missing:
-        written = dict(columns) if isinstance(columns, Mapping) else tuple(columns)
-        raise ValueError(f"columns={written!r} names {missing}, X has {names}.")
-    others = [name for name in names if name not in chosen.values()]
+        given = dict(columns) if isinstance(columns, Mapping) else tuple(columns)
+        raise ValueError(f"columns={given!r} names {missing}, X has {names}.")
+    others = [name for name in names if name not in resolved.values()]
     for role in roles[:3]:
-        if chosen[role] is None:
-            chosen[role] = _only(match_role(others, role), role, names)
-    return ListColumns(**{role: chosen[role] for role in roles})
+        if resolved[role] is None:
+            resolved[role] = _require_unique(match_role(others, role), role, names)
+    return ListColumns(**{role: resolved[role] for role in roles})
 
 
-def _only(found: list[Any], role: str, names: Sequence[Any] = ()) -> Any:
-    """The only column of a role."""
-    if len(found) > 1:
+def _require_unique(candidates: list[Any], role: str, names: Sequence[Any] = ()) -> Any:
+    """Return the only candidate of a role; ``names`` are all columns, for the message."""
+    if len(candidates) > 1:
         raise ValueError(
-            f"{found} of X may all be the {role}s of a list of entries: say which, by "
-            f"columns={{'{role}': {found[0]!r}}} or columns=(rows, columns, values)."
+            f"{candidates} of X may all be the {role}s of a list of entries: say which, by "
+            f"columns={{'{role}': {candidates[0]!r}}} or columns=(rows, columns, values)."
         )
-    if not found:
+    if not candidates:
         raise ValueError(
             f"columns doesn't name the {role}s of the list of entries, and no column of X has a "
             f"well-known name of them: add {role!r} to columns. X has {list(names)}."
         )
-    return found[0]
+    return candidates[0]
 
 
-def _require_matrix(X: Any, names: list[Any], found: Mapping[str, list[Any]]) -> None:
+def _require_matrix(X: Any, names: list[Any], candidates: Mapping[str, list[Any]]) -> None:
     """Refuse a frame that looks like a list of entries, or a matrix with a column of ids.
 
-    ``found``: columns with well-known names, by role.
+    ``candidates`` are the columns with well-known names, by role.
     """
-    ids = [name for name in names if _is_id(name, found)]
-    saved = [name for name in names if re.fullmatch(r"Unnamed: ?\d+", str(name))]
-    if len(names) > _MOST_NARROW:
-        if ids or saved:
-            name = (ids or saved)[0]
+    ids = [name for name in names if _is_id(name, candidates)]
+    saved_indices = [name for name in names if _SAVED_INDEX.fullmatch(str(name))]
+
+    # A wide frame is a matrix. Labels of its rows belong in its index.
+    if len(names) > _MAX_LIST_COLUMNS:
+        if ids or saved_indices:
+            name = (ids or saved_indices)[0]
             raise ValueError(
                 f"X has the column {name!r}, which looks like labels of rows. For a matrix call "
                 f"X.set_index({name!r}) first. For a list of entries give columns=(rows, columns, "
                 "values)."
             )
         return
-    kinds = {name: _kind(X[name]) for name in names}
-    labels = [name for name in names if kinds[name] in "iuU" and name not in saved]
-    has_pairs = bool(found["row"] and found["column"])
-    has_values = bool(found["value"]) and (
-        bool(found["row"] or found["column"]) or len(set(labels) - set(found["value"])) >= 2
-    )
-    has_words = len(names) > 1 and any(kind in "UM" for kind in kinds.values())
-    looks_listed = bool(ids or saved or has_pairs or has_values or has_words)
-    if not looks_listed and len(labels) >= 2 and len(names) <= 5 and len(set(names)) == len(names):
-        looks_listed = len(X) > 1 and _are_pairs(*(X[name] for name in labels[:2]))
-    if not looks_listed:
+
+    kinds = {name: _find_kind(X[name]) for name in names}
+    if not _looks_like_list(X, names, kinds, candidates):
         return
     if len(names) == 2:
         remedy = (
@@ -197,7 +205,8 @@ def _require_matrix(X: Any, names: list[Any], found: Mapping[str, list[Any]]) ->
             "likelihood='bernoulli' if entries only say what was chosen"
         )
     else:
-        example = ", ".join(map(repr, _suggested(X, names, kinds, found)))
+        suggestion = _suggest_columns(X, names, kinds, candidates)
+        example = ", ".join(map(repr, suggestion))
         remedy = (
             f"For a list of entries name its rows, columns and values, such as columns=({example})"
         )
@@ -207,82 +216,170 @@ def _require_matrix(X: Any, names: list[Any], found: Mapping[str, list[Any]]) ->
     )
 
 
-def _is_id(name: Any, found: Mapping[str, list[Any]]) -> bool:
+def _looks_like_list(
+    X: Any, names: list[Any], kinds: Mapping[Any, str], candidates: Mapping[str, list[Any]]
+) -> bool:
+    """Whether a narrow frame looks like a list of entries.
+
+    Parameters
+    ----------
+    X : DataFrame
+        Frame of at most eight columns.
+    names : list
+        Names of its columns.
+    kinds : dict
+        Kinds of the values of the columns.
+    candidates : dict
+        Columns with well-known names, by role.
+
+    Returns
+    -------
+    bool
+        True if there are ids, a saved index, text or dates, or if two columns of integers have
+        distinct pairs.
+    """
+    saved_indices = [name for name in names if _SAVED_INDEX.fullmatch(str(name))]
+    if saved_indices or any(_is_id(name, candidates) for name in names):
+        return True
+    if candidates["row"] and candidates["column"]:
+        return True
+    labels = [name for name in names if kinds[name] in "iuU"]
+    if candidates["value"]:
+        other_labels = set(labels) - set(candidates["value"])
+        if candidates["row"] or candidates["column"] or len(other_labels) >= 2:
+            return True
+    if len(names) > 1 and any(kind in "UM" for kind in kinds.values()):
+        return True
+    is_candidate = len(labels) >= 2 and len(names) <= 5 and len(set(names)) == len(names)
+    return is_candidate and len(X) > 1 and _are_pairs(X[labels[0]], X[labels[1]])
+
+
+def _is_id(name: Any, candidates: Mapping[str, list[Any]]) -> bool:
     """Whether a column has the name of an id: userId, item_id, customerid."""
-    is_known = name in found["row"] or name in found["column"]
+    is_known = name in candidates["row"] or name in candidates["column"]
     return looks_like_id(name) or (is_known and str(name).lower().endswith("id"))
 
 
-def _kind(column: Any) -> str:
-    """Kind of the values of a column: NumPy's, "U" of words and "M" of dates."""
+def _find_kind(column: Any) -> str:
+    """Kind of the values of a column: NumPy's, "U" for text and "M" for dates and durations."""
     values = np.asarray(column)
+    if values.dtype.kind == "m":
+        return "M"
     if values.dtype.kind not in "OST":
-        return "M" if values.dtype.kind == "m" else values.dtype.kind
-    first = [value for value in values.ravel()[:1000].tolist() if not isinstance(value, float)]
-    if any(isinstance(value, str | bytes | tuple) for value in first):
+        return values.dtype.kind
+    head = [value for value in values.ravel()[:1000].tolist() if not isinstance(value, float)]
+    if any(isinstance(value, str | bytes | tuple) for value in head):
         return "U"
-    return "M" if any(isinstance(value, date | timedelta) for value in first) else "f"
+    return "M" if any(isinstance(value, date | timedelta) for value in head) else "f"
 
 
 def _are_pairs(first: Any, second: Any) -> bool:
-    """Whether two columns look like ids of entries: every pair is there once, ids repeat."""
+    """Whether two columns look like ids of entries: each repeats, but their pairs don't."""
     codes = [np.unique(np.asarray(part), return_inverse=True)[1] for part in (first, second)]
     sizes = [int(code.max()) + 1 for code in codes]
     n_pairs = len(np.unique(codes[0].astype(np.int64) * sizes[1] + codes[1]))
     return n_pairs == len(codes[0]) and max(sizes) < len(codes[0]) and min(sizes) > 10
 
 
-def _suggested(
-    X: Any, names: list[Any], kinds: Mapping[Any, str], found: Mapping[str, list[Any]]
+def _suggest_columns(
+    X: Any, names: list[Any], kinds: Mapping[Any, str], candidates: Mapping[str, list[Any]]
 ) -> tuple[Any, Any, Any]:
-    """The likeliest rows, columns and values, for a message."""
-    chosen = {role: found[role][0] for role in found if found[role]}
-    left = [
-        name for name in names
-        if name not in chosen.values() and not _INDEX.fullmatch(str(name))
-        and name not in match_role(names, "time")
-    ]  # fmt: skip
+    """Suggest columns of rows, columns and values, for an error message.
+
+    Parameters
+    ----------
+    X : DataFrame
+        Frame that looks like a list of entries.
+    names : list
+        Names of its columns.
+    kinds : dict
+        Kinds of the values of the columns.
+    candidates : dict
+        Columns with well-known names, by role.
+
+    Returns
+    -------
+    tuple
+        Names of three columns.
+    """
+    suggested = {role: candidates[role][0] for role in candidates if candidates[role]}
+    time_columns = match_role(names, "time")
+    remaining = [
+        name
+        for name in names
+        if name not in suggested.values()
+        and not _INDEX.fullmatch(str(name))
+        and name not in time_columns
+    ]
 
     def repeats(name: Any) -> bool:
         return 1 < len(np.unique(np.asarray(X[name]).astype(str))) < len(X)
 
+    # Labels are text or integers that occur several times, preferably ids.
     for role in ("row", "column"):
-        likely = [name for name in left if kinds[name] in "iuU" and repeats(name)]
-        likely = [name for name in likely if _ID.fullmatch(str(name))] or likely or left
-        if role not in chosen and likely:
-            chosen[role] = likely[0]
-            left.remove(likely[0])
-    numbers = [name for name in left if kinds[name] in "iuf"] or left
-    if "value" not in chosen and numbers:
-        chosen["value"] = next((name for name in numbers if kinds[name] == "f"), numbers[0])
-    first, second, third = (chosen.get(role, f"{role}s") for role in ("row", "column", "value"))
-    return first, second, third
+        labels = [name for name in remaining if kinds[name] in "iuU" and repeats(name)]
+        labels = [name for name in labels if looks_like_id(name)] or labels or remaining
+        if role not in suggested and labels:
+            suggested[role] = labels[0]
+            remaining.remove(labels[0])
+
+    # Values are numbers, preferably floats.
+    numbers = [name for name in remaining if kinds[name] in "iuf"] or remaining
+    if "value" not in suggested and numbers:
+        suggested["value"] = next((name for name in numbers if kinds[name] == "f"), numbers[0])
+    row, column, value = (suggested.get(role, f"{role}s") for role in ("row", "column", "value"))
+    return row, column, value
 
 
 def select_context_columns(X: Any, context: Any, columns: Any) -> Any:
-    """Columns of a frame that are the context of its entries, by name.
+    """Select the columns of a frame that hold the context of its entries.
 
-    Raises ValueError if X isn't a frame that has them besides rows, columns and values.
+    Parameters
+    ----------
+    X : DataFrame
+        List of entries.
+    context : str or list of str
+        Names of the columns.
+    columns : "auto", tuple or dict
+        Parameter ``columns`` of the estimator.
+
+    Returns
+    -------
+    DataFrame
+        Frame with these columns.
+
+    Raises
+    ------
+    ValueError
+        If ``X`` isn't a frame that has them besides rows, columns and values.
     """
     names = [context] if isinstance(context, str) else list(context)
-    taken = find_list_columns(X, columns)
-    others = [] if taken is None else [name for name in frame_names(X) if name not in taken]
+    list_columns = find_list_columns(X, columns)
+    others = []
+    if list_columns is not None:
+        others = [name for name in frame_names(X) if name not in list_columns]
     missing = [name for name in names if name not in others]
     if missing:
-        had = f"X has {others} besides" if others else "X is no frame with more than"
-        raise ValueError(f"{context=} names {missing}, but {had} rows, columns and values.")
-    return X[names] if not hasattr(X, "column_names") else X.select(names)
+        description = f"X has {others} besides" if others else "X is no frame with more than"
+        raise ValueError(f"{context=} names {missing}, but {description} rows, columns and values.")
+    is_pyarrow = hasattr(X, "column_names")
+    return X.select(names) if is_pyarrow else X[names]
 
 
 def read_entry_times(X: Any, columns: Any = "auto") -> Array:
-    """Times of the entries of a frame, as numbers that can be ordered, (N,).
+    """Read the times of the entries of a frame, as numbers or dates that can be ordered.
 
     Parameters
     ----------
     X : object
-        Anything `fit` takes.
-    columns : "auto", tuple or dict
-        A dict may name the column of times; by default it has a well-known name.
+        Entries, in any form that ``fit`` takes.
+    columns : "auto", tuple or dict, default="auto"
+        A dict may name the column of times. By default it has a well-known name.
+
+    Returns
+    -------
+    ndarray of shape (N,)
+        Times.
 
     Raises
     ------
@@ -294,41 +391,57 @@ def read_entry_times(X: Any, columns: Any = "auto") -> Array:
     names = frame_names(X)
     name = get_role_column(columns, "time")
     if name is None:
-        taken = (
-            [] if isinstance(columns, str) else [get_role_column(columns, role) for role in ROLES]
-        )
-        found = [one for one in match_role(names, "time") if one not in taken]
-        if not found:
+        list_columns = []
+        if not isinstance(columns, str):
+            list_columns = [get_role_column(columns, role) for role in ROLES]
+        candidates = [other for other in match_role(names, "time") if other not in list_columns]
+        if not candidates:
             raise ValueError(
                 "X has no column of times that is called time, timestamp or date: name it by "
                 f"columns={{'time': ...}}. X has {names}."
             )
-        name = _only(found, "time")
+        name = _require_unique(candidates, "time")
     elif name not in names:
         raise ValueError(f"columns names {name!r} as time, X has {names}.")
     return parse_times(X[name], name)
 
 
 def parse_times(raw: Any, name: Any = "time") -> Array:
-    """Dates, numbers or words that state one of them, as numbers in their order, (N,).
+    """Convert dates, numbers or their text to values in the order of time.
 
-    Words are read as numbers, in ISO format, or in the only common format that fits all of them.
+    Text is read as numbers, in ISO format, or in the only common format that fits all of it.
 
-    Raises ValueError if times are missing or of no such form, or if formats disagree.
+    Parameters
+    ----------
+    raw : array-like of shape (N,)
+        Times.
+    name : str, default="time"
+        Name of the column in error messages.
+
+    Returns
+    -------
+    ndarray of shape (N,)
+        Numbers or dates.
+
+    Raises
+    ------
+    ValueError
+        If times are missing or of no such form, or if formats disagree on their order.
     """
     times = np.asarray(raw)
     if times.dtype.kind in "OUST":
-        times = _parsed_times(times.tolist(), name)
+        times = _parse_objects(times.tolist(), name)
     if times.dtype.kind not in "iufmM":
         raise ValueError(
             f"{name} must hold times, got {times.dtype} such as {short_repr(times[:1])}."
         )
     is_missing = np.isnat(times) if times.dtype.kind in "mM" else np.isnan(times.astype(float))
-    _require_times(is_missing, name)
+    _refuse_missing(is_missing, name)
     return times
 
 
-def _require_times(is_missing: Array, name: Any) -> None:
+def _refuse_missing(is_missing: Array, name: Any) -> None:
+    """Refuse missing times."""
     if is_missing.any():
         raise ValueError(
             f"{name} is missing in {np.count_nonzero(is_missing)} entries, the first at position "
@@ -336,35 +449,40 @@ def _require_times(is_missing: Array, name: Any) -> None:
         )
 
 
-def _parsed_times(values: list[Any], name: Any) -> Array:
-    """Times from Python objects: dates, numbers or words."""
+def _parse_objects(values: list[Any], name: Any) -> Array:
+    """Convert Python objects to times: dates, numbers or text."""
     is_missing = [
-        value is None or value != value or type(value).__name__ in ("NAType", "NaTType")
+        value is None
+        or value != value
+        or type(value).__name__ in ("NAType", "NaTType")
         or str(value).strip() == ""
         for value in values
-    ]  # fmt: skip
-    _require_times(np.array(is_missing, dtype=bool), name)
+    ]
+    _refuse_missing(np.array(is_missing, dtype=bool), name)
     if all(isinstance(value, datetime) for value in values):
-        return np.array([_seconds(value) for value in values])
+        return np.array([_to_seconds(value) for value in values])
     texts = [str(value).strip() for value in values]
     distinct = sorted(set(texts))
-    parsed = _numbers(distinct)
+    parsed = _parse_numbers(distinct)
     if parsed is None:
-        parsed = _iso_dates(distinct)
+        parsed = _parse_iso_dates(distinct)
     if parsed is None:
-        parsed = _formatted_dates(distinct, name)
+        parsed = _parse_formatted_dates(distinct, name)
     return np.array([parsed[text] for text in texts])
 
 
-def _numbers(texts: Sequence[str]) -> dict[str, float] | None:
+def _parse_numbers(texts: Sequence[str]) -> dict[str, float] | None:
+    """Convert text to numbers; None if any text is no number."""
     try:
         return {text: float(text) for text in texts}
     except ValueError:
         return None
 
 
-def _iso_dates(texts: Sequence[str]) -> dict[str, float] | None:
-    if any(len(text) < 8 for text in texts):  # "2024" and "12:30" are no dates
+def _parse_iso_dates(texts: Sequence[str]) -> dict[str, float] | None:
+    """Convert ISO dates to seconds; None if any text is no date, or some lack a time zone."""
+    # Shorter text such as "2024" and "12:30" is no date.
+    if any(len(text) < 8 for text in texts):
         return None
     try:
         dates = {text: datetime.fromisoformat(text) for text in texts}
@@ -372,16 +490,16 @@ def _iso_dates(texts: Sequence[str]) -> dict[str, float] | None:
         return None
     if len({moment.tzinfo is None for moment in dates.values()}) > 1:
         return None
-    return {text: _seconds(moment) for text, moment in dates.items()}
+    return {text: _to_seconds(moment) for text, moment in dates.items()}
 
 
-def _formatted_dates(texts: Sequence[str], name: Any) -> dict[str, float]:
-    """Dates in a common format, if only one fits or all agree on the order."""
+def _parse_formatted_dates(texts: Sequence[str], name: Any) -> dict[str, float]:
+    """Convert dates in a common format to seconds, if all formats that fit agree on the order."""
     fits = dict[str, dict[str, float]]()
-    for date_format in (day + clock for day in _DATE_FORMATS for clock in _CLOCKS):
+    for date_format in (day + clock for day in _DATE_FORMATS for clock in _CLOCK_FORMATS):
         try:
             fits[date_format] = {
-                text: _seconds(datetime.strptime(text, date_format)) for text in texts
+                text: _to_seconds(datetime.strptime(text, date_format)) for text in texts
             }
         except ValueError:
             continue
@@ -400,8 +518,8 @@ def _formatted_dates(texts: Sequence[str], name: Any) -> dict[str, float]:
     return next(iter(fits.values()))
 
 
-def _seconds(moment: datetime) -> float:
-    """Seconds since 1970, of dates without a time zone in their own."""
+def _to_seconds(moment: datetime) -> float:
+    """Seconds since 1970; a date without a time zone is taken as UTC."""
     if moment.tzinfo is not None:
         return moment.timestamp()
     return (moment - datetime(1970, 1, 1)).total_seconds()

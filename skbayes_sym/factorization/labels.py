@@ -1,8 +1,8 @@
-"""Labels of rows and columns: one form of an id, whatever dtype it arrives in.
+"""Labels of rows and columns in one form, whatever dtype they arrive in.
 
-The same id is an int in one file, a float in a column with missing values, and text in a third
-file. Labels are therefore stored as integers, other numbers, words or dates, and the labels of a
-later question are converted to the kind that the fit had.
+The same id is an integer in one file, a float in a column with missing values, and text in a third
+file. Labels are therefore stored as integers, floats, text or dates, and labels in later calls are
+converted to the kind that the fit had.
 """
 
 import re
@@ -14,30 +14,33 @@ import numpy as np
 from skbayes_sym.base.rows import Array
 from skbayes_sym.numerics.arguments import short_repr
 
-_INTEGER = re.compile(r"\s*([+-]?[0-9]{1,18})(\.0*)?\s*")  # also zero-padded, or as a float's text
-_LARGEST_EXACT = 2.0**53  # floats beyond aren't all integers
-_KINDS = {"i": "numbers", "u": "numbers", "f": "numbers", "U": "words", "M": "dates", "m": "times"}
+# Text that stands for an integer, also with leading zeros or as the text of a float.
+_INTEGER = re.compile(r"\s*([+-]?[0-9]{1,18})(\.0*)?\s*")
+# Not every integer beyond this is a float.
+_LARGEST_EXACT = 2.0**53
+_KINDS = {"i": "numbers", "u": "numbers", "f": "numbers", "U": "text", "M": "dates", "m": "times"}
 
 
 def check_labels(raw: Any, name: Hashable) -> Array:
-    """Convert labels to integers, other numbers, words or dates.
+    """Convert labels to integers, floats, text or dates.
 
     Parameters
     ----------
     raw : array-like of shape (N,)
-        Column of a frame, array or list. Integral floats become integers. Labels that are of
-        several types or of none of these, such as tuples, are represented by their text.
+        Column of a frame, array or list. Integral floats become integers. Labels of several types,
+        or of other types such as tuples, are represented by their text.
     name : str
-        What the labels are called in messages.
+        Name of the labels in error messages.
 
     Returns
     -------
     ndarray of shape (N,)
+        Converted labels.
 
     Raises
     ------
     ValueError
-        If they aren't 1D or a label is missing.
+        If the labels aren't 1D, or a label is missing.
     """
     labels = _as_array(raw, name)
     if labels.ndim != 1:
@@ -49,12 +52,12 @@ def check_labels(raw: Any, name: Hashable) -> Array:
             f"{np.argmax(is_missing)}: an entry must say whose it is. Leave these out."
         )
     if labels.dtype.kind == "O":
-        labels = _typed(labels)
+        labels = _convert_objects(labels)
     if labels.dtype.kind == "f" and (np.abs(labels) < _LARGEST_EXACT).all():
         as_integers = labels.astype(np.int64)
         return as_integers if np.array_equal(as_integers, labels) else labels
     if labels.dtype.kind not in _KINDS:
-        return labels.astype(str)  # bools, bytes, NumPy's variable-width strings
+        return labels.astype(str)  # booleans, bytes, and NumPy's strings of variable width
     return labels
 
 
@@ -63,56 +66,82 @@ def convert_labels(
 ) -> Array:
     """Convert labels to the kind of other labels.
 
-    Ids such as 7, "7" and "007" are the same if the others are numbers, or words some of which are
+    Ids such as 7, "7" and "007" are equal if the others are numbers, or text that includes
     integers.
 
     Parameters
     ----------
-    labels, known : ndarray of shape (N,) and (M,)
-        As `check_labels` returns them.
+    labels : ndarray of shape (N,)
+        Labels as `check_labels` returns them.
+    known : ndarray of shape (M,)
+        Labels of the kind to convert to.
     name, known_name : str
-        What ``labels`` and ``known`` are called in messages.
+        Names of ``labels`` and ``known`` in error messages.
+
+    Returns
+    -------
+    ndarray of shape (N,)
+        Converted labels.
 
     Raises
     ------
     ValueError
-        If they can't be converted.
+        If the labels can't be converted.
     """
     kind = _KINDS[labels.dtype.kind]
-    wanted = _KINDS[known.dtype.kind]
-    if kind == wanted or not labels.size or not known.size:
+    known_kind = _KINDS[known.dtype.kind]
+    if kind == known_kind or not labels.size or not known.size:
         return labels
     converted = None
-    if (kind, wanted) == ("words", "numbers"):
-        integers = [_integer(text) for text in labels.tolist()]
-        if None not in integers:
-            converted = np.array(integers, dtype=np.int64)
-    elif (kind, wanted) == ("numbers", "words"):
-        texts = known.tolist()
-        distinct = set(texts)
-        words = {integer: text for text in texts if (integer := _integer(text)) is not None}
-        exact = {integer: str(integer) for integer in words if str(integer) in distinct}
-        words.update(exact)  # "7" before "007"
-        if words:
-            converted = np.array([words.get(number, str(number)) for number in labels.tolist()])
-    elif (kind, wanted) == ("words", "dates"):
-        converted = _parsed_dates(labels)
-    elif (kind, wanted) == ("dates", "words"):
-        dates = _parsed_dates(known)
-        if dates is not None:
-            order = np.argsort(dates)
-            place = order[np.searchsorted(dates, labels, sorter=order).clip(max=len(dates) - 1)]
-            converted = np.where(dates[place] == labels, known[place], labels.astype(str))
+    if (kind, known_kind) == ("text", "numbers"):
+        converted = _parse_integers(labels)
+    elif (kind, known_kind) == ("numbers", "text"):
+        converted = _match_integers(labels, known)
+    elif (kind, known_kind) == ("text", "dates"):
+        converted = _parse_dates(labels)
+    elif (kind, known_kind) == ("dates", "text"):
+        converted = _match_dates(labels, known)
     if converted is None:
         raise ValueError(
-            f"{name} are {labels.dtype} such as {_example(labels)}, but {known_name} were "
-            f"{known.dtype} such as {_example(known)}."
+            f"{name} are {labels.dtype} such as {_example_row(labels)}, but {known_name} were "
+            f"{known.dtype} such as {_example_row(known)}."
         )
     return converted
 
 
+def _parse_integers(labels: Array) -> Array | None:
+    """Convert text to integers; None if any label is no integer."""
+    integers = [_parse_integer(text) for text in labels.tolist()]
+    return None if None in integers else np.array(integers, dtype=np.int64)
+
+
+def _match_integers(labels: Array, known: Array) -> Array | None:
+    """Convert numbers to the known text that stands for them; None if no known text does.
+
+    If both "7" and "007" are known, 7 is converted to "7".
+    """
+    texts = known.tolist()
+    distinct = set(texts)
+    words = {integer: text for text in texts if (integer := _parse_integer(text)) is not None}
+    exact = {integer: str(integer) for integer in words if str(integer) in distinct}
+    words.update(exact)
+    if not words:
+        return None
+    return np.array([words.get(number, str(number)) for number in labels.tolist()])
+
+
+def _match_dates(labels: Array, known: Array) -> Array | None:
+    """Convert dates to the known text that stands for them; None if any known text is no date."""
+    dates = _parse_dates(known)
+    if dates is None:
+        return None
+    order = np.argsort(dates)
+    index = order[np.searchsorted(dates, labels, sorter=order).clip(max=len(dates) - 1)]
+    return np.where(dates[index] == labels, known[index], labels.astype(str))
+
+
 def _as_array(raw: Any, name: Hashable) -> Array:
-    """An array whose elements are the labels, also where these are tuples."""
+    """Convert labels to an array with one element each, even if labels are tuples."""
     if isinstance(raw, list | tuple):
         types = {type(label) for label in raw}
         is_mixed = len(types) > 1 and any(issubclass(kind, str) for kind in types)
@@ -134,13 +163,14 @@ def _is_missing(labels: Array) -> Array:
 
 
 def _is_missing_value(label: Any) -> bool:
+    """Whether an object is None, NaN, NaT or pandas' NA."""
     if label is None or type(label).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(label, float | np.floating | np.datetime64) and bool(label != label)
 
 
-def _typed(labels: Array) -> Array:
-    """Objects as numbers or words if all are, else as their text."""
+def _convert_objects(labels: Array) -> Array:
+    """Convert Python objects to numbers or text if all are, and otherwise to their text."""
     values = labels.tolist()
     types = {type(value) for value in values}
     if all(issubclass(kind, str) for kind in types):
@@ -150,14 +180,15 @@ def _typed(labels: Array) -> Array:
         for kind in types
     )
     if is_number:
-        numbers = np.array(values)  # objects if an integer is too large
+        numbers = np.array(values)
+        # It is an array of objects if an integer is too large.
         if numbers.dtype.kind in "iuf":
             return numbers
-    return np.array([_text(value) for value in values], dtype=str)
+    return np.array([_to_text(value) for value in values], dtype=str)
 
 
-def _text(label: Any) -> str:
-    """The text of a label; numbers are equal in text if they are equal."""
+def _to_text(label: Any) -> str:
+    """Convert a label to text; equal numbers have equal text."""
     if isinstance(label, np.generic):
         label = label.item()
     if isinstance(label, float) and label.is_integer():
@@ -167,22 +198,23 @@ def _text(label: Any) -> str:
     return str(label)
 
 
-def _integer(text: str) -> int | None:
-    """The integer that a word states, or None."""
+def _parse_integer(text: str) -> int | None:
+    """Return the integer that a text stands for, or None."""
     matched = _INTEGER.fullmatch(text)
     return None if matched is None else int(matched[1])
 
 
-def _parsed_dates(words: Array) -> Array | None:
-    """Words in ISO format as dates; None if any is none."""
+def _parse_dates(texts: Array) -> Array | None:
+    """Convert text in ISO format to dates; None if any text is no date."""
     try:
-        dates = words.astype("M8[us]")
+        dates = texts.astype("M8[us]")
     except ValueError:
         return None
     return None if np.isnat(dates).any() else dates
 
 
-def _example(labels: Array) -> str:
+def _example_row(labels: Array) -> str:
+    """Return the first label, for an error message."""
     return short_repr(labels[0].item() if labels.dtype.kind not in "mM" else str(labels[0]))
 
 

@@ -1,4 +1,4 @@
-"""Observed entries of a matrix with missing ones, dense or sparse, or of a list of them."""
+"""Observed entries of matrices with missing values, dense or sparse, and of lists of entries."""
 
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
@@ -17,83 +17,117 @@ from skbayes_sym.numerics.arguments import is_frame, short_repr
 
 
 class ObservedEntries(NamedTuple):
-    """The observed entries, row by row, and what rows and columns are called."""
+    """Observed entries, sorted by row, and the labels of rows and columns.
 
-    rows: Array  # (N,) int32
-    columns: Array  # (N,) int32
-    values: Array  # (N,)
+    Attributes
+    ----------
+    rows, columns : int32 ndarray of shape (N,)
+        Positions of the entries.
+    values : ndarray of shape (N,)
+        Values of the entries.
+    shape : tuple of int
+        Numbers n of rows and m of columns.
+    weights : ndarray of shape (N,), optional
+        Weights of the entries; None if all are 1.
+    row_labels, column_labels : ndarray of shape (n,) and (m,), optional
+        Labels; None if rows or columns are numbered.
+    list_index : ndarray of shape (N,), optional
+        Position of each entry in the list that it was read from.
+    context : ndarray of shape (N, c), optional
+        Encoded context of the entries.
+    """
+
+    rows: Array
+    columns: Array
+    values: Array
     shape: tuple[int, int]
-    weights: Array | None = None  # (N,)
-    row_labels: Array | None = None  # (n,); None: their positions
-    column_labels: Array | None = None  # (m,)
-    list_index: Array | None = None  # (N,), of each entry in its list
-    context: Array | None = None  # (N, c), coded
+    weights: Array | None = None
+    row_labels: Array | None = None
+    column_labels: Array | None = None
+    list_index: Array | None = None
+    context: Array | None = None
 
-    def select(self, kept: Array) -> "ObservedEntries":
-        """Entries chosen by a mask; rows and columns stay."""
+    def select(self, mask: Array) -> "ObservedEntries":
+        """Select entries by a mask; rows and columns without entries stay."""
         return self._replace(
-            rows=self.rows[kept],
-            columns=self.columns[kept],
-            values=self.values[kept],
-            weights=None if self.weights is None else self.weights[kept],
-            list_index=None if self.list_index is None else self.list_index[kept],
-            context=None if self.context is None else self.context[kept],
+            rows=self.rows[mask],
+            columns=self.columns[mask],
+            values=self.values[mask],
+            weights=None if self.weights is None else self.weights[mask],
+            list_index=None if self.list_index is None else self.list_index[mask],
+            context=None if self.context is None else self.context[mask],
         )
 
     @property
     def transposed(self) -> "ObservedEntries":
         """The entries of the transposed matrix, in their order."""
         return self._replace(
-            rows=self.columns, columns=self.rows, shape=(self.shape[1], self.shape[0]),
-            row_labels=self.column_labels, column_labels=self.row_labels,
-        )  # fmt: skip
+            rows=self.columns,
+            columns=self.rows,
+            shape=(self.shape[1], self.shape[0]),
+            row_labels=self.column_labels,
+            column_labels=self.row_labels,
+        )
 
     @property
     def indicator(self) -> sp.csr_array:
-        """Ones where there are entries."""
+        """Sparse matrix (n, m) that is 1 at the observed entries."""
         ones = np.ones(len(self.values))
-        shape = self.shape
-        rated = sp.coo_array((ones, (self.rows, self.columns)), shape=shape).tocsr()
-        rated.data[:] = 1.0  # an entry listed twice
-        return rated
+        indicator = sp.coo_array((ones, (self.rows, self.columns)), shape=self.shape).tocsr()
+        # Entries that are listed twice were added.
+        indicator.data[:] = 1.0
+        return indicator
 
     @property
     def entry_labels(self) -> tuple[Array, Array]:
-        """The label of each entry's row and column; its position where there are none."""
-        rows = self.row_labels
-        columns = self.column_labels
-        return (
-            self.rows if rows is None else rows[self.rows],
-            self.columns if columns is None else columns[self.columns],
-        )
+        """Row and column label of each entry, or positions if there are no labels."""
+        rows = self.rows
+        columns = self.columns
+        if self.row_labels is not None:
+            rows = self.row_labels[rows]
+        if self.column_labels is not None:
+            columns = self.column_labels[columns]
+        return rows, columns
 
     def to_tensors(self, device: torch.device, dtype: torch.dtype) -> Entries:
-        """On the device, grouped by row and by column."""
-        rows, columns = (torch.as_tensor(a, device=device) for a in (self.rows, self.columns))
-        values = torch.as_tensor(self.values, device=device).to(dtype)
-        tensors = (
-            None if part is None else torch.as_tensor(part, device=device).to(dtype)
-            for part in (self.weights, self.context)
-        )  # fmt: skip
-        return group_entries(rows, columns, values, self.shape, *tensors)
+        """Convert to tensors on a device, grouped by row and by column."""
+
+        def convert(part: Array | None) -> torch.Tensor | None:
+            if part is None:
+                return None
+            return torch.as_tensor(part, device=device).to(dtype)
+
+        return group_entries(
+            torch.as_tensor(self.rows, device=device),
+            torch.as_tensor(self.columns, device=device),
+            torch.as_tensor(self.values, device=device).to(dtype),
+            self.shape,
+            convert(self.weights),
+            convert(self.context),
+        )
 
 
 def find_frame_labels(X: Any) -> tuple[Array | None, Array | None]:
-    """Names of a frame's rows and columns; None where it only numbers them."""
+    """Return the labels of a frame's rows and columns; None where they are only numbered."""
     if not is_frame(X):
         return None, None
-    named = list[Array | None]()
-    n_rows = len(X)
-    index = X.index if hasattr(X, "index") else np.arange(n_rows)  # polars and pyarrow have none
-    for name, labels in (("the index of X", index), ("columns of X", frame_names(X))):
-        array = check_labels(labels, name)
-        is_numbered = array.dtype.kind in "iu" and np.array_equal(array, np.arange(len(array)))
-        named.append(None if is_numbered or len(np.unique(array)) < len(array) else array)
-    return named[0], named[1]
+    # Frames of polars and pyarrow have no index.
+    index = X.index if hasattr(X, "index") else np.arange(len(X))
+    row_labels = _find_labels(index, "the index of X")
+    return row_labels, _find_labels(frame_names(X), "columns of X")
+
+
+def _find_labels(raw: Any, name: str) -> Array | None:
+    """Return labels, or None if they are positions or not unique."""
+    labels = check_labels(raw, name)
+    is_numbered = labels.dtype.kind in "iu" and np.array_equal(labels, np.arange(len(labels)))
+    if is_numbered or len(np.unique(labels)) < len(labels):
+        return None
+    return labels
 
 
 def mask_to_nan(X: Any) -> Any:
-    """X with NaN in place of masked values, if it is one of NumPy's masked arrays."""
+    """Replace masked values of NumPy's masked arrays by NaN; return other objects unchanged."""
     if not np.ma.isMaskedArray(X):
         return X
     mask = np.ma.getmaskarray(X)
@@ -101,29 +135,38 @@ def mask_to_nan(X: Any) -> Any:
 
 
 def extract_entries(X: Any) -> ObservedEntries:
-    """Entries of a checked matrix that aren't missing.
+    """Extract the entries of a validated matrix that aren't missing.
 
-    ``X``: NaN is missing; in a sparse matrix, what isn't stored is missing too, while a stored zero
-    is an observed zero.
+    Parameters
+    ----------
+    X : ndarray or sparse matrix of shape (n, m)
+        NaN is missing. In a sparse matrix what isn't stored is missing too, while a stored zero is
+        an observed zero.
 
-    Raises ValueError if an entry is stored twice.
+    Returns
+    -------
+    ObservedEntries
+        Entries in row-major order.
+
+    Raises
+    ------
+    ValueError
+        If an entry is stored twice.
     """
     if sp.issparse(X):
-        table = X.tocsr(copy=True)  # adds up what a COO matrix stores twice
-        table.sum_duplicates()  # sorts the columns of each row as well
+        table = X.tocsr(copy=True)
+        # It adds entries that a COO matrix stores twice, and sorts the columns of each row.
+        table.sum_duplicates()
         if table.nnz < X.nnz:
             raise ValueError(
                 f"X stores {X.nnz - table.nnz} entries more than once, and a sum of ratings is "
                 "none: give a list (rows, columns, values), or call X.sum_duplicates() first."
             )
         coordinates = table.tocoo()
-        rows = coordinates.row
-        columns = coordinates.col
-        values = coordinates.data
-        is_seen = ~np.isnan(values)
-        rows = rows[is_seen]
-        columns = columns[is_seen]
-        values = values[is_seen]
+        is_observed = ~np.isnan(coordinates.data)
+        rows = coordinates.row[is_observed]
+        columns = coordinates.col[is_observed]
+        values = coordinates.data[is_observed]
     else:
         rows, columns = np.nonzero(~np.isnan(X))
         values = X[rows, columns]
@@ -131,97 +174,141 @@ def extract_entries(X: Any) -> ObservedEntries:
 
 
 def keep_entries(X: Any, kept: Array) -> Any:
-    """A matrix of the kind of ``X`` with only some of its observed entries.
+    """Return a matrix of the type of ``X`` with a subset of its observed entries.
 
-    ``kept``: positions in the order of `extract_entries`.
+    ``kept`` are positions in the order of `extract_entries`.
     """
-    rows, columns, values, shape = extract_entries(X)[:4]
-    rows = rows[kept]
-    columns = columns[kept]
-    values = values[kept]
+    observed = extract_entries(X)
+    rows = observed.rows[kept]
+    columns = observed.columns[kept]
+    values = observed.values[kept]
     if sp.issparse(X):
-        return sp.csr_array((values, (rows, columns)), shape=shape)
-    emptied = np.full(shape, np.nan, dtype=values.dtype)
-    emptied[rows, columns] = values
-    return emptied
+        return sp.csr_array((values, (rows, columns)), shape=observed.shape)
+    matrix = np.full(observed.shape, np.nan, dtype=values.dtype)
+    matrix[rows, columns] = values
+    return matrix
 
 
 def compute_scaling(
     values: Array, center: bool, scale: bool, weights: Array | None = None
 ) -> tuple[float, float, float]:
-    """Mean, scale and spread of the observed entries; a spread of 0 counts as 1."""
+    """Compute centre and scale of the observed values.
+
+    Parameters
+    ----------
+    values : ndarray of shape (N,)
+        Observed values.
+    center, scale : bool
+        Whether to centre, and to scale.
+    weights : ndarray of shape (N,), optional
+        Weights of the entries.
+
+    Returns
+    -------
+    mean : float
+        Weighted mean, or 0 if values aren't centred.
+    scale : float
+        Standard deviation, or 1 if values aren't scaled.
+    std : float
+        Standard deviation around ``mean``; 1 if it is 0.
+
+    Raises
+    ------
+    ValueError
+        If the deviations are beyond the range of floating-point numbers.
+    """
     values = values.astype(np.float64)
     if len(values) == 0:
         return 0.0, 1.0, 1.0
-    is_constant = values.min() == values.max()  # their mean may differ from them in rounding
+    is_constant = values.min() == values.max()
     with np.errstate(over="ignore", invalid="ignore"):
-        mean = float(np.average(values, weights=weights)) if center else 0.0
-        mean = float(values[0]) if center and is_constant else mean
-        away = values - mean
-        # In units of a power of two near the largest: no square over- or underflows.
-        unit = float(np.exp2(np.frexp(np.abs(away).max())[1] - 1.0))
-        spread = unit * float(np.sqrt(np.average((away / unit) ** 2, weights=weights))) or 1.0
-    if not np.isfinite(spread):
+        mean = 0.0
+        if center:
+            mean = float(np.average(values, weights=weights))
+        if center and is_constant:
+            # The average may differ from it by a rounding error.
+            mean = float(values[0])
+        deviation = values - mean
+        # Relative to a power of two near the largest deviation, no square over- or underflows.
+        unit = float(np.exp2(np.frexp(np.abs(deviation).max())[1] - 1.0))
+        mean_square = np.average((deviation / unit) ** 2, weights=weights)
+        std = unit * float(np.sqrt(mean_square)) or 1.0
+    if not np.isfinite(std):
         raise ValueError(
             "the observed entries of X span more than numbers can: rescale them, or take "
             "logarithms."
         )
-    return mean, spread if scale else 1.0, spread
+    return mean, std if scale else 1.0, std
 
 
 def warn_empty_rows(observed: ObservedEntries, *, has_features: Sequence[bool]) -> None:
-    """Say how many rows and columns have nothing to learn from; ``is_told``: by their features."""
-    counts = [
-        0 if featured else n - np.count_nonzero(np.bincount(places, minlength=n))
-        for places, n, featured in zip(observed[:2], observed.shape, has_features, strict=True)
-    ]
-    if any(counts):
+    """Warn of rows and columns without entries.
+
+    Parameters
+    ----------
+    observed : ObservedEntries
+        Entries.
+    has_features : sequence of bool
+        Whether rows, and columns, have features, from which their factors are predicted.
+    """
+    n_empty = []
+    for axis, index in enumerate((observed.rows, observed.columns)):
+        n = observed.shape[axis]
+        n_observed = np.count_nonzero(np.bincount(index, minlength=n))
+        n_empty.append(0 if has_features[axis] else n - n_observed)
+    if any(n_empty):
         warn_user(
-            f"{counts[0]} rows and {counts[1]} columns of X have no observed entry: their factors "
-            "stay at the prior.",
+            f"{n_empty[0]} rows and {n_empty[1]} columns of X have no observed entry: their "
+            "factors stay at the prior.",
             UserWarning,
         )
 
 
 def is_entry_list(X: Any, columns: Any = "auto") -> bool:
-    """Whether X is a list of entries: a tuple, or a frame whose columns say so."""
+    """Whether X is a list of entries: a tuple, or a frame whose columns have these roles."""
     return isinstance(X, tuple) or find_list_columns(X, columns) is not None
 
 
-# Labels of rows and of columns, values (NaN is missing) and weights, (N,) each, as listed.
+# Labels of rows and of columns, values (NaN is missing) and weights, (N,) each, in listed order.
 EntryList = tuple[Array, Array, Array, Array | None]
 
 
 def extend_labels(
-    observed: ObservedEntries, side: int, more: Array, name: str, *, is_numbered: bool = False
+    observed: ObservedEntries, axis: int, labels: Array, name: str, *, is_numbered: bool = False
 ) -> ObservedEntries:
-    """The entries of a list with these labels, sorted, among those of its rows (0) or columns.
+    """Add labels to those of the rows, or the columns, of a list of entries.
 
     Parameters
     ----------
     observed : ObservedEntries
-    side : {0, 1}
-    more : ndarray
+        Entries of the list.
+    axis : {0, 1}
+        0 for rows, 1 for columns.
+    labels : ndarray
         Labels of features.
     name : str
-        Of the features, in messages.
+        Name of the features in error messages.
     is_numbered : bool, default=False
-        Whether ``more`` are positions that nobody chose as labels.
+        Whether ``labels`` are only the positions of a frame's rows.
+
+    Returns
+    -------
+    ObservedEntries
+        Entries in a matrix with all labels, which are sorted.
 
     Raises
     ------
     ValueError
-        If labels are of another kind, or if positions would shift labels that begin at 1.
+        If labels are of another kind, or if positions are added to labels that begin at 1.
     """
-    if side == 1:
-        turned = extend_labels(observed.transposed, 0, more, name, is_numbered=is_numbered)
-        return turned.transposed
+    if axis == 1:
+        transposed = extend_labels(observed.transposed, 0, labels, name, is_numbered=is_numbered)
+        return transposed.transposed
     old = observed.row_labels
-    m = observed.shape[1]
     if old is None:
         return observed
-    more = convert_labels(more, old, f"labels of {name}", "labels of the entries")
-    if not len(np.setdiff1d(more, old)):
+    labels = convert_labels(labels, old, f"labels of {name}", "labels of the entries")
+    if not len(np.setdiff1d(labels, old)):
         return observed
     if is_numbered and len(old) and 0 not in old:
         raise ValueError(
@@ -229,104 +316,152 @@ def extend_labels(
             f"{old[0].item()!r}. Call {name}.set_index(...) with the column of labels, or give one "
             "row for each label, in their order, as an array."
         )
-    labels = np.union1d(old, more)
-    rows = np.searchsorted(labels, old).astype(np.int32)[observed.rows]
-    return observed._replace(rows=rows, row_labels=labels, shape=(len(labels), m))
+    all_labels = np.union1d(old, labels)
+    rows = np.searchsorted(all_labels, old).astype(np.int32)[observed.rows]
+    shape = (len(all_labels), observed.shape[1])
+    return observed._replace(rows=rows, row_labels=all_labels, shape=shape)
 
 
 def split_entry_list(X: Any, columns: Any = "auto") -> EntryList:
-    """Rows, columns, values and maybe weights of a tuple, or of a frame with columns of them.
+    """Split a list of entries into rows, columns, values and weights.
 
-    Raises ValueError if the parts differ in length, labels are missing, or values or weights
-    aren't numbers.
+    Parameters
+    ----------
+    X : tuple or DataFrame
+        List of entries.
+    columns : "auto", tuple or dict, default="auto"
+        Parameter ``columns`` of the estimator.
+
+    Returns
+    -------
+    EntryList
+        Labels, values and weights; the latter are None if the list has none.
+
+    Raises
+    ------
+    ValueError
+        If the parts differ in length, labels are missing, or values or weights aren't numbers.
     """
-    named = find_list_columns(X, columns)
-    names: list[Any] = ["rows", "columns", "values", "weights"] if named is None else list(named)
-    parts = list(X) if named is None else [X[name] for name in named]
+    list_columns = find_list_columns(X, columns)
+    if list_columns is None:
+        names: list[Any] = ["rows", "columns", "values", "weights"]
+        parts = list(X)
+    else:
+        names = list(list_columns)
+        parts = [X[name] for name in names]
     if len(parts) not in (3, 4):
         raise ValueError(
             f"a list of entries is (rows, columns, values) or (rows, columns, values, weights), "
             f"got {len(parts)} parts."
         )
-    rows, places = (check_labels(*pair) for pair in zip(parts[:2], names, strict=False))
-    values = _numbers(parts[2], names[2])
-    weights = _numbers(parts[3], names[3]) if len(parts) == 4 else None
-    lengths = [len(part) for part in (rows, places, values, weights) if part is not None]
+    row_labels = check_labels(parts[0], names[0])
+    column_labels = check_labels(parts[1], names[1])
+    values = _check_values(parts[2], names[2])
+    weights = _check_values(parts[3], names[3]) if len(parts) == 4 else None
+    checked = (row_labels, column_labels, values, weights)
+    lengths = [len(part) for part in checked if part is not None]
     if len(set(lengths)) > 1:
         raise ValueError(f"the parts of a list of entries must be of one length, got {lengths}.")
     if weights is not None and not (np.isfinite(weights).all() and (weights >= 0.0).all()):
         raise ValueError("weights must be finite and at least 0.")
     if np.isinf(values).any():
         raise ValueError("values contains infinity; NaN is a missing entry.")
-    return rows, places, values, weights
+    return row_labels, column_labels, values, weights
 
 
 def parse_entry_list(X: Any, columns: Any = "auto") -> ObservedEntries:
-    """Entries of a list, row by row.
+    """Read the observed entries of a list.
 
-    Rows and columns are any labels; they are sorted. NaN is a missing value; its row and column
-    are there. An entry listed twice was observed twice.
+    Rows and columns are any labels, which are sorted. NaN is a missing value, whose row and column
+    exist. An entry that is listed twice was observed twice. Entries of weight 0 are left out.
+
+    Parameters
+    ----------
+    X : tuple or DataFrame
+        List of entries.
+    columns : "auto", tuple or dict, default="auto"
+        Parameter ``columns`` of the estimator.
+
+    Returns
+    -------
+    ObservedEntries
+        Entries, sorted by row and column.
     """
-    rows, places, values, weights = split_entry_list(X, columns)
-    (row_labels, i), (column_labels, j) = _coded(rows), _coded(places)
-    kept = ~np.isnan(values) if weights is None else ~np.isnan(values) & (weights > 0.0)
-    order = np.flatnonzero(kept)[np.lexsort((j[kept], i[kept]))]
+    listed_rows, listed_columns, values, weights = split_entry_list(X, columns)
+    row_labels, rows = _index_distinct(listed_rows)
+    column_labels, columns = _index_distinct(listed_columns)
+    is_observed = ~np.isnan(values)
+    if weights is not None:
+        is_observed &= weights > 0.0
+    order = np.flatnonzero(is_observed)
+    order = order[np.lexsort((columns[order], rows[order]))]
     return ObservedEntries(
-        i[order], j[order], values[order], (len(row_labels), len(column_labels)),
-        None if weights is None else weights[order], row_labels, column_labels, order,
-    )  # fmt: skip
+        rows[order],
+        columns[order],
+        values[order],
+        (len(row_labels), len(column_labels)),
+        None if weights is None else weights[order],
+        row_labels,
+        column_labels,
+        order,
+    )
 
 
 def warn_conflicting_values(observed: ObservedEntries) -> None:
-    """Say that entries are listed again, in the same context, with another value."""
+    """Warn of entries that are listed twice, in the same context, with different values."""
     values = observed.values
-    (rows, places) = observed.entry_labels
     keys = "[rows, columns]"
     codes = [observed.rows, observed.columns]
-    order = np.arange(len(values))  # already by row and column
+    # Entries are already sorted by row and column.
+    order = np.arange(len(values))
     if observed.context is not None:
         keys = "[rows, columns, *context]"
         codes = [*codes, *observed.context.T]
         order = np.lexsort(codes[::-1])
     first = order[:-1]
     second = order[1:]
-    is_same = np.all([code[first] == code[second] for code in codes], axis=0)
-    again = first[is_same & (values[first] != values[second])]
-    if again.size:
+    is_same_entry = np.all([code[first] == code[second] for code in codes], axis=0)
+    conflicts = first[is_same_entry & (values[first] != values[second])]
+    if conflicts.size:
+        rows, columns = observed.entry_labels
+        example = conflicts[0]
         warn_user(
-            f"{again.size} entries are listed again with another value, such as "
-            f"({rows[again[0]]!s}, {places[again[0]]!s}): each counts as an observation of its "
+            f"{conflicts.size} entries are listed again with another value, such as "
+            f"({rows[example]!s}, {columns[example]!s}): each counts as an observation of its "
             f"own. If it is none, frame.drop_duplicates({keys}, keep='last') keeps the last.",
             UserWarning,
         )
 
 
-def _coded(labels: Array) -> tuple[Array, Array]:
-    """Distinct labels in their order, and each one's place among them, int32."""
+def _index_distinct(labels: Array) -> tuple[Array, Array]:
+    """Return the sorted distinct labels, and the position of each label among them, int32."""
     if labels.dtype.kind in "iu" and len(labels):
         low = int(labels.min())
         high = int(labels.max())
-        if high - low <= 4 * len(labels):  # a table of what is there beats sorting
-            is_there = np.zeros(high - low + 1, dtype=bool)
-            is_there[labels - low] = True
-            place = np.cumsum(is_there, dtype=np.int32) - np.int32(1)
-            distinct = np.flatnonzero(is_there) + low
-            return distinct.astype(labels.dtype), place[labels - low]
-    distinct, place = np.unique(labels, return_inverse=True)
-    return distinct, place.astype(np.int32)
+        # For a dense range of integers, a lookup table is faster than sorting.
+        if high - low <= 4 * len(labels):
+            occurs = np.zeros(high - low + 1, dtype=bool)
+            occurs[labels - low] = True
+            table = np.cumsum(occurs, dtype=np.int32) - np.int32(1)
+            distinct = np.flatnonzero(occurs) + low
+            return distinct.astype(labels.dtype), table[labels - low]
+    distinct, index = np.unique(labels, return_inverse=True)
+    return distinct, index.astype(np.int32)
 
 
-def _numbers(raw: Any, name: Hashable) -> Array:
-    """Values as float32 or float64, (N,); what is missing or masked is NaN."""
-    numbers = np.asarray(mask_to_nan(raw))
-    if numbers.dtype.kind == "O":  # of pandas' nullable dtypes, or Decimal
-        missing = [value is None or type(value).__name__ == "NAType" for value in numbers]
-        has_words = any(isinstance(value, str | bytes) for value in numbers)
-        with suppress(TypeError, ValueError):
-            numbers = numbers if has_words else np.where(missing, np.nan, numbers).astype(float)
-    if numbers.ndim != 1 or numbers.dtype.kind not in "fiub":
+def _check_values(raw: Any, name: Hashable) -> Array:
+    """Convert values to float32 or float64, (N,), with NaN for missing or masked ones."""
+    values = np.asarray(mask_to_nan(raw))
+    if values.dtype.kind == "O":
+        # Columns of pandas' nullable dtypes, or of decimals.
+        is_missing = [value is None or type(value).__name__ == "NAType" for value in values]
+        has_text = any(isinstance(value, str | bytes) for value in values)
+        if not has_text:
+            with suppress(TypeError, ValueError):
+                values = np.where(is_missing, np.nan, values).astype(float)
+    if values.ndim != 1 or values.dtype.kind not in "fiub":
         raise ValueError(
-            f"{name} of a list of entries must be numbers, 1D; got {numbers.dtype} of shape "
-            f"{numbers.shape} such as {short_repr(numbers[:2].tolist())}."
+            f"{name} of a list of entries must be numbers, 1D; got {values.dtype} of shape "
+            f"{values.shape} such as {short_repr(values[:2].tolist())}."
         )
-    return numbers if numbers.dtype == np.float32 else numbers.astype(np.float64)
+    return values if values.dtype == np.float32 else values.astype(np.float64)

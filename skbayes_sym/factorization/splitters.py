@@ -1,15 +1,16 @@
-"""Model comparison where the data are entries of a matrix, not rows; and scores of rankings."""
+"""Cross-validation over the entries of a matrix, and scores of rankings."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from joblib import Parallel, delayed
 from sklearn.base import BaseEstimator, clone
 
+from skbayes_sym.base.predictive import predictive
 from skbayes_sym.base.rows import Array, numeric_conversion
 from skbayes_sym.base.scikit_learn import check_array, safe_indexing
 from skbayes_sym.factorization.frames import check_columns, read_entry_times
@@ -32,25 +33,26 @@ _METRICS = ("ndcg", "precision", "recall", "map", "hit_rate")
 class EntryKFold:
     """Splits the observed entries of a matrix, or of a list, into k folds.
 
-    By default rows and columns keep all their entries but those of the test fold, so a
-    factorisation can predict them; scikit-learn's splitters hold out whole rows of a matrix.
+    By default every row and column has entries in the training set, from which a factorisation can
+    predict the others. The splitters of scikit-learn hold out whole rows of a matrix.
 
     Parameters
     ----------
     n_splits : int, default=5
-        At least 2.
+        Number of folds, at least 2.
     by : {"entries", "rows", "columns", "time"}, default="entries"
-        What is dealt out to the folds: single entries; rows or columns with all their entries,
-        users or films that the fit then hasn't seen; or stretches of time, each predicted from what
-        came before it (the earliest of ``n_splits + 1`` is in no test fold). Entries of the same
-        time stay together. Times stand in a frame's column called time, timestamp or date, or in
-        the one that ``columns`` names. They are numbers, dates, or words that are dates in one
-        format; words that could be either day/month or month/day are refused.
+        Unit of the split. "entries" are split one by one. With "rows" or "columns", all entries of
+        a row (a user, say) or of a column (a film) are in the same fold, so that the fit hasn't
+        seen it. With "time", every fold is a period that is predicted from earlier ones, and the
+        earliest of ``n_splits + 1`` periods is in no test fold. Entries of the same time stay
+        together. Times are in a frame's column called time, timestamp or date, or in the one that
+        ``columns`` names. They are numbers, dates, or text with dates in one format. Text that
+        could be either day/month or month/day is refused.
     shuffle : bool, default=True
-        Whether to deal out at random; otherwise in order, one after the other to each fold in turn.
-        Times are in order always.
+        Whether to assign units to folds at random. Otherwise they are assigned in order, to each
+        fold in turn. Times are always in order.
     random_state : int, RandomState instance or None, default=None
-        Order if ``shuffle``.
+        Seed or generator of the order, if ``shuffle``.
     columns : "auto", tuple of str or dict, default="auto"
         Columns of a frame that hold rows, columns and values, as the model takes them, such as
         ``{"time": "when"}``. `cross_validate_entries` replaces "auto" by the ``columns`` of the
@@ -82,12 +84,23 @@ class EntryKFold:
         self.random_state = random_state
         self.columns = columns
 
-    def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
-        """Number of folds."""
+    def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:  # noqa: ARG002
+        """Return the number of folds.
+
+        Parameters
+        ----------
+        X, y, groups : object
+            Ignored.
+
+        Returns
+        -------
+        int
+            Number of folds.
+        """
         return self.n_splits
 
-    def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[tuple[Array, Array]]:
-        """Positions of training and test entries.
+    def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[tuple[Array, Array]]:  # noqa: ARG002
+        """Generate positions of training and test entries.
 
         Parameters
         ----------
@@ -99,63 +112,98 @@ class EntryKFold:
         Yields
         ------
         train, test : int64 ndarray
-            Sorted positions among the entries: those of a list in its order (so a frame goes
-            through `GridSearchCV`), of a matrix the observed ones in row-major order.
+            Sorted positions among the entries. For a list they are positions in it, so that
+            `GridSearchCV` can split a frame. For a matrix they are positions among the observed
+            entries in row-major order.
         """
-        (rows, columns, _, place) = _encode_entries(X, self.columns)
-        k = self.n_splits
-        if len(place) < k:
-            raise ValueError(f"n_splits={k} is more than the {len(place)} observed entries.")
+        entries = _read_entries(X, self.columns)
+        index = entries.positions
+        if len(index) < self.n_splits:
+            raise ValueError(
+                f"n_splits={self.n_splits} is more than the {len(index)} observed entries."
+            )
         if self.by == "time":
-            times = read_entry_times(X, self.columns)[place]
-            # Entries of the same time are in the same fold, so all training entries are earlier.
-            first = np.searchsorted(np.sort(times), times)
-            fold = first * (k + 1) // len(place) - 1
-            empty = np.setdiff1d(np.arange(k), fold)
-            if empty.size:
-                n_times = len(np.unique(times))
-                raise ValueError(
-                    f"n_splits={k} leaves folds without entries: there are {n_times} different "
-                    "times, and entries of the same time stay together. Use fewer splits."
-                )
-            for i in range(k):
-                yield np.sort(place[fold < i]), np.sort(place[fold == i])
+            yield from self._split_by_time(index, read_entry_times(X, self.columns)[index])
             return
-        dealt = np.arange(len(place))  # of each entry what is dealt out
+
+        # Every unit, an entry, a row or a column, is assigned to a fold.
+        unit = np.arange(len(index))
         if self.by != "entries":
-            dealt = np.unique(rows if self.by == "rows" else columns, return_inverse=True)[1]
-        n = int(dealt.max()) + 1
-        if n < k:
-            raise ValueError(f"n_splits={k} is more than the {n} {self.by} that have entries.")
-        folds = np.arange(n) % k
+            labels = entries.rows if self.by == "rows" else entries.columns
+            unit = np.unique(labels, return_inverse=True)[1]
+        n_units = int(unit.max()) + 1
+        if n_units < self.n_splits:
+            raise ValueError(
+                f"n_splits={self.n_splits} is more than the {n_units} {self.by} that have entries."
+            )
+        folds = np.arange(n_units) % self.n_splits
         if self.shuffle:
-            folds[check_random_state(self.random_state).permutation(n)] = np.arange(n) % k
+            order = check_random_state(self.random_state).permutation(n_units)
+            folds[order] = np.arange(n_units) % self.n_splits
+        for i in range(self.n_splits):
+            is_test = folds[unit] == i
+            yield index[~is_test], index[is_test]
+
+    def _split_by_time(self, index: Array, times: Array) -> Iterator[tuple[Array, Array]]:
+        """Split entries into periods, each predicted from all earlier ones."""
+        k = self.n_splits
+        # Entries of the same time have the same rank and so the same fold.
+        rank = np.searchsorted(np.sort(times), times)
+        fold = rank * (k + 1) // len(index) - 1
+        empty = np.setdiff1d(np.arange(k), fold)
+        if empty.size:
+            n_times = len(np.unique(times))
+            raise ValueError(
+                f"n_splits={k} leaves folds without entries: there are {n_times} different "
+                "times, and entries of the same time stay together. Use fewer splits."
+            )
         for i in range(k):
-            yield place[folds[dealt] != i], place[folds[dealt] == i]
+            yield np.sort(index[fold < i]), np.sort(index[fold == i])
 
 
-def _encode_entries(X: Any, columns: Any) -> tuple[Array, Array, Array, Array]:
-    """Observed entries in their order: labels or positions, values, and places in the list."""
+class _EntryTable(NamedTuple):
+    """Observed entries in their order.
+
+    Attributes
+    ----------
+    rows, columns : ndarray of shape (N,)
+        Labels, or positions if rows or columns have no labels.
+    values : ndarray of shape (N,)
+        Values.
+    positions : ndarray of shape (N,)
+        Positions in the list, or among the observed entries of a matrix.
+    """
+
+    rows: Array
+    columns: Array
+    values: Array
+    positions: Array
+
+
+def _read_entries(X: Any, columns: Any) -> _EntryTable:
+    """Read the observed entries of a matrix or a list."""
     if not is_entry_list(X, columns):
-        seen = extract_entries(_checked(X))
+        observed = extract_entries(_check_matrix(X))
         row_labels, column_labels = find_frame_labels(X)
-        seen = seen._replace(row_labels=row_labels, column_labels=column_labels)
-        return *seen.entry_labels, seen.values, np.arange(len(seen.values))
-    rows, places, values, _ = split_entry_list(X, columns)
-    place = np.flatnonzero(~np.isnan(values))
-    return rows[place], places[place], values[place], place
+        observed = observed._replace(row_labels=row_labels, column_labels=column_labels)
+        rows, columns = observed.entry_labels
+        return _EntryTable(rows, columns, observed.values, np.arange(len(observed.values)))
+    row_labels, column_labels, values, _ = split_entry_list(X, columns)
+    index = np.flatnonzero(~np.isnan(values))
+    return _EntryTable(row_labels[index], column_labels[index], values[index], index)
 
 
-def _part(X: Any, columns: Any, place: Array) -> Any:
-    """Some of the entries, as a fit takes them."""
+def _select_entries(X: Any, columns: Any, index: Array) -> Any:
+    """Select entries by position, in a form that `fit` takes."""
     if isinstance(X, tuple):
-        return tuple(part[place] for part in split_entry_list(X) if part is not None)
+        return tuple(part[index] for part in split_entry_list(X) if part is not None)
     if is_entry_list(X, columns):
-        return safe_indexing(X, place)
-    part = keep_entries(_checked(X), place)
-    if hasattr(X, "index") and hasattr(X, "columns"):  # labels find their features by name
-        return type(X)(part, index=X.index, columns=X.columns)
-    return part
+        return safe_indexing(X, index)
+    selected = keep_entries(_check_matrix(X), index)
+    if hasattr(X, "index") and hasattr(X, "columns"):
+        # Features of rows and columns are aligned by the labels of the frame.
+        return type(X)(selected, index=X.index, columns=X.columns)
+    return selected
 
 
 def cross_validate_entries(
@@ -164,12 +212,12 @@ def cross_validate_entries(
     params: Mapping[str, Any] | None = None, n_jobs: int | None = None,
     return_estimator: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """Fit on some observed entries of a matrix, score on the others.
+    """Fit a model to a part of the observed entries of a matrix and score it on the others.
 
     Parameters
     ----------
     estimator : estimator with ``predict_entries(rows, columns, return_std=True)``
-        Such as `skbayes_sym.SymVIMatrixFactorization`.
+        Model to evaluate, such as `skbayes_sym.SymVIMatrixFactorization`.
     X : array-like or sparse matrix of shape (n_rows, n_columns), or list of entries
         NaN, and in a sparse matrix what isn't stored, is missing. A list is a frame as it was read
         or a tuple ``(rows, columns, values)``, as ``fit`` takes it.
@@ -177,23 +225,26 @@ def cross_validate_entries(
         An int is the number of folds of a shuffled `EntryKFold` with ``random_state=0``, so that
         models compared in separate calls see the same folds.
     scoring : dict of callables, optional
-        Further scores by name, of a fitted model and a tuple (rows, columns, values) of the test
-        entries, such as `RankingScorer`.
+        Further scores by name. They are functions of a fitted model and a tuple (rows, columns,
+        values) of the test entries, such as `RankingScorer`.
     params : dict, optional
         Further arguments of ``fit``, such as ``row_features``.
     n_jobs : int, optional
-        Folds fitted at once, by joblib.
+        Number of folds that are fitted in parallel by joblib.
     return_estimator : bool, default=False
         Whether to return the fitted estimators.
 
     Returns
     -------
     dict of ndarrays of shape (n_splits,)
-        ``test_rmse`` (units of ``X``), ``test_log_density`` (nats an entry; of other estimators
-        under a normal with the predicted mean and standard deviation), ``test_coverage`` (share of
-        entries within 1.645 standard deviations: 0.9 if calibrated), ``test_`` with the names in
-        ``scoring``, ``fit_time`` and ``score_time`` in seconds; ``estimator``, a list, if asked
-        for.
+        * ``test_rmse``: root mean square error in the units of ``X``.
+        * ``test_log_density``: nats per entry. For estimators of other packages it is the density
+          of a normal with the predicted mean and standard deviation.
+        * ``test_coverage``: proportion of entries within 1.645 predicted standard deviations, 0.9
+          for a calibrated model.
+        * ``test_`` with the names in ``scoring``.
+        * ``fit_time`` and ``score_time`` in seconds.
+        * ``estimator``: list of the fitted estimators, only if ``return_estimator``.
 
     Examples
     --------
@@ -223,16 +274,23 @@ def cross_validate_entries(
         splitter.columns = columns
     is_list = is_entry_list(X, columns)
     if not is_list and not isinstance(estimator, EntryPredictionMixin):
-        X = _checked(X)  # others answer by position, not by a frame's labels
-    *parts, place = _encode_entries(X, columns)
+        # Estimators of other packages predict by position and ignore a frame's labels.
+        X = _check_matrix(X)
+    entries = _read_entries(X, columns)
     runs = Parallel(n_jobs=n_jobs)(
         delayed(_fit_and_score)(
-            clone(estimator), _part(X, columns, train), [a[np.isin(place, test)] for a in parts],
-            _part(X, columns, np.intersect1d(test, place)) if is_list else None,
-            dict(scoring or {}), dict(params or {}),
+            clone(estimator),
+            _select_entries(X, columns, train),
+            tuple(part[np.isin(entries.positions, test)] for part in entries[:3]),
+            # A list has a context as well, from which the test entries are predicted.
+            _select_entries(X, columns, np.intersect1d(test, entries.positions))
+            if is_list
+            else None,
+            dict(scoring or {}),
+            dict(params or {}),
         )
         for train, test in splitter.split(X)
-    )  # fmt: skip
+    )
     scores: dict[str, Any] = {
         name: np.array([run[name] for run in runs]) for name in runs[0] if name != "estimator"
     }
@@ -242,63 +300,87 @@ def cross_validate_entries(
 
 
 def _fit_and_score(
-    estimator: BaseEstimator, training: Any, test: Sequence[Array], asked: Any,
+    estimator: BaseEstimator, training: Any, test: tuple[Array, ...], test_list: Any,
     scoring: dict[str, Callable[..., float]], params: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
-    start = time.perf_counter()
+    """Fit an estimator to the training entries of a fold and score it on the test entries.
+
+    Parameters
+    ----------
+    estimator : BaseEstimator
+        Unfitted estimator.
+    training : object
+        Training entries, as ``fit`` takes them.
+    test : tuple of ndarray
+        Rows, columns and values of the test entries.
+    test_list : object or None
+        Test entries as a list, if the user gave a list.
+    scoring : dict of callables
+        Further scores by name.
+    params : dict
+        Further arguments of ``fit``.
+
+    Returns
+    -------
+    dict
+        Scores, times in seconds, and the fitted estimator.
+    """
+    start_time = time.perf_counter()
     estimator.fit(training, **params)
-    fitted = time.perf_counter()
+    fitted_time = time.perf_counter()
+
     rows, columns, values = test
-    row_prior = None
+    distribution = None
     if isinstance(estimator, EntryPredictionMixin):
-        row_prior = estimator._predictive((rows, columns) if asked is None else asked)
-        mean, std = row_prior.moments()
+        distribution = predictive(estimator, (rows, columns) if test_list is None else test_list)
+        mean, std = distribution.moments()
     else:
         mean, std = estimator.predict_entries(rows, columns, return_std=True)
+
     with np.errstate(all="ignore"):
-        off = (values - mean) / std
-        density = -0.5 * (off**2 + np.log(2.0 * np.pi * std**2))
+        standardized = (values - mean) / std
+        log_density = -0.5 * (standardized**2 + np.log(2.0 * np.pi * std**2))
         rmse = float(np.sqrt(np.mean((values - mean) ** 2)))
     if not np.isfinite(rmse):
         raise ValueError("the squares of X's entries are beyond the range of numbers: rescale X.")
-    if row_prior is not None:
-        density = row_prior.log_prob(values)
+    if distribution is not None:
+        log_density = distribution.log_prob(values)
     return {
         "test_rmse": rmse,
-        "test_log_density": float(np.mean(density)),
-        "test_coverage": float(np.mean(np.abs(off) <= 1.645)),
-        **{f"test_{name}": scorer(estimator, tuple(test)) for name, scorer in scoring.items()},
-        "fit_time": fitted - start,
-        "score_time": time.perf_counter() - fitted,
+        "test_log_density": float(np.mean(log_density)),
+        "test_coverage": float(np.mean(np.abs(standardized) <= 1.645)),
+        **{f"test_{name}": scorer(estimator, test) for name, scorer in scoring.items()},
+        "fit_time": fitted_time - start_time,
+        "score_time": time.perf_counter() - fitted_time,
         "estimator": estimator,
     }
 
 
 @dataclass(frozen=True)
 class RankingScorer:
-    r"""Score of the lists of columns that a fitted factorisation recommends; for ``scoring=``.
+    r"""Score of the columns that a fitted factorisation recommends, for ``scoring=``.
 
-    Every row is scored by its own list, and the score is the mean over the rows that have a
-    relevant entry. Other rows don't count.
+    The list of every row has a score. The result is the mean over the rows that have a relevant
+    entry, and other rows don't count.
 
     Parameters
     ----------
     metric : {"ndcg", "precision", "recall", "map", "hit_rate"}, default="ndcg"
-        With :math:`h_r` whether the column at place r of the list is relevant, n places, and R
-        relevant columns of the row:
+        Let the list have n ranks and the row R relevant columns, and let :math:`h_r` be 1 if the
+        column at rank r is relevant, otherwise 0:
 
         - "precision": :math:`\sum_r h_r / n`;
         - "recall": :math:`\sum_r h_r / R`;
         - "ndcg": :math:`\sum_r h_r / \log_2 (r + 1)` divided by its largest possible value,
           :math:`\sum_{r \le \min(R, n)} 1 / \log_2 (r + 1)`;
         - "map": the mean over rows of the average precision
-          :math:`\sum_r h_r P_r / \min(R, n)`, with the precision :math:`P_r` of the first r places;
-        - "hit_rate": whether there is any relevant column in the list.
+          :math:`\sum_r h_r P_r / \min(R, n)`, with the precision :math:`P_r` of the first r ranks;
+        - "hit_rate": 1 if there is any relevant column in the list, otherwise 0.
     n : int, default=10
         Length of a list. Columns that the row had in the fit aren't in it. If a row has fewer
-        columns left, its list is shorter, and its last places count as not relevant.
+        columns left, its list is shorter, and the missing ranks count as not relevant.
     relevant : float, optional
-        Least value of an entry that counts as relevant; by default every one does.
+        Smallest value of a relevant entry; by default every entry is relevant.
 
     Examples
     --------
@@ -322,39 +404,73 @@ class RankingScorer:
             raise ValueError(f"metric must be one of {_METRICS}, got {self.metric!r}.")
         check_count("n", self.n)
 
-    def __call__(self, estimator: EntryPredictionMixin, X: Any, y: Any = None) -> float:
-        """Mean score over the rows that have a relevant entry.
+    def __call__(self, estimator: EntryPredictionMixin, X: Any, y: Any = None) -> float:  # noqa: ARG002
+        """Return the mean score over the rows that have a relevant entry.
 
-        ``estimator``: fitted, with ``recommend``; ``X``: entries that `fit` hasn't seen. A column
-        that is relevant twice counts once.
+        Parameters
+        ----------
+        estimator : estimator with ``recommend``
+            Fitted model.
+        X : list of entries, or array-like or sparse matrix
+            Entries that ``fit`` hasn't seen. A column that is relevant twice counts once.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        float
+            Mean score.
         """
-        rows, columns, values, _ = _encode_entries(X, getattr(estimator, "columns", "auto"))
+        entries = _read_entries(X, getattr(estimator, "columns", "auto"))
+        is_relevant = np.ones(len(entries.values), dtype=bool)
         if self.relevant is not None:
             check_number("relevant", self.relevant)
-        kept = values >= (-np.inf if self.relevant is None else self.relevant)
-        if not kept.any():
+            is_relevant = entries.values >= self.relevant
+        if not is_relevant.any():
             raise ValueError(f"no entry of X is relevant, at least {self.relevant}.")
-        asked, whose = np.unique(rows[kept], return_inverse=True)
-        known = getattr(estimator, "column_labels_", None)
-        if known is not None:
-            columns = convert_labels(columns, known, "columns of X")
-        relevant: list[set[Any]] = [set() for _ in asked]
-        for i, column in zip(whose.tolist(), columns[kept].tolist(), strict=True):
+
+        # The distinct relevant columns of each row.
+        rows, row_index = np.unique(entries.rows[is_relevant], return_inverse=True)
+        columns = entries.columns
+        known_labels = getattr(estimator, "column_labels_", None)
+        if known_labels is not None:
+            columns = convert_labels(columns, known_labels, "columns of X")
+        relevant: list[set[Any]] = [set() for _ in rows]
+        pairs = zip(row_index.tolist(), columns[is_relevant].tolist(), strict=True)
+        for i, column in pairs:
             relevant[i].add(column)
-        recommended = estimator.recommend(asked, self.n)
-        lengths = getattr(recommended, "lengths", np.full(len(asked), self.n))
-        lists = zip(recommended.columns, lengths, strict=True)
-        scores = [
-            _ranking_score(self.metric, self.n, np.isin(listed[:length], list(wanted)), len(wanted))
-            for (listed, length), wanted in zip(lists, relevant, strict=True)
-        ]
+
+        recommended = estimator.recommend(rows, self.n)
+        lengths = getattr(recommended, "lengths", np.full(len(rows), self.n))
+        scores = []
+        lists = zip(recommended.columns, lengths, relevant, strict=True)
+        for listed, length, row_relevant in lists:
+            hits = np.isin(listed[:length], list(row_relevant))
+            scores.append(_score_ranking(self.metric, self.n, hits, len(row_relevant)))
         return float(np.mean(scores))
 
 
-def _ranking_score(metric: str, n: int, hits: Array, n_relevant: int) -> float:
-    """Score of one list; ``hits``: which of its places are relevant, at most n."""
-    place = np.arange(1, len(hits) + 1)
-    most = min(n_relevant, n)
+def _score_ranking(metric: str, n: int, hits: Array, n_relevant: int) -> float:
+    """Score the list of a row.
+
+    Parameters
+    ----------
+    metric : str
+        Metric of `RankingScorer`.
+    n : int
+        Number of ranks.
+    hits : ndarray of at most n elements
+        Mask of the ranks whose column is relevant.
+    n_relevant : int
+        Number of relevant columns of the row.
+
+    Returns
+    -------
+    float
+        Score.
+    """
+    rank = np.arange(1, len(hits) + 1)
+    max_hits = min(n_relevant, n)
     if metric == "precision":
         return int(hits.sum()) / n
     if metric == "recall":
@@ -362,14 +478,18 @@ def _ranking_score(metric: str, n: int, hits: Array, n_relevant: int) -> float:
     if metric == "hit_rate":
         return float(hits.any())
     if metric == "map":
-        return float(np.sum(hits * np.cumsum(hits) / place)) / most
-    gains = 1.0 / np.log2(place + 1)
-    return float(hits @ gains / np.sum(1.0 / np.log2(np.arange(2, most + 2))))
+        return float(np.sum(hits * np.cumsum(hits) / rank)) / max_hits
+    gains = 1.0 / np.log2(rank + 1)
+    return float(hits @ gains / np.sum(1.0 / np.log2(np.arange(2, max_hits + 2))))
 
 
-def _checked(X: Any) -> Any:
+def _check_matrix(X: Any) -> Any:
+    """Validate a matrix in which NaN is missing."""
     with numeric_conversion("X"):
         return check_array(
-            mask_to_nan(X), accept_sparse=("csr", "csc", "coo"), dtype=(np.float64, np.float32),
-            ensure_all_finite="allow-nan", input_name="X",
-        )  # fmt: skip
+            mask_to_nan(X),
+            accept_sparse=("csr", "csc", "coo"),
+            dtype=(np.float64, np.float32),
+            ensure_all_finite="allow-nan",
+            input_name="X",
+        )

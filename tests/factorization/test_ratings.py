@@ -337,7 +337,7 @@ def test_the_law_of_entries_is_that_of_its_draws(likelihood):
     np.testing.assert_allclose(
         weights @ (scale**2 + loc**2) - row_prior.mean() ** 2, row_prior.var()
     )
-    assert repr(row_prior).endswith("law of 4 entries>")
+    assert repr(row_prior).endswith("distribution of 4 entries>")
 
 
 def test_questions_that_name_no_entry(fitted):
