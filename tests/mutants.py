@@ -1017,7 +1017,7 @@ MUTANTS = [
     *planted(
         "laplace/adam_laplace.py",
         "base/test_defaults.py",
-        ("if self._starts_narrow(model.likelihood):", "if False:"),
+        ("if self._has_narrow_start(model.likelihood):", "if False:"),
     ),
     *planted(
         "lila/estimators.py",

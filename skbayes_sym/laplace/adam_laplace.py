@@ -1,4 +1,4 @@
-"""Laplace's approximation as a method: a mode, the curvature there, hyperparameters by evidence."""
+"""Laplace approximation of one network by Adam: its mode, curvature and hyperparameters."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -22,15 +22,15 @@ from skbayes_sym.base.training import Training, default_batch_size, resolve_batc
 from skbayes_sym.base.warnings import warn_unless_converged, warn_user
 from skbayes_sym.laplace.base import layer_precisions, recording
 from skbayes_sym.laplace.evidence import AveragedNetwork, LaplaceEvidence
-from skbayes_sym.laplace.invariance_parameters import Families
+from skbayes_sym.laplace.invariance_parameters import TransformationFamilies
 from skbayes_sym.laplace.invariant_evidence import (
-    Alternation,
-    Evaluated,
+    AlternatingTrainer,
+    AveragedProblem,
+    EvaluatedState,
     LaplaceFit,
-    Pace,
-    Problem,
     Seeds,
-    check_curvature,
+    TrainingSchedule,
+    make_curvature,
 )
 from skbayes_sym.laplace.map import MapObjective
 from skbayes_sym.laplace.online_training import (
@@ -40,20 +40,26 @@ from skbayes_sym.laplace.online_training import (
     OnlineEvidence,
     recorded_steps,
 )
-from skbayes_sym.models.augmentations.augmentation import OBJECTIVES, Identity, TransformObjective
+from skbayes_sym.models.augmentations.augmentation import (
+    OBJECTIVES,
+    Augmentation,
+    Identity,
+    TransformObjective,
+)
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Batches, Model
 from skbayes_sym.numerics.optimise import ParamGroup, compute_final_gain
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
-FEWEST_UPDATES = 20  # whose last tenth says anything; of fewer the weights' own loss does
+# Fewest updates whose last tenth shows convergence. With fewer the loss of the weights does.
+MIN_CURVE_UPDATES = 20
 
 
 def best_constant(data: Training, likelihood: Likelihood) -> float:
-    """Log likelihood of the best constant prediction in scaled targets, nats.
+    """Return the log likelihood of the best constant prediction in scaled targets, nats.
 
-    That of class frequencies, or of the mean with normal noise; minus infinity where nothing is
-    known of it.
+    The prediction is the class frequencies, or the mean with normal noise. The result is minus
+    infinity if the likelihood has no noise scale.
     """
     weight = data.rows.weight
     if data.rows.y.ndim == 1:
@@ -62,19 +68,22 @@ def best_constant(data: Training, likelihood: Likelihood) -> float:
         return float(np.sum(counts * np.log(counts / counts.sum())))
     if not likelihood.noise_scale.numel():
         return -np.inf
-    spread = data.target_std
-    level = spread if likelihood.n_params else likelihood.noise_scale.double().numpy()
-    terms = 0.5 * (spread / level) ** 2 + np.log(level) + 0.5 * np.log(2 * np.pi)
+    std = data.target_std
+    noise = std if likelihood.n_params else likelihood.noise_scale.double().numpy()
+    terms = 0.5 * (std / noise) ** 2 + np.log(noise) + 0.5 * np.log(2 * np.pi)
     return float(-weight.sum() * np.sum(terms))
 
 
-def warn_if_collapsed(problem: Problem, mode: Evaluated, fitted: LaplaceFit) -> bool:
-    """Warn of a network that predicts a constant."""
+def warn_if_collapsed(problem: AveragedProblem, mode: EvaluatedState, fitted: LaplaceFit) -> bool:
+    """Warn if the network predicts a constant, and return whether it does.
+
+    The criterion is a log likelihood within 0.01 nats per row of the best constant, and a prior
+    precision that has grown at least tenfold.
+    """
     data = problem.data
     constant = best_constant(data, problem.model.likelihood)
-    # A hundredth of a nat per row, with a prior precision that has grown by a factor of ten.
     is_constant = mode.terms.log_likelihood < constant + 0.01 * data.total_weight
-    smallest = max(fitted.prior_scale.min(), 1e-100)  # whose square is still a number
+    smallest = max(fitted.prior_scale.min(), 1e-100)  # whose square doesn't underflow
     growth = float(smallest**-2.0 / problem.precisions.max())
     if not is_constant or growth <= 10.0:
         return False
@@ -91,7 +100,7 @@ def warn_if_collapsed(problem: Problem, mode: Evaluated, fitted: LaplaceFit) -> 
 def warn_unless_evidence_converged(curve: Array, tol: float | None, total_weight: float) -> None:
     """Warn if the last tenth of the updates still raised the log evidence by ``tol`` per row."""
     gain = compute_final_gain(curve.tolist())
-    if tol is None or len(curve) < FEWEST_UPDATES or not gain.exceeds(tol * total_weight):
+    if tol is None or len(curve) < MIN_CURVE_UPDATES or not gain.exceeds(tol * total_weight):
         return
     warn_user(
         f"not converged: the last tenth of the {len(curve)} hyperparameter updates still raised "
@@ -103,105 +112,173 @@ def warn_unless_evidence_converged(curve: Array, tol: float | None, total_weight
 
 @dataclass(frozen=True)
 class AdamDefaults:
-    """Numbers behind "auto" where Adam trains one network and the evidence its hyperparameters."""
+    """Constants behind "auto" where Adam trains one network.
+
+    Attributes
+    ----------
+    max_iter : int
+        Number of steps.
+    tol : float
+        Tolerance in nats per unit of sample weight, from a tenth of the steps to the next.
+    weights_rate : float
+        Adam's step size of the weights.
+    hyper_rate : float
+        Adam's step size of the prior's log precisions and of the likelihood's parameters.
+    initial_scale_two_outputs : float
+        Initial prior scale of likelihoods whose noise depends on the input. Under the usual wide
+        prior, their two outputs fit every row with hardly any noise, and the evidence doesn't lead
+        away from there (13 of 19 tables lose, up to 114 nats per new row).
+    full_batch_rows, minibatch_rows : int
+        With invariances a row of a batch is transformed ``n_augmentations`` times. Up to
+        ``full_batch_rows`` a batch is all rows, and ``minibatch_rows`` of more.
+    total_half_width_rate : float
+        Sum of the half-widths' step sizes over all updates. Slower half-widths stop where weights
+        that fit every row keep them (half way to a full rotation), and faster ones move ahead of
+        the weights.
+    max_half_width_rate : float
+        Largest step size of the half-widths.
+    """
 
     max_iter: int = 3000
-    tol: float = 1e-3  # nats per unit of sample weight, from a tenth of the steps to the next
+    tol: float = 1e-3
     weights_rate: float = 0.02
     hyper_rate: float = 0.3
-    # Two heads under the usual wide prior fit every row with hardly any noise, and the evidence
-    # doesn't lead away from there (13 of 19 tables lose, up to 114 nats per new row).
-    heads_start_scale: float = 0.3
-
-    # With invariances a row of a batch is transformed n_augmentations times: all rows up to here,
-    # and this many beyond.
+    initial_scale_two_outputs: float = 0.3
     full_batch_rows: int = 250
     minibatch_rows: int = 100
-
-    # Half-widths: the sum of their steps at full size, and the largest. Slower ones stop where
-    # weights that fit every row hold them (half way to a full turn), faster ones outrun those.
-    total_travel: float = 32.0
-    fastest: float = 0.3
+    total_half_width_rate: float = 32.0
+    max_half_width_rate: float = 0.3
 
 
 @dataclass(frozen=True, eq=False)
-class Laplace:
-    """Laplace's approximation (MacKay 1992), learned invariances included (Immer et al. 2022)."""
+class AdamLaplace:
+    """Laplace's approximation (MacKay 1992) of one network, trained by Adam.
+
+    Half-widths of input transformations may be learned with it (Immer et al. 2022).
+
+    Attributes
+    ----------
+    adam : EvidenceAdam
+    learn_prior : bool
+        Whether the scales of the prior may move, if the objective moves them.
+    max_iter : int
+        Number of steps.
+    tol : float or None
+        Tolerance in nats per unit of sample weight. None never stops.
+    defaults : AdamDefaults
+        Constants behind "auto".
+    objective : TransformObjective
+        By default the evidence.
+    invariances : TransformationFamilies, optional
+        By default there are no transformations, and none are reported.
+    half_width_rate : float or "auto", default="auto"
+        Adam's step size of the half-widths.
+    """
 
     requirements: ClassVar[Requirements] = Requirements(
         LIKELIHOOD_WITH_HESSIAN, RECORDED_LAYERS, NORMAL_PRIOR
     )
 
     adam: EvidenceAdam
-    learn_prior: bool  # whether the scales of the prior may move, if ``objective`` moves them
+    learn_prior: bool
     max_iter: int
-    tol: float | None  # nats per unit of sample weight; None never stops
-    effort: AdamDefaults  # what "auto" is
-    objective: TransformObjective = OBJECTIVES["evidence"]  # by default the evidence
-    invariances: Families | None = None  # by default no transformations, and none are reported
-    half_width_rate: float | str = "auto"  # Adam's step size for half-widths
+    tol: float | None
+    defaults: AdamDefaults
+    objective: TransformObjective = OBJECTIVES["evidence"]
+    invariances: TransformationFamilies | None = None
+    half_width_rate: float | str = "auto"
 
     def fit(self, data: Training, model: Model, progress: FitProgress) -> LaplaceFit:
-        problem = self._problem(data, model)
+        """Train the network and its hyperparameters.
+
+        Parameters
+        ----------
+        data : Training
+        model : Model
+        progress : FitProgress
+
+        Returns
+        -------
+        LaplaceFit
+        """
+        problem = self._make_problem(data, model)
         problem.require_memory(self.adam.curvature)
         with torch.no_grad():
-            training = self._training(problem)
-            progress.begin(
-                training.pace.n_blocks,
-                lambda: problem.found(problem.evaluate(training.point()), training),
-            )
-            result = training.train(self._groups(problem), progress.end_block)
-            evaluated = problem.evaluate(training.point())
-            if self._updates.keep_best and training.best:
-                best = problem.evaluate(training.best[1])
-                evaluated = max(evaluated, best, key=lambda one: one.terms.value)
-            value = evaluated.terms.value
-            curve = np.array(training.evidence_curve)
+            # Steps of the weights alternate with updates of the hyperparameters.
+            trainer = self._make_trainer(problem)
+
+            def current_fit() -> LaplaceFit:
+                return problem.make_fit(problem.evaluate(trainer.state()), trainer)
+
+            progress.begin(trainer.schedule.n_blocks, current_fit)
+            result = trainer.train(self._param_groups(problem), progress.end_block)
+
+            # The result is the last state, or the one of the highest evidence.
+            evaluated = problem.evaluate(trainer.state())
+            if self._updates.keep_best and trainer.best:
+                best = problem.evaluate(trainer.best[1])
+                evaluated = max(evaluated, best, key=lambda candidate: candidate.terms.value)
+            log_evidence = evaluated.terms.value
+            curve = np.array(trainer.evidence_curve)
             fitted = replace(
-                problem.found(evaluated, training), log_evidence=value, curve=curve,
-                n_iter=result.n_iter, stop_reason=result.stopped,
-            )  # fmt: skip
+                problem.make_fit(evaluated, trainer),
+                log_evidence=log_evidence,
+                curve=curve,
+                n_iter=result.n_iter,
+                stop_reason=result.stopped,
+            )
             progress.end(fitted)
+
         log_info(
             "log evidence %.6g, stopped: %s after %d steps",
-            value + data.log_jacobian, result.stopped, result.n_iter,
-        )  # fmt: skip
+            log_evidence + data.log_jacobian,
+            result.stopped,
+            result.n_iter,
+        )
+        # One warning is enough: a collapsed network needs other remedies than more steps.
         if not warn_if_collapsed(problem, evaluated, fitted) and result.stopped == "max_iter":
-            if training.ascent is None or len(curve) < FEWEST_UPDATES:
+            if trainer.ascent is None or len(curve) < MIN_CURVE_UPDATES:
                 warn_unless_converged(result, self.tol, data.total_weight, "the log posterior")
             warn_unless_evidence_converged(curve, self.tol, data.total_weight)
         return fitted
 
-    def _problem(self, data: Training, model: Model) -> Problem:
+    def _make_problem(self, data: Training, model: Model) -> AveragedProblem:
+        # Network averaged over transformations.
         network = recording(model.network)
-        invariances = self.invariances
-        transforms = invariances is not None and self.objective.transforms
-        augmentation = invariances.bind(data) if invariances and transforms else Identity()
-        n_samples = invariances.n_samples if invariances and augmentation.half_width.n_params else 1
+        augmentation: Augmentation = Identity()
+        n_samples = 1
+        if self.invariances is not None and self.objective.transforms:
+            augmentation = self.invariances.bind(data)
+            if augmentation.half_width.n_params:
+                n_samples = self.invariances.n_samples
         n_last = 1 if self.adam.layers == "last" else None
         averaged = AveragedNetwork(network, augmentation, model.likelihood, n_samples, n_last)
+
+        # Initial prior precisions, one per weight layer.
         prior = model.prior.gaussian()
         if prior is None:
             raise ValueError("the Laplace approximation needs a normal prior.")
         precisions = layer_precisions(network, prior.precision)
-        if self._starts_narrow(model.likelihood):
-            precisions = torch.full_like(precisions, self.effort.heads_start_scale**-2)
-        curvature = check_curvature(self.adam.curvature, averaged)
-        batch_size = self._rows_per_step(data.n_rows)
-        return Problem(
-            data, LaplaceEvidence(averaged, data.data, *curvature, batch_size),
-            precisions, invariances is not None,
-            Seeds(*spawn_seeds(data.seed, len(Seeds._fields))),
-        )  # fmt: skip
+        if self._has_narrow_start(model.likelihood):
+            precision = self.defaults.initial_scale_two_outputs**-2
+            precisions = torch.full_like(precisions, precision)
 
-    def _rows_per_step(self, n_rows: int) -> int:
-        few = n_rows <= self.effort.full_batch_rows
-        automatic = n_rows if few else self.effort.minibatch_rows
+        structure, directions = make_curvature(self.adam.curvature, averaged)
+        batch_size = self._batch_size(data.n_rows)
+        evidence = LaplaceEvidence(averaged, data.data, structure, directions, batch_size)
+        seeds = Seeds(*spawn_seeds(data.seed, len(Seeds._fields)))
+        return AveragedProblem(data, evidence, precisions, self.invariances is not None, seeds)
+
+    def _batch_size(self, n_rows: int) -> int:
         if self.invariances is None:
-            automatic = default_batch_size(n_rows)
-        return resolve_batch_size(self.adam.batch_size, n_rows, automatic)
+            default = default_batch_size(n_rows)
+        elif n_rows <= self.defaults.full_batch_rows:
+            default = n_rows
+        else:
+            default = self.defaults.minibatch_rows
+        return resolve_batch_size(self.adam.batch_size, n_rows, default)
 
-    def _starts_narrow(self, likelihood: Likelihood) -> bool:
+    def _has_narrow_start(self, likelihood: Likelihood) -> bool:
         return self.learn_prior and likelihood.kind == "heteroscedastic"
 
     @property
@@ -211,73 +288,103 @@ class Laplace:
     @property
     def _weights_rate(self) -> float:
         learning_rate = self.adam.learning_rate
-        return self.effort.weights_rate if isinstance(learning_rate, str) else learning_rate
+        return self.defaults.weights_rate if isinstance(learning_rate, str) else learning_rate
 
-    def _is_online(self, problem: Problem) -> bool:
+    def _is_online(self, problem: AveragedProblem) -> bool:
         """Whether the sums of an update may come from the training steps themselves."""
         if self._updates.gradient == "auto" and self.invariances is None:
             return problem.evidence.batch_size < problem.data.n_rows
         return self._updates.gradient != "exact"
 
-    def _pace(self, problem: Problem, *, until_sure: bool = False) -> Pace:
+    def _make_schedule(
+        self, problem: AveragedProblem, *, allows_noise: bool = False
+    ) -> TrainingSchedule:
         block = max(1, self.max_iter // self._updates.n)
         n_blocks = -(-self.max_iter // block)
         tol = None if self.tol is None else self.tol * problem.data.total_weight
-        is_due = self.adam.updates is None and self._starts_narrow(problem.model.likelihood)
-        burn_in = 0 if is_due else int(self._updates.burn_in * n_blocks)
-        return Pace(self.max_iter, block, burn_in, tol, until_sure)
+        burn_in = int(self._updates.burn_in * n_blocks)
+        if self.adam.updates is None and self._has_narrow_start(problem.model.likelihood):
+            burn_in = 0
+        return TrainingSchedule(self.max_iter, block, burn_in, tol, allows_noise)
 
-    def _training(self, problem: Problem) -> Alternation:
-        # Online, the curve is that of weights that still move: its noise isn't to end a fit.
-        until_sure = self.invariances is None and self._is_online(problem)
+    def _make_trainer(self, problem: AveragedProblem) -> AlternatingTrainer:
         data = problem.data
-        pace = self._pace(problem, until_sure=until_sure)
+        # Online, the evidence is that of weights that still move. Its noise mustn't end a fit.
+        allows_noise = self.invariances is None and self._is_online(problem)
+        schedule = self._make_schedule(problem, allows_noise=allows_noise)
+
+        # Joint density of weights and data, in minibatches.
         x = data.data.x
         network = problem.model.network
         theta = network.init(1, generator=generator_from(problem.seeds.start))[0]
-        hyper = problem.start()
+        hyper = problem.initial_hyper()
         generator = generator_from(problem.seeds.training, data.device)
         batches = Batches(data.data, problem.evidence.batch_size, generator)
         density = JointDensity(
-            problem.model, batches, hyper,
-            rest_precision=float(problem.precisions[0]), reward=self.objective.reward,
-        )  # fmt: skip
-        objective = MapObjective(density, density.n_dims, density.start(theta.to(x)))
-        ascent = self._ascent(problem, density, hyper, pace)
-        return Alternation(problem.model, objective, hyper, ascent, pace)
-
-    def _ascent(
-        self, problem: Problem, density: JointDensity, hyper: Tensor, pace: Pace
-    ) -> HyperAscent | None:
-        """Ascent of the hyperparameters; None where nothing is learned by the evidence."""
-        learns_prior = self.learn_prior and self.objective.learns_prior
-        learning_rate = self._updates.learning_rate
-        rate = self.effort.hyper_rate if isinstance(learning_rate, str) else learning_rate
-        rates = HyperRates(
-            self._half_width_rate(problem.model) if self.objective.reward is None else 0.0,
-            rate if problem.model.likelihood.n_params else 0.0,
-            rate if learns_prior else 0.0,
+            problem.model,
+            batches,
+            hyper,
+            rest_precision=float(problem.precisions[0]),
+            reward=self.objective.reward,
         )
+        objective = MapObjective(density, density.n_dims, density.start(theta.to(x)))
+        ascent = self._make_ascent(problem, density, hyper, schedule)
+        return AlternatingTrainer(problem.model, objective, hyper, ascent, schedule)
+
+    def _make_ascent(
+        self,
+        problem: AveragedProblem,
+        density: JointDensity,
+        hyper: Tensor,
+        schedule: TrainingSchedule,
+    ) -> HyperAscent | None:
+        """Make the ascent of the hyperparameters.
+
+        Parameters
+        ----------
+        problem : AveragedProblem
+        density : JointDensity
+            Density whose evaluations are recorded for online updates.
+        hyper : Tensor
+            Flat vector of hyperparameters, which the ascent changes in place.
+        schedule : TrainingSchedule
+
+        Returns
+        -------
+        HyperAscent or None
+            None if the evidence determines nothing.
+        """
+        learns_prior = self.learn_prior and self.objective.learns_prior
+        rate = self._updates.learning_rate
+        if isinstance(rate, str):
+            rate = self.defaults.hyper_rate
+        half_width_rate = 0.0
+        if self.objective.reward is None:
+            half_width_rate = self._half_width_rate(problem.model)
+        likelihood_rate = rate if problem.model.likelihood.n_params else 0.0
+        rates = HyperRates(half_width_rate, likelihood_rate, rate if learns_prior else 0.0)
         if not any(rates):
             return None
+
+        # Online updates record the last steps before each of them.
         evidence = problem.evidence
         online = None
-        learns_more = rates.half_width > 0 or rates.likelihood > 0
-        if self._is_online(problem) and (learns_more or self.invariances is None):
-            online = OnlineEvidence(evidence, needs_gradient=learns_more)
+        needs_gradient = rates.half_width > 0 or rates.likelihood > 0
+        if self._is_online(problem) and (needs_gradient or self.invariances is None):
+            online = OnlineEvidence(evidence, needs_gradient=needs_gradient)
             epoch = -(-problem.data.n_rows // problem.evidence.batch_size)
             layers = problem.model.network.weight_layers
-            n_recorded = recorded_steps(pace.block, epoch, layers)
+            n_recorded = recorded_steps(schedule.block, epoch, layers)
 
             def is_recorded(step: int) -> bool:
-                to_update = pace.block_end(step) - step
-                return step >= pace.burn_in * pace.block and to_update <= n_recorded
+                to_update = schedule.block_end(step) - step
+                return step >= schedule.burn_in * schedule.block and to_update <= n_recorded
 
             density.record_with(online, is_recorded)
         return HyperAscent(evidence, hyper, rates, problem.seeds.hyper, online)
 
-    def _groups(self, problem: Problem) -> list[ParamGroup]:
-        """Weights, and eta where it is trained with them."""
+    def _param_groups(self, problem: AveragedProblem) -> list[ParamGroup]:
+        """Return the ranges of the weights, and of eta where it is trained with them."""
         n = problem.model.network.layout.n_params
         return [
             ParamGroup(slice(0, n), self._weights_rate),
@@ -291,7 +398,7 @@ class Laplace:
             return float(self.half_width_rate)
         if self.objective.reward is not None:
             return float(self._weights_rate)
-        effort = self.effort
         updates = self._updates
         n_updates = max(1.0, (1.0 - updates.burn_in) * updates.n)
-        return min(effort.fastest, effort.total_travel / n_updates)
+        rate = self.defaults.total_half_width_rate / n_updates
+        return min(self.defaults.max_half_width_rate, rate)

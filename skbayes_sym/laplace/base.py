@@ -1,4 +1,4 @@
-"""Base of the Laplace and LILA estimators: constructor to model and method, and predictions."""
+"""Base classes of the Laplace and LILA estimators: networks, priors and linearised predictions."""
 
 from math import prod
 from numbers import Integral, Real
@@ -40,25 +40,52 @@ from skbayes_sym.models.networks.network import Network, RecordingNetwork
 from skbayes_sym.models.priors import GaussianPrior, Prior
 from skbayes_sym.numerics.random import spawn_seeds
 
-NAMES = frozenset(ARCHITECTURES)  # what ``network`` may be called beside "mlp"
-# Of priors that are learned. From 3.0 two layers of 50 units collapse onto a constant on 5 tables
-# of 10, where they predict .4 to 1.2 nats per row better from 1.0; one layer predicts alike.
-START_SCALE = 1.0
+NETWORK_NAMES = frozenset(ARCHITECTURES)  # values of ``network`` besides "mlp"
+# Initial scale of learned priors. From 3.0, networks with two layers of 50 units collapse onto a
+# constant on 5 tables of 10, on which they predict 0.4 to 1.2 nats per row better from 1.0. With
+# one layer it makes no difference.
+INITIAL_SCALE = 1.0
 
 
 def recording(network: Network | Any) -> RecordingNetwork:
-    """The same network, as one that shows its layers.
+    """Return the network, if it can record its layers.
 
-    Raises TypeError: naming what it lacks.
+    Raises
+    ------
+    TypeError
+        If it can't.
     """
     RECORDED_LAYERS.require(network, "network")
     return network  # type: ignore[return-value]
 
 
-def chosen_network(
+def resolve_network(
     spec: Any, n_features: int, image_shape: ImageShape | None, n_outputs: int
 ) -> RecordingNetwork:
-    """The network that ``network`` names or is, if it isn't "mlp"."""
+    """Return the network for values of ``network`` other than "mlp".
+
+    Parameters
+    ----------
+    spec : str, torch.nn.Module or RecordingNetwork
+        Name of an architecture, a module or a network.
+    n_features : int
+        Number of columns of ``X``.
+    image_shape : tuple of int or None
+        Shape (C, H, W) of the images that the rows hold.
+    n_outputs : int
+        Number of outputs that the network must have.
+
+    Returns
+    -------
+    RecordingNetwork
+
+    Raises
+    ------
+    ValueError
+        If the shapes of inputs or outputs don't fit, or no weights are trained.
+    TypeError
+        If a network can't record its layers.
+    """
     if isinstance(spec, str):
         if image_shape is None:
             raise ValueError(
@@ -90,13 +117,14 @@ def chosen_network(
 
 
 def layer_prior(prior: PriorParameter, network: RecordingNetwork) -> GaussianPrior:
-    """``prior`` for every parameter: one number, or one per weight layer.
+    """Return the normal prior of every parameter, from one scale or one per weight layer.
 
-    "learn" starts from `START_SCALE`. Parameters in no weight layer have the first one's.
+    "learn" starts from `INITIAL_SCALE`. Parameters that belong to no weight layer have the scale of
+    the first one.
     """
     layers = network.weight_layers
     layout = network.layout
-    prior_scale = START_SCALE if isinstance(prior, str) else prior
+    prior_scale = INITIAL_SCALE if isinstance(prior, str) else prior
     per_layer = np.broadcast_to(scale_array(prior_scale, layers=len(layers)), (len(layers),))
     scale = torch.full((layout.n_params,), float(per_layer[0]), dtype=torch.float64)
     for layer, value in zip(layers, per_layer, strict=True):
@@ -107,7 +135,7 @@ def layer_prior(prior: PriorParameter, network: RecordingNetwork) -> GaussianPri
 
 
 def layer_precisions(network: RecordingNetwork, precision: Tensor) -> Tensor:
-    """Prior precisions (P,) as one for every weight layer."""
+    """Return the prior precision of every weight layer, from those of the parameters (P,)."""
     layout = network.layout
     first = [layout.slices[layer.weight].start for layer in network.weight_layers]
     return precision[first]
@@ -132,7 +160,7 @@ CLASSIFIER_CONSTRAINTS: dict[str, list[Any]] = {
 
 
 class LaplaceEstimator(NetworkEstimator):
-    """A network with a normal posterior around its mode."""
+    """Base class of estimators with a network and a normal posterior around its mode."""
 
     _final_attributes = ("log_evidence_", "log_evidence_std_error_")
 
@@ -142,35 +170,40 @@ class LaplaceEstimator(NetworkEstimator):
     _predict_seed_: int
 
     def _make_network(self, data: Training, n_outputs: int) -> RecordingNetwork:
-        shape = self._image_shape(data.n_features)
+        shape = self._resolve_image_shape(data.n_features)
         if isinstance(self.network, str) and self.network == "mlp":
-            sizes = self._sizes(data, n_outputs)
+            sizes = self._choose_widths(data, n_outputs)
             return MLP(data.n_features, sizes, n_outputs, ACTIVATIONS[self.activation])
         names = ("hidden_layer_sizes", "activation")
         refuse_parameters(self, names, "network brings its own layers", "network='mlp'")
-        return chosen_network(self.network, data.n_features, shape, n_outputs)
+        return resolve_network(self.network, data.n_features, shape, n_outputs)
 
-    def _sizes(self, data: Training, n_outputs: int) -> tuple[int, ...]:
-        """Widths of the hidden layers."""
+    def _choose_widths(self, _data: Training, _n_outputs: int) -> tuple[int, ...]:
+        """Return the widths of the hidden layers."""
         return layer_sizes(self.hidden_layer_sizes)
 
     def _make_prior(self, network: Network) -> Prior:
         return layer_prior(self.prior, recording(network))
 
-    def _image_shape(self, n_features: int) -> ImageShape | None:
+    def _resolve_image_shape(self, _n_features: int) -> ImageShape | None:
+        """Return the shape (C, H, W) of images; there are none by default."""
         return None
 
     def _linearised(self, like: Tensor) -> LinearisedNetwork:
-        """The fitted model on the device of ``like``, made once."""
+        """Return the linearised network on the device of ``like``, which is cached."""
         transformations = self._transformations(like)
 
         def make() -> LinearisedNetwork:
             augmentation, eta, _ = transformations
             noise = transformations.noise(self._predict_seed_).to(eta)
+            unused_likelihood = Categorical()
             model = AveragedNetwork(
-                self.network_, augmentation, Categorical(),  # not asked for anything here
-                len(noise), len(self.prior_scale_),
-            )  # fmt: skip
+                self.network_,
+                augmentation,
+                unused_likelihood,
+                n_samples=len(noise),
+                n_last=len(self.prior_scale_),
+            )
             posterior = cast(LaplacePosterior, self.posterior_)
             return LinearisedNetwork(model, posterior.tensors(eta), eta, noise)
 
@@ -179,7 +212,7 @@ class LaplaceEstimator(NetworkEstimator):
 
     @property
     def _draws_seed(self) -> int:
-        """Seed of draws of the outputs."""
+        """Seed of draws of the outputs in predictions."""
         return spawn_seeds(self._predict_seed_, 2)[1]
 
     def _transformations(self, like: Tensor) -> Transformations:
@@ -187,26 +220,32 @@ class LaplaceEstimator(NetworkEstimator):
 
 
 class LaplaceRegression(BayesianRegressorMixin, LaplaceEstimator):
-    """Numbers: normal noise in closed form, other likelihoods by averages over the outputs."""
+    """Regression: closed form for normal noise, averages over outputs for other likelihoods."""
 
     def predictor(self, like: Tensor) -> Predictor:
+        """Return the predictor on the device of ``like``."""
         network = self._linearised(like)
         return LinearisedPredictor(network, self.fitted_likelihood.to(like), self._draws_seed)
 
 
 class LaplaceClassification(BayesianClassifierMixin, LaplaceEstimator):
-    """Classes, by averages over the linearised posterior."""
+    """Classification by averages over the linearised posterior."""
 
     predictive: str | int
     variance_scale: str | float = "loo"
 
     def predictor(self, like: Tensor) -> Predictor:
+        """Return the predictor on the device of ``like``."""
+        n_draws = 200 if isinstance(self.predictive, str) else self.predictive
+        variance_scale = 1.0 if isinstance(self.variance_scale, str) else self.variance_scale
         return LinearisedClassPredictor(
-            self._linearised(like), self.fitted_likelihood.to(like), self._draws_seed,
-            200 if isinstance(self.predictive, str) else self.predictive,
+            self._linearised(like),
+            self.fitted_likelihood.to(like),
+            self._draws_seed,
+            n_draws,
             self._integral,
-            1.0 if isinstance(self.variance_scale, str) else self.variance_scale,
-        )  # fmt: skip
+            variance_scale,
+        )
 
     @property
     def _integral(self) -> str:

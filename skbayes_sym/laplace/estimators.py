@@ -29,7 +29,7 @@ from skbayes_sym.base.requirements import FitResult, Method
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.base.training import Training
-from skbayes_sym.laplace.adam_laplace import AdamDefaults, Laplace
+from skbayes_sym.laplace.adam_laplace import AdamDefaults, AdamLaplace
 from skbayes_sym.laplace.base import (
     CLASSIFIER_CONSTRAINTS,
     CONSTRAINTS,
@@ -56,7 +56,7 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import LayerScales, Prior, UnboundPrior
 
-OWN_CONSTRAINTS: dict[str, list[Any]] = {
+LAPLACE_CONSTRAINTS: dict[str, list[Any]] = {
     **CONSTRAINTS,
     "hidden_layer_sizes": [StrOptions({"auto"}), *CONSTRAINTS["hidden_layer_sizes"]],
     "network": [StrOptions({"mlp"}), torch.nn.Module, HasMethods("forward")],
@@ -68,8 +68,11 @@ OWN_CONSTRAINTS: dict[str, list[Any]] = {
 
 
 @dataclass(eq=False, repr=False)
-class ChoosesOptimizer(LaplaceEstimator):
-    """Gauss-Newton where the network is small and ordinary enough, Adam elsewhere."""
+class _BaseLaplace(LaplaceEstimator):
+    """Laplace estimator that chooses between Gauss-Newton steps and Adam.
+
+    Gauss-Newton steps need a small fully connected network and the default likelihood.
+    """
 
     hidden_layer_sizes: str | int | Sequence[int] = "auto"
     activation: str = "tanh"
@@ -86,12 +89,11 @@ class ChoosesOptimizer(LaplaceEstimator):
     random_state: Any = None
     verbose: Any = 0
 
-    _effort: ClassVar[GaussNewtonDefaults] = GaussNewtonDefaults()
-    _adam_effort: ClassVar[AdamDefaults] = AdamDefaults()
-    _most_modes: ClassVar[int] = _effort.max_modes  # of "auto"
+    _defaults: ClassVar[GaussNewtonDefaults] = GaussNewtonDefaults()
+    _adam_defaults: ClassVar[AdamDefaults] = AdamDefaults()
 
     def _modes(self, like: Tensor) -> LinearisedModes:
-        """The networks linearised at the modes, on the device of ``like``, made once."""
+        """Return the linearised networks on the device of ``like``, which are cached."""
 
         def make() -> LinearisedModes:
             posterior: Any = self.posterior_
@@ -100,14 +102,15 @@ class ChoosesOptimizer(LaplaceEstimator):
 
         return cast(LinearisedModes, self._cached(f"modes on {like.device}", make))
 
-    def _sizes(self, data: Training, n_outputs: int) -> tuple[int, ...]:
+    def _choose_widths(self, data: Training, n_outputs: int) -> tuple[int, ...]:
         if not isinstance(self.hidden_layer_sizes, str):
-            return super()._sizes(data, n_outputs)
-        is_adam = self._asked == "adam"
-        return (self._effort.default_width if is_adam else self._units(data, n_outputs),)
+            return super()._choose_widths(data, n_outputs)
+        if self._requested_optimizer == "adam":
+            return (self._defaults.default_width,)
+        return (self._choose_width(data, n_outputs),)
 
-    def _units(self, data: Training, n_outputs: int) -> int:
-        """Hidden units of "auto" for Gauss-Newton steps."""
+    def _choose_width(self, data: Training, n_outputs: int) -> int:
+        """Return the number of hidden units for "auto" and Gauss-Newton steps."""
         raise NotImplementedError
 
     @property
@@ -116,20 +119,26 @@ class ChoosesOptimizer(LaplaceEstimator):
         return optimizer.n_restarts if isinstance(optimizer, GaussNewton) else "auto"
 
     @property
+    def _max_modes(self) -> int:
+        """Largest number of restarts for "auto"."""
+        return self._defaults.max_modes
+
+    @property
     def _max_restarts(self) -> int:
         n_restarts = self._n_restarts
-        return self._most_modes if isinstance(n_restarts, str) else n_restarts
+        return self._max_modes if isinstance(n_restarts, str) else n_restarts
 
-    def _takes_long(self, n_rows: int, network: MLP) -> bool:
-        """Whether "auto" trains such a network by Adam."""
+    def _is_too_expensive(self, n_rows: int, network: MLP) -> bool:
+        """Whether Gauss-Newton steps take too long, so that "auto" is Adam."""
         raise NotImplementedError
 
     def _gauss_newton(self) -> Method:
+        """Return the method with Gauss-Newton steps."""
         raise NotImplementedError
 
     @property
-    def _asked(self) -> str:
-        """Optimiser that is asked for; only Adam takes other likelihoods than the default."""
+    def _requested_optimizer(self) -> str:
+        """Optimiser of the parameter. "auto" is Adam for other likelihoods than the default."""
         optimizer = self.optimizer
         if not isinstance(optimizer, str):
             return "gauss-newton" if isinstance(optimizer, GaussNewton) else "adam"
@@ -142,25 +151,26 @@ class ChoosesOptimizer(LaplaceEstimator):
     def _make_model(self, data: Training) -> Model:
         if isinstance(self.optimizer, Optimizer):
             self.optimizer.check()
-        self.optimizer_ = asked = self._asked
-        if asked == "auto":
+        requested = self._requested_optimizer
+        self.optimizer_ = requested
+        if requested == "auto":
             self.optimizer_ = "gauss-newton"
             network = self._make_network(data, self._count_outputs(data))
-            if not isinstance(network, MLP) or self._takes_long(data.n_rows, network):
+            if not isinstance(network, MLP) or self._is_too_expensive(data.n_rows, network):
                 self.optimizer_ = "adam"
         return super()._make_model(data)
 
     def _fitted_attributes(self, data: Training, model: Model, fitted: FitResult) -> dict[str, Any]:
         return {**super()._fitted_attributes(data, model, fitted), "optimizer_": self.optimizer_}
 
-    def _steps_up_to(self, automatic: int) -> int:
-        return automatic if isinstance(self.max_iter, str) else self.max_iter
+    def _max_steps(self, default: int) -> int:
+        return default if isinstance(self.max_iter, str) else self.max_iter
 
     def _make_prior(self, network: Network) -> Prior:
         is_learned = isinstance(self.prior, str) and self.optimizer_ == "gauss-newton"
         if not (is_learned or isinstance(self.prior, UnboundPrior)):
             return layer_prior(self.prior, recording(network))
-        bound = NetworkEstimator._make_prior(self, network)
+        bound = NetworkEstimator._make_prior(self, network)  # noqa: SLF001 - skips LaplaceEstimator's
         if self.optimizer_ == "gauss-newton":
             return bound
         if bound.learned_scales is not None:
@@ -168,11 +178,11 @@ class ChoosesOptimizer(LaplaceEstimator):
                 "this prior learns its scales by Gauss-Newton steps, but the network is trained by "
                 "Adam. Use prior='learn', a number, or optimizer='gauss-newton'."
             )
-        shown = recording(network)
+        recorded = recording(network)
         scale = require_normal_prior(bound).scale
         slices = network.layout.slices
-        first = [float(scale[slices[layer.weight]][0]) for layer in shown.weight_layers]
-        if not torch.allclose(layer_prior(first, shown).scale.to(scale), scale):
+        first = [float(scale[slices[layer.weight]][0]) for layer in recorded.weight_layers]
+        if not torch.allclose(layer_prior(first, recorded).scale.to(scale), scale):
             raise ValueError(
                 "Adam's curvature takes one prior scale a layer, of weights and biases alike. Use "
                 "Normal(scale) with one number or one a layer, or optimizer='gauss-newton'."
@@ -188,18 +198,18 @@ class ChoosesOptimizer(LaplaceEstimator):
     def _make_method(self) -> Method:
         return self._gauss_newton() if self.optimizer_ == "gauss-newton" else self._adam()
 
-    def _adam(self) -> Laplace:
+    def _adam(self) -> AdamLaplace:
         adam = resolve_adam(self.optimizer, EvidenceAdam)
-        effort = self._adam_effort
+        defaults = self._adam_defaults
         if (adam.updates or Updates()).objective != "evidence":
             raise ValueError("other objectives than 'evidence' are for the LILA estimators.")
-        tol = effort.tol if isinstance(self.tol, str) else self.tol
+        tol = defaults.tol if isinstance(self.tol, str) else self.tol
         learns_scales = isinstance(self.prior, str)
-        return Laplace(adam, learns_scales, self._steps_up_to(effort.max_iter), tol, effort)
+        return AdamLaplace(adam, learns_scales, self._max_steps(defaults.max_iter), tol, defaults)
 
 
 @dataclass(eq=False, repr=False)
-class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
+class LaplaceRegressor(_BaseLaplace, LaplaceRegression):
     r"""Bayesian neural network regression by Laplace approximations.
 
     Finds modes of the posterior from several starts, approximates the posterior at each by a normal
@@ -210,16 +220,16 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
               - \tfrac12 \log \left| \tfrac{1}{2\pi} (H + \Delta) \right|
 
     over the prior's scales and the noise while training. Predictions are those of the networks
-    linearised at their modes, every restart counted alike. Small fully connected networks are
-    trained by Gauss-Newton steps; others by Adam, from one start.
+    linearised at their modes, with equal weights for all restarts. Small fully connected networks
+    are trained by Gauss-Newton steps, and others by Adam from one start.
 
     Parameters
     ----------
     hidden_layer_sizes : "auto", int or sequence of int, default="auto"
         Widths of the hidden layers; ``()`` is a linear model. "auto" chooses 3, 8 or 20 units by
-        five-fold cross-validation (`width_scores_`). Many rows get 20; beyond 1,000 distinct rows
-        with little noise, or 10,000 with any, 40 given four rows per weight, or twenty; very many
-        columns get 10 or 5.
+        five-fold cross-validation (`width_scores_`). Large data get 20 without it. With more than
+        1,000 distinct rows and little noise, or more than 10,000 and any noise, it is 40 if there
+        are four rows per weight. With very many columns it is 10 or 5.
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
         Activation of the hidden layers.
     network : "mlp", torch.nn.Module or Network, default="mlp"
@@ -241,22 +251,22 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
         one number or one per layer; or an object. "learn" maximises the evidence over the scales of
         ``LayerScales()``, one per layer, or of ``ARD()``, one per column of ``X`` (`relevance_`),
-        as cross-validation prefers; more than 1,000 rows with little noise, or 10,000, get
-        ``ARD()``.
-        Adam learns one scale a layer, from 1.0 (of noise that changes with the input 0.3), or takes
-        given normals.
+        whichever cross-validation prefers. It is ``ARD()`` for more than 1,000 rows with little
+        noise, and for more than 10,000. Adam learns one scale per layer, starting from 1.0 (0.3
+        for noise that depends on the input), or uses given normal distributions.
     max_iter : int or "auto", default="auto"
-        Maximum number of optimiser steps. "auto" is 100, 50 of up to 500 rows and at least 50 where
-        a step takes long, up to three times as many while the evidence rises steeply; beyond 10,000
-        rows these make such a search, and at most 8 steps go on with all. 3000 by Adam.
+        Maximum number of optimiser steps. "auto" is 100 Gauss-Newton steps, 50 for up to 500 rows,
+        and between 50 and 100 if a step takes long. There are up to three times as many while the
+        evidence rises steeply. With more than 10,000 rows, the search uses 10,000 of them, and at
+        most 8 further steps use all. For Adam "auto" is 3000.
     standardize : bool or {"X", "y"}, default=True
         Whether to standardise the columns of ``X`` and ``y`` before the fit. "X" and "y"
         standardise only one of them. Predictions and densities are in the units of ``y`` in any
         case.
     tol : "auto", float or None, default="auto"
-        A restart ends when its log evidence moves by less than this many nats per row over three
+        A restart ends when its log evidence changes by less than this many nats per row over three
         steps, three times in a row; "auto" is 5e-6. Adam stops when the log evidence gains less
-        than this many from one tenth of ``max_iter`` to the next; "auto" is 1e-3. None never stops.
+        than this from one tenth of ``max_iter`` to the next; "auto" is 1e-3. None never stops.
     n_jobs : int or None, default=None
         Number of joblib processes. The result doesn't depend on it. Restarts of large networks and
         of classifiers run in parallel, and so do refitted members. Starting the processes takes
@@ -276,25 +286,28 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
     Attributes
     ----------
     log_evidence_ : float
-        Laplace approximation of log p(y | X), nats: an estimate, no bound. Gauss-Newton's sums over
-        the modes and their copies by symmetry, as far as these don't overlap; Adam's is of its one
-        mode. It is expanded where the search ended, which few rows end early: where the weights
-        went on to converge it was 0 to 46 nats lower (442 rows of diabetes: 27 to 46).
+        Laplace approximation of log p(y | X), nats. It is an estimate and not a bound. After
+        Gauss-Newton steps it is a sum over the modes and their symmetric copies, as far as these
+        don't overlap. After Adam it is that of the single mode. The expansion is around the end of
+        the search, which is early for few rows. With weights that were trained until convergence
+        it was 0 to 46 nats lower (442 rows of diabetes: 27 to 46).
     prior_scale_ : ndarray of shape (n_groups,) or (n_layers,)
-        Prior standard deviation of every group of weights, geometric mean over the modes (every
-        weight's own where it was given); by Adam that of every covered layer.
+        Prior standard deviation of every group of weights, as a geometric mean over the modes. If
+        the prior was given, it is that of every weight. After Adam it is that of every covered
+        layer.
     posterior_ : ModeMixture or LaplacePosterior
-        Mixture of normal distributions over the network's P weights, by Adam one of them, acting on
-        standardised data: ``posterior_.loc``, ``.sample(n, generator=...)``, ``.log_prob(theta)``.
+        Mixture of normal distributions over the network's P weights, for standardised data. After
+        Adam it is a single normal distribution. It has ``loc``, ``sample(n, generator=...)`` and
+        ``log_prob(theta)``.
     network_ : MLP or ModuleNetwork
         Architecture, with ``forward(theta, x)``.
     optimizer_ : {"gauss-newton", "adam"}
-        What trained it.
+        Optimiser that trained the network.
     n_iter_ : int
         Number of steps, for the restart with the most.
     noise_std_ : float or ndarray of shape (n_targets,)
-        Standard deviation of the noise (or its scale), in the units of ``y``: root of the modes'
-        mean variance.
+        Standard deviation of the noise, or another likelihood's scale parameter, in the units of
+        ``y``. With several modes it is the root of their mean variance.
     log_evidence_std_error_ : float
         Monte Carlo standard error of `log_evidence_`, in nats. It stems from the sum over symmetric
         copies, which is averaged over draws from the posterior. It is 0 if no copies are summed,
@@ -356,11 +369,12 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
     Notes
     -----
     Gauss-Newton steps of R restarts take O(R (n_samples n_targets P^2 + P^3)) for P weights, and
-    each sets the hyperparameters anew (MacKay 1992). A step of Adam costs as much as a
-    deterministic network's, and at most half as much again where it gathers an online update; an
-    exact update costs one look at the data, and two more where there is noise to learn.
+    each is followed by an update of the hyperparameters (MacKay 1992). A step of Adam costs as much
+    as that of a deterministic network, and up to 1.5 times as much if it contributes to an online
+    update. An exact update costs one pass over the data, and two more if the noise is learned.
 
-    Restarts count alike: evidences differ mostly by the error of the approximation.
+    Restarts are weighted equally, because their evidences differ mostly by the error of the
+    approximation.
 
     References
     ----------
@@ -387,32 +401,38 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
     _noise_levels_modes_: ClassVar[Array | None] = None
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **OWN_CONSTRAINTS,
+        **LAPLACE_CONSTRAINTS,
         **REGRESSOR_CONSTRAINTS,
     }
 
-    def _units(self, data: Training, n_outputs: int) -> int:
-        return self._effort.choose_regression_width(data.n_rows, data.n_features, n_outputs)
+    def _choose_width(self, data: Training, n_outputs: int) -> int:
+        return self._defaults.choose_regression_width(data.n_rows, data.n_features, n_outputs)
 
-    def _takes_long(self, n_rows: int, network: MLP) -> bool:
-        effort = self._effort
+    def _is_too_expensive(self, n_rows: int, network: MLP) -> bool:
+        defaults = self._defaults
         n_params = network.layout.n_params
         if isinstance(self._n_restarts, str) and isinstance(self.max_iter, str):
-            return effort.affordable_modes(effort.min_modes, n_rows, network) == 0
-        n_restarts = effort.choose_n_restarts(self._n_restarts, n_rows, network)
-        n_steps = self._steps_up_to(effort.steps)
-        n_numbers = n_rows * network.n_outputs
-        return gauss_newton_cost(n_restarts, n_steps, n_numbers, n_params) > effort.max_work
+            return defaults.affordable_modes(defaults.min_modes, n_rows, network) == 0
+        n_restarts = defaults.choose_n_restarts(self._n_restarts, n_rows, network)
+        n_steps = self._max_steps(defaults.steps)
+        n_derivatives = n_rows * network.n_outputs
+        cost = gauss_newton_cost(n_restarts, n_steps, n_derivatives, n_params)
+        return cost > defaults.max_work
 
     def _gauss_newton(self) -> GaussNewtonLaplaceRegression:
         learns_scales = isinstance(self.prior, str | UnboundPrior)
         return GaussNewtonLaplaceRegression(
-            self._n_restarts, self.max_iter, self.tol, warns_unconverged=True,
+            self._n_restarts,
+            self.max_iter,
+            self.tol,
+            warns_unconverged=True,
             selects_width=learns_scales and isinstance(self.hidden_layer_sizes, str),
-            unbound_prior=resolve_prior(self.prior), defaults=self._effort,
-        )  # fmt: skip
+            unbound_prior=resolve_prior(self.prior),
+            defaults=self._defaults,
+        )
 
     def predictor(self, like: Tensor) -> Predictor:
+        """Return the predictor on the device of ``like``."""
         if self.optimizer_ == "adam":
             return super().predictor(like)
         noise = torch.as_tensor(self.noise_std_modes_ / self.y_scale_).unsqueeze(1).log()
@@ -422,7 +442,7 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
 
 
 @dataclass(eq=False, repr=False)
-class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
+class LaplaceClassifier(_BaseLaplace, LaplaceClassification):
     r"""Bayesian neural network classification by Laplace approximations.
 
     Finds modes of the posterior from several starts, with the prior's scales set by the evidence
@@ -431,17 +451,17 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
               - \tfrac12 \log \left| \tfrac{1}{2\pi} (H + \Delta) \right|,
 
     :math:`H` the generalised Gauss-Newton matrix, and approximates the posterior at each by a
-    normal distribution: that of a few variational steps of the network linearised at the mode,
-    since where classes are separated the curvature at the mode itself says next to nothing.
-    Predictions are those of the linearised networks, every restart counted alike. Small fully
-    connected networks are trained by Gauss-Newton steps; others by Adam, from one start and
-    without the variational steps.
+    normal distribution. A few variational steps of the network linearised at the mode determine
+    it, because the curvature at the mode itself is nearly zero where classes are separated.
+    Predictions are those of the linearised networks, with equal weights for all restarts. Small
+    fully connected networks are trained by Gauss-Newton steps, and others by Adam from one start
+    and without the variational steps.
 
     Parameters
     ----------
     hidden_layer_sizes : "auto", int or sequence of int, default="auto"
         Widths of the hidden layers; ``()`` is a linear model. "auto" is 20 units, or 10 or 5
-        where columns are so many that 20 would take long.
+        if there are so many columns that 20 would take long.
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
         Activation of the hidden layers.
     network : "mlp", torch.nn.Module or Network, default="mlp"
@@ -461,18 +481,19 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
     prior : "learn", float, sequence of float or Prior, default="learn"
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
         one number or one per layer; or an object. "learn" maximises the evidence over the scales:
-        ``LayerScales(8.0, 64.0)``, one per layer's weights and per layer's biases, held more
-        closely than in regression since on separated classes scales run away; or, where labels are
-        noisy and its evidence is higher, ``LayerScales(8.0, 4.0)``. ``ARD(8.0, 64.0)`` learns one
-        per column of ``X``: `relevance_`. By Adam one scale a layer, from 1.0, or given normals.
+        ``LayerScales(8.0, 64.0)``, one for each layer's weights and one for its biases. Its
+        hyperprior is stronger than in regression, because scales run away on separated classes. If
+        labels are noisy and its evidence is higher, ``LayerScales(8.0, 4.0)`` is used.
+        ``ARD(8.0, 64.0)`` learns one scale per column of ``X`` (`relevance_`). Adam learns one
+        scale per layer, starting from 1.0, or uses given normal distributions.
     max_iter : int or "auto", default="auto"
-        Maximum number of optimiser steps; "auto" is 60,
-        30 beyond 1,000 weights, and 3000 by Adam.
+        Maximum number of optimiser steps. "auto" is 60 Gauss-Newton steps, or 30 for more than
+        1,000 weights, and 3000 steps of Adam.
     standardize : bool, default=True
         Whether to standardise the columns of ``X`` before the fit.
     tol : "auto", float or None, default="auto"
-        A restart ends when its log evidence moves by less than this many nats per unit of sample
-        weight over two updates of the scales, twice in a row; "auto" is a tenth of a nat in all.
+        A restart ends when its log evidence changes by less than this many nats per unit of sample
+        weight over two updates of the scales, twice in a row; "auto" is 0.1 nats in total.
         Adam stops when the log evidence gains less than this many from one tenth of ``max_iter``
         to the next; "auto" is 1e-3. None never stops.
     n_jobs : int or None, default=None
@@ -488,30 +509,33 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
     verbose : int, default=0
         0 logs nothing above level DEBUG, 1 logs a summary to stderr, 2 also logs progress.
     predictive : {"sampling", "plugin"} or int, default="sampling"
-        How probabilities are averaged over the linearised posterior: by draws of the logits (200 of
-        Adam's network; an int is another number), or not at all.
+        How probabilities are averaged over the linearised posterior. "sampling" averages over
+        draws of the logits (200 after Adam; an int is another number). "plugin" doesn't average.
     variance_scale : "loo" or float, default="loo"
-        Factor on the variance of the logits in predictions; "loo" takes that of 0.1,
-        0.3, 1 and 3 whose predictions of left-out rows are best, approximately. Adam's fits take a
-        number as it is, and 1 with "loo". Draws of functions have the same variance.
+        Factor on the variance of the logits in predictions. "loo" chooses 0.1, 0.3, 1 or 3 by
+        approximate leave-one-out. After Adam "loo" is 1. Draws of functions have the same
+        variance.
 
     Attributes
     ----------
     log_evidence_ : float
-        Laplace approximation of log p(y | X), nats: an estimate, no bound. Gauss-Newton's sums over
-        the modes and their copies by symmetry, as far as these don't overlap; Adam's is of its one
-        mode. It is expanded where the search ended, which few rows end early: where the weights
-        went on to converge it was 0 to 46 nats lower (442 rows of diabetes: 27 to 46).
+        Laplace approximation of log p(y | X), nats. It is an estimate and not a bound. After
+        Gauss-Newton steps it is a sum over the modes and their symmetric copies, as far as these
+        don't overlap. After Adam it is that of the single mode. The expansion is around the end of
+        the search, which is early for few rows. With weights that were trained until convergence
+        it was 0 to 46 nats lower (442 rows of diabetes: 27 to 46).
     prior_scale_ : ndarray of shape (n_groups,) or (n_layers,)
-        Prior standard deviation of every group of weights, geometric mean over the modes (every
-        weight's own where it was given); by Adam that of every covered layer.
+        Prior standard deviation of every group of weights, as a geometric mean over the modes. If
+        the prior was given, it is that of every weight. After Adam it is that of every covered
+        layer.
     posterior_ : ModeMixture or LaplacePosterior
-        Mixture of normal distributions over the network's P weights, by Adam one of them, acting on
-        standardised data: ``posterior_.loc``, ``.sample(n, generator=...)``, ``.log_prob(theta)``.
+        Mixture of normal distributions over the network's P weights, for standardised data. After
+        Adam it is a single normal distribution. It has ``loc``, ``sample(n, generator=...)`` and
+        ``log_prob(theta)``.
     network_ : MLP or ModuleNetwork
         Architecture, with ``forward(theta, x)``.
     optimizer_ : {"gauss-newton", "adam"}
-        What trained it.
+        Optimiser that trained the network.
     n_iter_ : int
         Number of steps, for the restart with the most.
     log_evidence_std_error_ : float
@@ -567,12 +591,13 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
 
     Notes
     -----
-    Gauss-Newton steps of R restarts take O(R (n_samples P^2 + P^3)) for P weights, however many
-    classes there are. One of Adam's costs as much as a deterministic network's, and more where it
-    gathers an online update; an exact one costs about as much as C looks at the data for C classes,
-    and the predictive covariance O(C D^2 + C G^2) a row and layer of D inputs and G units.
+    Gauss-Newton steps of R restarts take O(R (n_samples P^2 + P^3)) for P weights and any number of
+    classes. A step of Adam costs as much as that of a deterministic network, and more if it
+    contributes to an online update. An exact update costs about C passes over the data for C
+    classes. The predictive covariance costs O(C D^2 + C G^2) per row and layer of D inputs and G
+    units.
 
-    Two classes have one output after Gauss-Newton steps, and two after Adam's.
+    For two classes the network has one output after Gauss-Newton steps, and two after Adam.
 
     References
     ----------
@@ -595,53 +620,61 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
     variance_scale: str | float = "loo"
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **OWN_CONSTRAINTS,
+        **LAPLACE_CONSTRAINTS,
         **CLASSIFIER_CONSTRAINTS,
         "variance_scale": [StrOptions({"loo"}), Interval(Real, 0, None, closed="left")],
     }
 
-    _most_modes = ChoosesOptimizer._effort.max_classification_modes
+    @property
+    def _max_modes(self) -> int:
+        """Largest number of restarts for "auto"."""
+        return self._defaults.max_classification_modes
 
-    def _units(self, data: Training, n_outputs: int) -> int:
-        effort = self._effort
+    def _choose_width(self, data: Training, n_outputs: int) -> int:
+        defaults = self._defaults
 
-        def in_time(network: MLP) -> bool:
-            if network.hidden_layer_sizes == (effort.default_width,):
-                return not self._takes_long(data.n_rows, network)
-            most = effort.max_network_work(network)
-            return effort.label_noise_cost * self._work(data.n_rows, network) <= most
+        def is_affordable(network: MLP) -> bool:
+            if network.hidden_layer_sizes == (defaults.default_width,):
+                return not self._is_too_expensive(data.n_rows, network)
+            cost = defaults.label_noise_cost * self._search_cost(data.n_rows, network)
+            return cost <= defaults.max_network_work(network)
 
-        return effort.choose_width(data.n_rows, data.n_features, n_outputs, in_time)
+        return defaults.choose_width(data.n_rows, data.n_features, n_outputs, is_affordable)
 
     def _count_outputs(self, data: Training) -> int:
         n_classes = len(data.classes)
-        one = self.optimizer_ == "gauss-newton" and isinstance(self.network, str)
-        return 1 if one and n_classes == 2 else n_classes
+        has_logistic = self.optimizer_ == "gauss-newton" and isinstance(self.network, str)
+        return 1 if has_logistic and n_classes == 2 else n_classes
 
     def _learned_prior(self, network: Network) -> UnboundPrior:
         # A linear model has one mode, whose scales don't run away.
         return STRONG_HYPERPRIOR if require_mlp(network).hidden_layer_sizes else LayerScales()
 
-    def _work(self, n_rows: int, network: MLP) -> float:
-        """Multiplications of all restarts."""
+    def _search_cost(self, n_rows: int, network: MLP) -> float:
+        """Return the number of multiplications of all restarts."""
         n_params = network.layout.n_params
-        n_steps = self._steps_up_to(self._effort.classification_steps(n_params))
+        n_steps = self._max_steps(self._defaults.classification_steps(n_params))
         return gauss_newton_cost(self._max_restarts, n_steps, n_rows, n_params, network.n_outputs)
 
-    def _takes_long(self, n_rows: int, network: MLP) -> bool:
-        return self._work(n_rows, network) > self._effort.max_work
+    def _is_too_expensive(self, n_rows: int, network: MLP) -> bool:
+        return self._search_cost(n_rows, network) > self._defaults.max_work
 
     def _gauss_newton(self) -> GaussNewtonLaplaceClassification:
         return GaussNewtonLaplaceClassification(
-            self._n_restarts, self.max_iter, self.tol, self.variance_scale, warns_unconverged=True,
+            self._n_restarts,
+            self.max_iter,
+            self.tol,
+            self.variance_scale,
+            warns_unconverged=True,
             alternative_prior=WEAK_HYPERPRIOR if isinstance(self.prior, str) else None,
-            defaults=self._effort,
-        )  # fmt: skip
+            defaults=self._defaults,
+        )
 
     def predictor(self, like: Tensor) -> Predictor:
+        """Return the predictor on the device of ``like``."""
         if self.optimizer_ == "adam":
             return super().predictor(like)
         return self._cached(
-            f"{self._integral} labels on {like.device}",
+            f"{self._integral} of classes on {like.device}",
             lambda: ClassModesPredictor(self._modes(like), self.variance_scale_, self._integral),
         )

@@ -59,7 +59,7 @@ def image_scaling(rows: Rows) -> Scaling:
 
 
 @dataclass(frozen=True)
-class Families:
+class TransformationFamilies:
     """Families of transformations whose half-widths may be learned."""
 
     families: tuple[Augmentation, ...]  # not bound to inputs yet; the first acts first
@@ -67,7 +67,9 @@ class Families:
     n_samples: int  # transformations per row in training
 
     @classmethod
-    def of(cls, invariances: Invariances | None, image_shape: ImageShape | None) -> "Families":
+    def from_parameter(
+        cls, invariances: Invariances | None, image_shape: ImageShape | None
+    ) -> "TransformationFamilies":
         """Families that the constructor's object stands for; TypeError if it is none."""
         if invariances is None:
             return cls((), image_shape, 1)

@@ -1,4 +1,4 @@
-"""A fit by Adam as a value: averaged network, evidence, starting point, and its result."""
+"""A fit by Adam: averaged network, evidence, alternating training, and its result."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -46,22 +46,36 @@ from skbayes_sym.numerics.optimise import (
 )
 
 
-class Pace(NamedTuple):
-    """Steps, updates of the hyperparameters among them, and when to stop."""
+class TrainingSchedule(NamedTuple):
+    """Steps, updates of the hyperparameters between them, and when to stop.
+
+    Attributes
+    ----------
+    max_iter : int
+        Number of steps.
+    block : int
+        Steps between two updates.
+    burn_in : int
+        Number of updates that are left out at the start.
+    tol : float or None
+        Training stops when the evidence gains less than this, in nats. None never stops.
+    allows_noise : bool, default=False
+        Whether the gain must be smaller than ``tol`` by more than the noise of the curve.
+    """
 
     max_iter: int
-    block: int  # steps between two updates
-    burn_in: int  # updates left out at the start
-    tol: float | None  # nats; None: never stops
-    until_sure: bool = False  # whether a gain must be below it by more than the curve's noise
+    block: int
+    burn_in: int
+    tol: float | None
+    allows_noise: bool = False
 
     @property
     def n_blocks(self) -> int:
-        """Blocks of steps, each with an update at its end once ``burn_in`` are over."""
+        """Number of blocks of steps, each with an update at its end after the burn-in."""
         return -(-self.max_iter // self.block)
 
     def block_end(self, step: int) -> int:
-        """Steps made by the update after ``step``, counted from 0; the last block may be short."""
+        """Number of steps before the next update after ``step``; the last block may be short."""
         return min((step // self.block + 1) * self.block, self.max_iter)
 
     @property
@@ -70,51 +84,89 @@ class Pace(NamedTuple):
         return max(1, (self.n_blocks - self.burn_in) // 10)
 
 
-class Point(NamedTuple):
-    """Weights and hyperparameters at one time."""
+class TrainingState(NamedTuple):
+    """Weights and hyperparameters at one time.
+
+    Attributes
+    ----------
+    theta : Tensor of shape (P,)
+    hyper : Tensor
+        Flat vector of hyperparameters.
+    """
 
     theta: Tensor
     hyper: Tensor
 
 
-class Alternation:
-    """Training, and its records.
+class AlternatingTrainer:
+    """Training that alternates between weights and hyperparameters, with its records.
 
-    ``objective``: of one position: the weights, and eta where it is trained with them. ``hyper``:
-    hyperparameters, changed in place. ``ascent``: moves them; without it they stay, and the loss
-    says when training has converged. ``evidence_curve``: log evidence at every update, scaled
-    targets, nats; ``eta_curve``: eta after every block of steps; ``best``: the highest of
-    ``evidence_curve``, and where it was.
+    Parameters
+    ----------
+    model : AveragedNetwork
+    objective : MapObjective
+        Objective of one position: the weights, and eta if it is trained with them.
+    hyper : Tensor
+        Flat vector of hyperparameters, changed in place.
+    ascent : HyperAscent or None
+        Updates of the hyperparameters. Without it they are fixed, and the loss determines when
+        training has converged.
+    schedule : TrainingSchedule
+
+    Attributes
+    ----------
+    evidence_curve : list of float
+        Log evidence at every update, for scaled targets, nats.
+    eta_curve : list of Tensor
+        Eta after every block of steps.
+    best : tuple or None
+        Highest value of ``evidence_curve``, and its state.
     """
 
     def __init__(
-        self, model: AveragedNetwork, objective: MapObjective, hyper: Tensor,
-        ascent: HyperAscent | None, pace: Pace,
-    ) -> None:  # fmt: skip
+        self,
+        model: AveragedNetwork,
+        objective: MapObjective,
+        hyper: Tensor,
+        ascent: HyperAscent | None,
+        schedule: TrainingSchedule,
+    ) -> None:
         self._model = model
         self._objective = objective
         self._hyper = hyper
         self.ascent = ascent
-        self.pace = pace
+        self.schedule = schedule
         self._has_converged = False
         self.evidence_curve: list[float] = []
         self.eta_curve: list[Tensor] = []
-        self.best: tuple[float, Point] | None = None
+        self.best: tuple[float, TrainingState] | None = None
 
-    def point(self) -> Point:
-        """Point that training has reached."""
-        self._move_eta()
-        return Point(self._theta.clone(), self._hyper.clone())
+    def state(self) -> TrainingState:
+        """Present weights and hyperparameters."""
+        self._copy_eta()
+        return TrainingState(self._theta.clone(), self._hyper.clone())
 
     def train(self, groups: Sequence[ParamGroup], end_block: Callable[[], bool]) -> OptimiseResult:
-        """Make all steps and updates, unless something ends them early."""
-        pace = self.pace
+        """Make all steps and updates, unless training ends early.
 
-        def on_step(step: int, info: Mapping[str, float]) -> bool:
-            n_updates = -(-step // pace.block) - pace.burn_in
-            self._move_eta()
+        Parameters
+        ----------
+        groups : sequence of ParamGroup
+            Step sizes of the objective's parameters.
+        end_block : callable
+            Called after every block. If it returns True, training stops.
+
+        Returns
+        -------
+        OptimiseResult
+        """
+        schedule = self.schedule
+
+        def on_step(step: int, _info: Mapping[str, float]) -> bool:
+            n_updates = -(-step // schedule.block) - schedule.burn_in
+            self._copy_eta()
             if self.ascent is not None and n_updates > 0:
-                progress = n_updates / max(1, pace.n_blocks - pace.burn_in)
+                progress = n_updates / max(1, schedule.n_blocks - schedule.burn_in)
                 self._update(self.ascent, half_constant_half_linear(progress))
             self.eta_curve.append(self._eta.clone())
             return end_block() or self._has_converged
@@ -122,24 +174,26 @@ class Alternation:
         result = minimise(
             self._objective,
             groups=groups,
-            max_iter=pace.max_iter,
-            block_size=pace.block,
+            max_iter=schedule.max_iter,
+            block_size=schedule.block,
             on_step=on_step,
-            tol=pace.tol if self.ascent is None else None,
+            tol=schedule.tol if self.ascent is None else None,
         )
-        self._move_eta()
-        by_evidence = self._has_converged and result.stopped == "callback"
-        return result._replace(stopped="tol") if by_evidence else result
+        self._copy_eta()
+        if self._has_converged and result.stopped == "callback":
+            return result._replace(stopped="tol")
+        return result
 
     def _update(self, ascent: HyperAscent, factor: float) -> None:
-        before = self.point()
+        """Update the hyperparameters with a factor on the step size, and record the evidence."""
+        before = self.state()
         eta = self._eta
         curve = self.evidence_curve
         value = ascent.update(self._theta, factor).value
         if factor == 1.0:
-            # Lift half-widths to their lower limit: at 0 their gradient vanishes for good. Only
-            # while steps have their full size, when the weights aren't there yet; later the
-            # evidence may take them to 0.
+            # At 0 the gradient of a half-width vanishes for good, so that it is raised to a lower
+            # limit. This is only done as long as steps have their full size and the weights aren't
+            # there yet. Later the evidence may set half-widths to 0.
             floor = self._model.augmentation.half_width.lower_limit().to(eta)
             sign = torch.where(eta < 0.0, -1.0, 1.0).to(eta)
             eta.copy_(torch.where(eta.abs() < floor, sign * floor, eta))
@@ -147,15 +201,16 @@ class Alternation:
         logger.debug("update %d: log evidence %.6g (scaled targets)", len(curve), value)
         if self.best is None or value > self.best[0]:
             self.best = (value, before)
-        # Steps of full size end around a maximum and not in it, and a plateau may be a dip.
-        tol = self.pace.tol
-        window = self.pace.window
+        # Steps of full size oscillate around a maximum, where a plateau may be a dip.
+        tol = self.schedule.tol
+        window = self.schedule.window
         if tol is not None and factor < 1.0:
-            gained = compute_gain(curve, window)
-            if self.pace.until_sure:  # of five values the spread says how much of a gain is noise
-                self._has_converged = window >= 5 and gained.is_below(tol)
+            gain = compute_gain(curve, window)
+            if self.schedule.allows_noise:
+                # Five values show how much of a gain is noise.
+                self._has_converged = window >= 5 and gain.is_below(tol)
             else:
-                self._has_converged = gained.value < tol
+                self._has_converged = gain.value < tol
 
     @property
     def _theta(self) -> Tensor:
@@ -164,30 +219,38 @@ class Alternation:
 
     @property
     def _eta(self) -> Tensor:
-        """View of eta among the hyperparameters."""
+        """View of eta in the hyperparameters."""
         return self._model.hyper.unflatten(self._hyper)["eta"]
 
-    def _move_eta(self) -> None:
+    def _copy_eta(self) -> None:
         """Copy eta to the hyperparameters if it is trained with the weights."""
         trained = self._objective.params[len(self._theta) :]
         if trained.numel():
             self._eta.copy_(trained)
 
 
-def check_curvature(name: str, model: AveragedNetwork) -> tuple[Structure, Directions]:
-    """The part of the curvature that is kept, and how the likelihood's is taken.
+def make_curvature(name: str, model: AveragedNetwork) -> tuple[Structure, Directions]:
+    """Return the structure of the curvature, and the directions of the likelihood's.
 
-    "auto" takes all columns of its root, but a sketch of more than four beside half-widths.
+    "auto" takes all columns of the likelihood's root, but a sketch if there are more than four
+    outputs and half-widths.
     """
-    kind = Full if name == "full" else Kronecker
-    many = model.network.n_outputs > 4 and model.n_half_widths > 0
-    is_sketched = name == "kron-sketch" or (name == "auto" and many)
+    structure = Full if name == "full" else Kronecker
+    is_expensive = model.network.n_outputs > 4 and model.n_half_widths > 0
+    is_sketched = name == "kron-sketch" or (name == "auto" and is_expensive)
     directions = Directions("sketch" if is_sketched else "exact")
-    return kind(model.layers, model.network.layout), directions
+    return structure(model.layers, model.network.layout), directions
 
 
 class Seeds(NamedTuple):
-    """Sources of randomness, one a purpose."""
+    """Seeds, one for each purpose.
+
+    Attributes
+    ----------
+    start, training, hyper, evaluation, predict : int
+        Seeds of the initial weights, of the training steps, of the updates of the hyperparameters,
+        of the reported evidence, and of predictions.
+    """
 
     start: int
     training: int
@@ -196,23 +259,39 @@ class Seeds(NamedTuple):
     predict: int
 
 
-class Evaluated(NamedTuple):
-    """A point with its evidence, and the posterior's precision there."""
+class EvaluatedState(NamedTuple):
+    """A state with its evidence, and the posterior's precision there.
 
-    point: Point
+    Attributes
+    ----------
+    state : TrainingState
+    terms : EvidenceParts
+    precision : Precision
+    """
+
+    state: TrainingState
     terms: EvidenceParts
     precision: Precision
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
-    """Network, data and evidence that are trained.
+class AveragedProblem:
+    """Network, data and evidence of a fit.
 
-    ``precisions`` (n_layers,): of the priors of all weight layers at the start, covered or not.
+    Attributes
+    ----------
+    data : Training
+    evidence : LaplaceEvidence
+        Evidence that training uses.
+    precisions : Tensor of shape (n_layers,)
+        Initial prior precisions of all weight layers, covered or not.
+    reports_invariances : bool
+        Whether half-widths are among the fitted attributes.
+    seeds : Seeds
     """
 
     data: Training
-    evidence: LaplaceEvidence  # as training takes it
+    evidence: LaplaceEvidence
     precisions: Tensor
     reports_invariances: bool
     seeds: Seeds
@@ -223,44 +302,48 @@ class Problem:
         return self.evidence.model
 
     @cached_property
-    def reported(self) -> LaplaceEvidence:
-        """The evidence as it is reported: no sketch, and many transformations."""
+    def reported_evidence(self) -> LaplaceEvidence:
+        """The evidence that is reported, without sketch and with many transformations."""
         evidence = self.evidence
         model = self.model
         n_samples = max(model.n_samples, EVALUATION_SAMPLES) if model.n_half_widths else 1
-        rows = max(1, evidence.batch_size * model.n_samples // n_samples)
+        batch_size = max(1, evidence.batch_size * model.n_samples // n_samples)
         directions = evidence.directions
         if directions.kind == "sketch":
             directions = Directions("exact")
         model = replace(model, n_samples=n_samples)
-        return replace(evidence, model=model, directions=directions, batch_size=rows)
+        return replace(evidence, model=model, directions=directions, batch_size=batch_size)
 
-    def start(self) -> Tensor:
-        """Hyperparameters before training."""
+    def initial_hyper(self) -> Tensor:
+        """Hyperparameters before training, as a flat vector."""
         covered = self.precisions[len(self.precisions) - len(self.model.layers) :]
         eta = self.model.augmentation.half_width.start()
         likelihood = self.model.likelihood
         return torch.cat([eta, likelihood.params, covered.log()]).to(self.data.data.x)
 
-    def evaluate(self, point: Point) -> Evaluated:
-        """A point by one pass over the data, with the noise of every other one."""
-        evidence = self.reported
-        sums = evidence.one_pass(*point, self.seeds.evaluation)
-        precision = evidence.precision(sums.factors, point.hyper)
-        terms, _ = evidence.evidence(*point, sums.log_likelihood, precision)
-        return Evaluated(point, terms, precision)
+    def evaluate(self, state: TrainingState) -> EvaluatedState:
+        """Evaluate a state by one pass over the data, with the same noise for every state."""
+        evidence = self.reported_evidence
+        sums = evidence.one_pass(*state, self.seeds.evaluation)
+        precision = evidence.precision(sums.factors, state.hyper)
+        terms, _ = evidence.evidence(*state, sums.log_likelihood, precision)
+        return EvaluatedState(state, terms, precision)
 
-    def found(self, evaluated: Evaluated, training: Alternation) -> "LaplaceFit":
-        """The posterior at a point, as arrays."""
+    def make_fit(self, evaluated: EvaluatedState, trainer: AlternatingTrainer) -> "LaplaceFit":
+        """Return the posterior at a state, as arrays."""
         (theta, hyper), _, precision = evaluated
         model = self.model
         h = self.model.hyper.unflatten(hyper)
         positions = parameter_positions(model.layers, model.network.layout)
         learned = None
         if self.reports_invariances:
-            plainly = averaging_is_negligible(self.reported, *evaluated.point, self.seeds.predict)
-            curve = [as_array(eta) for eta in training.eta_curve]
-            learned = LearnedInvariances(model.augmentation, as_array(h["eta"]), curve, plainly)
+            is_negligible = averaging_is_negligible(
+                self.reported_evidence, *evaluated.state, self.seeds.predict
+            )
+            curve = [as_array(eta) for eta in trainer.eta_curve]
+            learned = LearnedInvariances(
+                model.augmentation, as_array(h["eta"]), curve, is_negligible
+            )
         noise_scale = model.likelihood.at(h["likelihood"].cpu()).noise_scale
         return LaplaceFit(
             LaplacePosterior(as_array(theta), precision.map(as_array), positions.numpy()),
@@ -272,12 +355,14 @@ class Problem:
         )
 
     def require_memory(self, curvature: str) -> None:
-        """Adam's copies of P weights, and the curvature of the P' covered ones.
+        """Raise an error unless there is memory for Adam's copies of the weights and the curvature.
 
-        full        3 P'^2 b + K B P' b      matrix, its sum with the prior's, Cholesky factor;
-                                             derivatives of K outputs at B rows
-        Kronecker   4 sum_l (D_l^2 + G_l^2) b      factors of D_l inputs and G_l outputs, bases,
-                                             and both of the step before
+        For P weights, P' of them covered, and numbers of b bytes, the curvature takes
+
+        * full: 3 P'^2 b for the matrix, its sum with the prior's and the Cholesky factor, and
+          K B P' b for the derivatives of K outputs at B rows;
+        * Kronecker: 4 sum_l (D_l^2 + G_l^2) b for the factors of D_l inputs and G_l outputs, their
+          bases, and both of the previous step.
         """
         layout = self.model.network.layout
         size = self.data.dtype.itemsize
@@ -290,7 +375,7 @@ class Problem:
             remedy = "Use curvature='auto', or a smaller network."
         parts = [
             self.data.rows_allocation,
-            # Values, gradient, two moments.
+            # Values, gradient and two moments.
             MemoryAllocation(f"{layout.n_params:,} weights", 4 * layout.n_params * size,
                  "Lower hidden_layer_sizes, or give X as float32."),
             MemoryAllocation(f"the curvature of {n_covered:,} weights", n_numbers * size, remedy),
@@ -306,21 +391,43 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class LaplaceFit:
-    """A posterior and the hyperparameters it belongs to."""
+    """A posterior and its hyperparameters.
+
+    Attributes
+    ----------
+    posterior : LaplacePosterior
+    prior_scale : ndarray of shape (L,)
+        Prior scales of the covered layers.
+    noise_scale : ndarray of shape (n_targets,) or (0,)
+        Noise of scaled targets.
+    likelihood_params : ndarray of shape (n_params,)
+        Learned parameters of the likelihood, in scaled units.
+    predict_seed : int
+        Seed of the noise in predictions.
+    invariances : LearnedInvariances, optional
+    log_evidence : float, optional
+        Log evidence for scaled targets, nats, after the end of training.
+    curve : ndarray, optional
+        The same at every update.
+    n_iter : int, default=0
+        Number of steps.
+    stop_reason : str, default="max_iter"
+        Why training ended.
+    """
 
     posterior: LaplacePosterior
-    prior_scale: Array  # (L,); of the covered layers
-    noise_scale: Array  # (n_targets,) or (0,); scaled targets
-    likelihood_params: Array  # (n_params,); what was learned of the likelihood, scaled units
-    predict_seed: int  # of the noise in predictions
+    prior_scale: Array
+    noise_scale: Array
+    likelihood_params: Array
+    predict_seed: int
     invariances: LearnedInvariances | None = None
-    # Once training has ended: the evidence, scaled targets, nats, and the same at every update.
     log_evidence: float | None = None
     curve: Array | None = None
     n_iter: int = 0
     stop_reason: StopReason = "max_iter"
 
-    def attributes(self, data: Training, model: Model) -> dict[str, Any]:
+    def attributes(self, data: Training, _model: Model) -> dict[str, Any]:
+        """Return the fitted attributes of the estimator."""
         attributes: dict[str, Any] = {
             "posterior_": self.posterior,
             "prior_scale_": self.prior_scale,
@@ -334,7 +441,7 @@ class LaplaceFit:
             attributes.update(self.invariances.attributes())
         if self.log_evidence is not None and self.curve is not None:
             attributes["log_evidence_"] = self.log_evidence + data.log_jacobian
-            # Random transformations of the rows have an unknown error; nothing else is drawn.
+            # Nothing is random but the transformations of the rows, whose error is unknown.
             is_random = self.invariances is not None
             attributes["log_evidence_std_error_"] = float("nan") if is_random else 0.0
             attributes["log_evidence_side_"] = "lower"  # copies of the mode aren't counted
@@ -343,5 +450,5 @@ class LaplaceFit:
 
 
 def as_array(tensor: Any) -> Array:
-    """A copy on the host."""
+    """Copy to an array on the host."""
     return np.array(tensor.detach().cpu().numpy() if isinstance(tensor, Tensor) else tensor)

@@ -12,11 +12,11 @@ from skbayes_sym.base.optimizers import Adam, EvidenceAdam, Optimizer, Updates, 
 from skbayes_sym.base.requirements import require_attributes
 from skbayes_sym.base.rows import Rows, Scaling, is_standardized
 from skbayes_sym.base.scikit_learn import HasMethods, StrOptions
-from skbayes_sym.laplace.adam_laplace import AdamDefaults, Laplace
+from skbayes_sym.laplace.adam_laplace import AdamDefaults, AdamLaplace
 from skbayes_sym.laplace.base import (
     CLASSIFIER_CONSTRAINTS,
     CONSTRAINTS,
-    NAMES,
+    NETWORK_NAMES,
     REGRESSOR_CONSTRAINTS,
     LaplaceClassification,
     LaplaceEstimator,
@@ -26,7 +26,7 @@ from skbayes_sym.laplace.base import (
 )
 from skbayes_sym.laplace.invariance_parameters import (
     EVALUATION_SAMPLES,
-    Families,
+    TransformationFamilies,
     Transformations,
     check_invariances,
     image_scaling,
@@ -42,7 +42,7 @@ _OWN_CONSTRAINTS: dict[str, list[Any]] = {
     **CONSTRAINTS,
     "image_shape": ["array-like", None],
     "network": [
-        StrOptions({"mlp", *NAMES}), torch.nn.Module, HasMethods("forward"),
+        StrOptions({"mlp", *NETWORK_NAMES}), torch.nn.Module, HasMethods("forward"),
     ],
     "invariances": [StrOptions({"auto"}), None, list, tuple, object],
     "optimizer": [StrOptions({"adam"}), Adam],
@@ -50,8 +50,8 @@ _OWN_CONSTRAINTS: dict[str, list[Any]] = {
 }  # fmt: skip
 
 
-def check_objective(adam: EvidenceAdam) -> TransformObjective:
-    """``objective`` by name, or one's own."""
+def resolve_objective(adam: EvidenceAdam) -> TransformObjective:
+    """Return the objective that the parameter names or is."""
     value = (adam.updates or Updates()).objective
     if isinstance(value, str) and value in OBJECTIVES:
         return OBJECTIVES[value]
@@ -62,12 +62,13 @@ def check_objective(adam: EvidenceAdam) -> TransformObjective:
     return value  # type: ignore[no-any-return]
 
 
-EFFORT = AdamDefaults(max_iter=1000, hyper_rate=0.1)  # without transformations the usual steps
+# Constants of fits with transformations. Without, there are as many steps as for Laplace.
+LILA_DEFAULTS = AdamDefaults(max_iter=1000, hyper_rate=0.1)
 
 
 @dataclass(eq=False, repr=False)
 class LILAEstimator(LaplaceEstimator):
-    """A network averaged over transformations of its input, whose half-widths are learned."""
+    """Base class of networks averaged over transformations whose half-widths are learned."""
 
     hidden_layer_sizes: Any = (50,)
     activation: str = "tanh"
@@ -89,38 +90,49 @@ class LILAEstimator(LaplaceEstimator):
         is_image = self.image_shape is not None and is_standardized(self.standardize, "X")
         return image_scaling(rows) if is_image else super()._scale_inputs(rows)
 
-    def _image_shape(self, n_features: int) -> ImageShape | None:
+    def _resolve_image_shape(self, n_features: int) -> ImageShape | None:
         return image_shape(self.image_shape, n_features)
 
-    def _n_parallel_networks(self, n_weights: int) -> float:
-        """Transformations of a row."""
+    def _n_parallel_networks(self, _n_weights: int) -> float:
+        """Return the number of transformations per row."""
         invariances = check_invariances(self.invariances)
         return 1.0 if invariances is None else float(invariances.n_augmentations)
 
     @property
     def _learns_scales(self) -> bool:
-        is_word = isinstance(self.prior, str)
-        return is_word and (self.prior == "learn" or self.image_shape is None)
+        if not isinstance(self.prior, str):
+            return False
+        return self.prior == "learn" or self.image_shape is None
 
     def _make_prior(self, network: Network) -> Prior:
-        return layer_prior(3.0 if isinstance(self.prior, str) else self.prior, recording(network))
+        scale = 3.0 if isinstance(self.prior, str) else self.prior
+        return layer_prior(scale, recording(network))
 
-    def _make_method(self) -> Laplace:
+    def _make_method(self) -> AdamLaplace:
         adam = resolve_adam(self.optimizer, EvidenceAdam)
         if adam.layers != "all":
             raise ValueError("LILA's posterior covers all layers: leave layers='all'.")
-        settings = check_invariances(self.invariances)
-        objective = check_objective(adam)
-        is_auto = settings is not None and settings.families == "auto"
+        invariances = check_invariances(self.invariances)
+        objective = resolve_objective(adam)
+        is_auto = invariances is not None and invariances.families == "auto"
         if is_auto and objective.transforms and self.image_shape is None:
             warn_no_invariance()
-        invariances = Families.of(settings, self._image_shape(self.n_features_in_))
-        effort = EFFORT if objective.transforms and invariances.families else AdamDefaults()
-        n_steps = effort.max_iter if isinstance(self.max_iter, str) else self.max_iter
-        return Laplace(
-            adam, self._learns_scales, n_steps, self.tol, EFFORT, objective, invariances,
-            "auto" if settings is None else settings.learning_rate,
-        )  # fmt: skip
+        shape = self._resolve_image_shape(self.n_features_in_)
+        families = TransformationFamilies.from_parameter(invariances, shape)
+        max_iter = self.max_iter
+        if isinstance(max_iter, str):
+            transforms = objective.transforms and families.families
+            max_iter = (LILA_DEFAULTS if transforms else AdamDefaults()).max_iter
+        return AdamLaplace(
+            adam,
+            self._learns_scales,
+            max_iter,
+            self.tol,
+            LILA_DEFAULTS,
+            objective,
+            families,
+            "auto" if invariances is None else invariances.learning_rate,
+        )
 
     def _transformations(self, like: Tensor) -> Transformations:
         eta = torch.as_tensor(self.eta_).to(like)
@@ -128,7 +140,7 @@ class LILAEstimator(LaplaceEstimator):
 
     @property
     def n_predict_augmentations_(self) -> int:
-        """Transformations that predictions average over."""
+        """Number of transformations that predictions average over."""
         check_is_fitted(self)
         invariances = check_invariances(self.invariances)
         if invariances is not None and not isinstance(invariances.n_predict_augmentations, str):

@@ -30,7 +30,7 @@ from skbayes_sym.laplace.mode_finding import EvidenceSearch
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.priors import LayerScales
 
-EFFORT = GaussNewtonDefaults()
+DEFAULTS = GaussNewtonDefaults()
 
 
 @pytest.mark.parametrize(
@@ -41,10 +41,10 @@ EFFORT = GaussNewtonDefaults()
      (28, 1201, None), (28, 1202, 20)],  # 601 weights: a scale a column asks two rows each
 )  # fmt: skip
 def test_what_many_rows_are_given(n_inputs, n_rows, units):
-    found = EFFORT.wider_network(n_rows, MLP(n_inputs, (20,), 1, TANH))
+    found = DEFAULTS.wider_network(n_rows, MLP(n_inputs, (20,), 1, TANH))
     assert (found and found.hidden_layer_sizes) == (units and (units,))
     plenty = n_rows > 10_000 and n_inputs < 16  # whatever the noise, twenty rows a weight
-    assert EFFORT.has_ample_rows(n_rows, MLP(n_inputs, (40,), 1, TANH)) == plenty
+    assert DEFAULTS.has_ample_rows(n_rows, MLP(n_inputs, (40,), 1, TANH)) == plenty
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_what_many_rows_are_given(n_inputs, n_rows, units):
      (20_000, 80, 20), (10**6, 5, 20)],  # too many rows for five units
 )  # fmt: skip
 def test_where_columns_are_many_units_are_fewer(n_rows, n_inputs, width):
-    assert EFFORT.choose_regression_width(n_rows, n_inputs, 1) == width
+    assert DEFAULTS.choose_regression_width(n_rows, n_inputs, 1) == width
 
 
 def test_few_rows_cost_what_their_own_space_costs():
@@ -69,32 +69,32 @@ def test_few_rows_cost_what_their_own_space_costs():
 
 
 def test_few_rows_and_large_systems_make_fewer_steps():
-    assert [EFFORT.regression_steps(n, MLP(8, (3,), 1, TANH)) for n in (500, 501)] == [50, 100]
+    assert [DEFAULTS.regression_steps(n, MLP(8, (3,), 1, TANH)) for n in (500, 501)] == [50, 100]
     rng = np.random.default_rng(0)
     X = rng.uniform(-2.0, 2.0, (250, 2))
     y = np.sin(2.0 * X[:, 0]) + X[:, 1] ** 2 + 0.05 * rng.standard_normal(250)
     assert LaplaceRegressor(random_state=0).fit(X, y).n_iter_ == 100  # little is left unexplained
     network = MLP(8, (20,), 1, TANH)
-    made = [EFFORT.regression_steps(n, network) for n in (900, 5000, 7000, 9000, 10_000, 30_000)]
+    made = [DEFAULTS.regression_steps(n, network) for n in (900, 5000, 7000, 9000, 10_000, 30_000)]
     assert made == sorted(made, reverse=True)
     assert (made[0], made[-1]) == (100, made[-2])  # others than 10,000 come in at the end
-    assert EFFORT.regression_steps(9000, MLP(20, (20,), 1, TANH)) == 50
+    assert DEFAULTS.regression_steps(9000, MLP(20, (20,), 1, TANH)) == 50
     a_step = gauss_newton_cost(3, 1, 9000, network.layout.n_params)
-    assert made[3] * a_step <= EFFORT.target_work < (made[3] + 1) * a_step
+    assert made[3] * a_step <= DEFAULTS.target_work < (made[3] + 1) * a_step
 
 
 @pytest.mark.parametrize("n_rows", [100, 3000, 30_000, 10**6, 10**8])
 def test_modes_take_seconds_or_are_left_out(n_rows):
     network = MLP(5, (20,), 1, TANH)
-    n_modes = EFFORT.affordable_modes(10, n_rows, network)
-    each = EFFORT.mode_cost(n_rows, network)
+    n_modes = DEFAULTS.affordable_modes(10, n_rows, network)
+    each = DEFAULTS.mode_cost(n_rows, network)
     if n_modes == 0:
-        assert 3 * each > EFFORT.max_work
+        assert 3 * each > DEFAULTS.max_work
     else:
         assert 3 <= n_modes <= 10
-        assert n_modes * each <= max(EFFORT.target_work, 3 * each)
-        assert n_modes == 10 or (n_modes + 1) * each > EFFORT.target_work
-    assert EFFORT.affordable_modes(2, 100, network) == 2
+        assert n_modes * each <= max(DEFAULTS.target_work, 3 * each)
+        assert n_modes == 10 or (n_modes + 1) * each > DEFAULTS.target_work
+    assert DEFAULTS.affordable_modes(2, 100, network) == 2
 
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -148,7 +148,7 @@ def test_the_noise_is_judged_by_some_of_the_rows(monkeypatch):
         EvidenceSearch, "search",
         lambda how, problem, *rest: seen.append(len(problem.data.x)) or search(how, problem, *rest),
     )  # fmt: skip
-    monkeypatch.setattr(LaplaceRegressor, "_effort", GaussNewtonDefaults(pilot_rows=500))
+    monkeypatch.setattr(LaplaceRegressor, "_defaults", GaussNewtonDefaults(pilot_rows=500))
     clone(AUTO).set_params(max_iter=2).fit(*rows(1700))
     assert seen == [500, 1700]
 
@@ -156,7 +156,7 @@ def test_the_noise_is_judged_by_some_of_the_rows(monkeypatch):
 def test_many_rows_are_searched_by_some_and_all_come_in_at_the_end(monkeypatch):
     reg, (X, y) = LaplaceRegressor((3,), random_state=0), rows(600)
     whole = clone(reg).fit(X, y)
-    monkeypatch.setattr(LaplaceRegressor, "_effort", GaussNewtonDefaults(subsample_rows=200))
+    monkeypatch.setattr(LaplaceRegressor, "_defaults", GaussNewtonDefaults(subsample_rows=200))
     found = clone(reg).fit(X, y)
     assert found.n_iter_ == 8 < whole.n_iter_
     best = [reg.log_evidence_modes_.max() for reg in (found, whole)]
@@ -176,13 +176,13 @@ def test_an_end_during_the_pilot_leaves_its_modes():
 def test_restarts_by_rows(monkeypatch):
     reg = LaplaceRegressor((3,), max_iter=1, random_state=0)
     assert clone(reg).fit(*rows(30)).multiplicity_modes_.sum() == 10
-    monkeypatch.setattr(LaplaceRegressor, "_effort", GaussNewtonDefaults(target_work=1.0))
+    monkeypatch.setattr(LaplaceRegressor, "_defaults", GaussNewtonDefaults(target_work=1.0))
     assert clone(reg).fit(*rows(30)).multiplicity_modes_.sum() == 3
 
 
 def test_classes_of_many_columns_take_fewer_units(monkeypatch):
     little = GaussNewtonDefaults(max_work=2e10, alternative_work=2e10)
-    monkeypatch.setattr(LaplaceClassifier, "_effort", little)
+    monkeypatch.setattr(LaplaceClassifier, "_defaults", little)
     X = np.random.default_rng(0).standard_normal((30, 150))
     found = LaplaceClassifier(optimizer=GaussNewton(1), max_iter=3, random_state=0).fit(
         X, X[:, 0] > 0.0
@@ -198,29 +198,31 @@ def test_classes_of_many_columns_take_fewer_units(monkeypatch):
 def test_of_classes_tries_come_before_modes_where_rows_outnumber_weights():
     network, wide = MLP(20, (20,), 1, TANH), MLP(64, (20,), 10, TANH)
     found = [
-        EFFORT.affordable_classification_modes(4, n, network)
+        DEFAULTS.affordable_classification_modes(4, n, network)
         for n in (500, 2_900, 3_100, 10_000, 14_000)
     ]
     assert found == [(4, True), (4, True), (3, True), (1, True), (2, False)]
     # fewer rows than its 1,510 weights
-    assert EFFORT.affordable_classification_modes(4, 500, wide) == (2, False)
-    assert EFFORT.affordable_classification_modes(4, 10**6, network)[0] == 0
+    assert DEFAULTS.affordable_classification_modes(4, 500, wide) == (2, False)
+    assert DEFAULTS.affordable_classification_modes(4, 10**6, network)[0] == 0
 
 
 def test_more_rows_never_get_more_modes():
     """Each is searched for in two ways, whatever the time."""
     network, wide = MLP(20, (20,), 1, TANH), MLP(64, (20,), 10, TANH)
     sizes = (500, 2_900, 3_100, 10_000, 14_000, 10**6)
-    found = [EFFORT.classification_restarts(n, network) for n in sizes]
+    found = [DEFAULTS.classification_restarts(n, network) for n in sizes]
     assert found == [4, 4, 3, 1, 1, 1]
-    assert EFFORT.classification_restarts(500, wide) == 2
+    assert DEFAULTS.classification_restarts(500, wide) == 2
 
 
 def test_restarts_of_classes_by_rows(monkeypatch):
     clf = LaplaceClassifier((3,), max_iter=1, tol=None, random_state=0)
     X, y = rows(30)
     assert clone(clf).fit(X, y > 0.0).multiplicity_modes_.sum() == 4
-    monkeypatch.setattr(LaplaceClassifier, "_effort", GaussNewtonDefaults(classification_work=1.0))
+    monkeypatch.setattr(
+        LaplaceClassifier, "_defaults", GaussNewtonDefaults(classification_work=1.0)
+    )
     assert clone(clf).fit(X, y > 0.0).multiplicity_modes_.sum() == 1
 
 
@@ -246,7 +248,7 @@ def told(nats, unexplained, priors=("layers",), network=NETWORK):
         return prior, HeldOutPredictions(value + (width == 8) * 0.1 * noise, mean)
 
     weight = torch.ones(101).double()
-    return select_width(validate, priors, network, y, weight, EFFORT), asked
+    return select_width(validate, priors, network, y, weight, DEFAULTS), asked
 
 
 @pytest.mark.parametrize(
@@ -297,11 +299,11 @@ def test_stopped_it_hands_back_what_there_was():
 
 
 def test_only_tables_of_some_rows_are_asked():
-    assert EFFORT.cross_validates_width(200, NETWORK)
-    assert not EFFORT.cross_validates_width(9, NETWORK)
-    assert not EFFORT.cross_validates_width(2_900, NETWORK)
-    assert not EFFORT.cross_validates_width(2_000, MLP(200, (20,), 1, TANH))  # it would take long
-    assert not EFFORT.cross_validates_width(200, MLP(5, (10,), 1, TANH))
+    assert DEFAULTS.cross_validates_width(200, NETWORK)
+    assert not DEFAULTS.cross_validates_width(9, NETWORK)
+    assert not DEFAULTS.cross_validates_width(2_900, NETWORK)
+    assert not DEFAULTS.cross_validates_width(2_000, MLP(200, (20,), 1, TANH))  # it would take long
+    assert not DEFAULTS.cross_validates_width(200, MLP(5, (10,), 1, TANH))
 
 
 @pytest.mark.parametrize(("of_eight", "chosen"), [(-1.2, 3), (-0.9, 20)])

@@ -146,7 +146,7 @@ def test_what_only_adam_has_is_trained_by_adam(params):
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_what_would_take_long_is_trained_by_adam(monkeypatch):
-    monkeypatch.setattr(LaplaceRegressor, "_effort", GaussNewtonDefaults(max_work=1e5))
+    monkeypatch.setattr(LaplaceRegressor, "_defaults", GaussNewtonDefaults(max_work=1e5))
     reg = LaplaceRegressor((3,), max_iter=20, random_state=0)
     assert clone(reg).fit(X, Y).optimizer_ == "adam"
     asked = clone(reg).set_params(optimizer=GaussNewton(1))
@@ -155,7 +155,7 @@ def test_what_would_take_long_is_trained_by_adam(monkeypatch):
 
 def test_a_grid_over_restarts_survives_a_table_that_takes_long(monkeypatch):
     """What "auto" would train by Adam; `optimizer_` says what was taken."""
-    monkeypatch.setattr(LaplaceRegressor, "_effort", GaussNewtonDefaults(max_work=1e5))
+    monkeypatch.setattr(LaplaceRegressor, "_defaults", GaussNewtonDefaults(max_work=1e5))
     reg = LaplaceRegressor((3,), optimizer=GaussNewton(), max_iter=10, tol=None, random_state=0)
     grid = {"optimizer__n_restarts": [1, 2]}
     search = GridSearchCV(reg, grid, cv=2, error_score="raise").fit(X, Y)
