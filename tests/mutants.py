@@ -320,7 +320,7 @@ MUTANTS = [
     *planted(
         "symmetry/modules/module_symmetry.py",
         "symmetry/modules/test_constants.py",
-        ("if p.requires_grad}\n    return tensors |", "}\n    return tensors |"),
+        ("if p.requires_grad}\n    if buffers", "}\n    if buffers"),
         ("        hints=hints,", "        hints=(),"),
     ),
     *planted(

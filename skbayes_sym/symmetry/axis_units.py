@@ -214,9 +214,13 @@ class AxisUnits(SignedPermutations):
         return theta, total
 
     def scores(
-        self, theta: Tensor, reference: Tensor, entries: Sequence[UnitEntries], *,
+        self,
+        theta: Tensor,
+        reference: Tensor,
+        entries: Sequence[UnitEntries],
+        *,
         across: bool = False,
-    ) -> Tables:  # fmt: skip
+    ) -> Tables:
         """Return inner products of unit ``i`` of the reference with unit ``j`` of ``theta``.
 
         Parameters
@@ -461,7 +465,9 @@ class Wreath(InPlaceActionMixin, SimpleGroup):
         """Return the largest subgroup made of parts that ``is_invariant`` accepts."""
         parts: Any = tuple(part.invariant_subgroup(is_invariant) for part in self.parts)
         group = replace(self, parts=parts)
-        return group if any(part.permute or part.n_signs for part in parts) else Trivial()
+        if not any(part.permute or part.n_signs for part in parts):
+            return Trivial()
+        return group
 
     def coordinate_orbits(self, n_params: int) -> Tensor:
         """Return the orbits of the entries of ``theta``; see `SymmetryGroup`."""

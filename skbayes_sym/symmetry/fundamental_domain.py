@@ -57,7 +57,9 @@ class Enumeration(NamedTuple):
         signed : bool, default=True
             Whether signs act on the weights. False is for weights of squared entries.
         """
-        moved = self.sign.to(weights) * weights if signed else weights.expand(self.gather.shape)
+        moved = weights.expand(self.gather.shape)
+        if signed:
+            moved = self.sign.to(weights) * weights
         return torch.zeros_like(moved).scatter_(1, self.gather, moved)
 
 
@@ -113,10 +115,13 @@ def can_enumerate(group: SymmetryGroup, *, max_order: int = MAX_ORDER) -> bool:
 def _enumerate_elements(layer: UnitGroup) -> SignedPermutation:
     """Return all elements of one layer's group, with batch shape (|G|,)."""
     d = layer.n_units
-    orders = torch.tensor(list(permutations(range(d))) if layer.permutes else [range(d)])
-    signs = torch.tensor(list(product((1, -1) if layer.flips else (1,), repeat=d)))
+    orders = list(permutations(range(d))) if layer.permutes else [tuple(range(d))]
+    sign_values = (1, -1) if layer.flips else (1,)
+    orders_table = torch.tensor(orders)
+    signs = torch.tensor(list(product(sign_values, repeat=d)))
     return SignedPermutation(
-        orders.repeat_interleave(len(signs), dim=0), signs.to(torch.int8).repeat(len(orders), 1)
+        orders_table.repeat_interleave(len(signs), dim=0),
+        signs.to(torch.int8).repeat(len(orders), 1),
     )
 
 

@@ -200,7 +200,9 @@ class SimpleGroup:
     def restrict(self, is_invariant: Callable[[SymmetryGroup], bool]) -> SymmetryGroup:
         """Return the largest subgroup made of parts that ``is_invariant`` accepts."""
         group: Any = self
-        return group if is_invariant(group) else Trivial()
+        if is_invariant(group):
+            return group
+        return Trivial()
 
 
 _MAX_LINES = 10  # of a group's repr
@@ -354,7 +356,9 @@ class Product(WeightValidationMixin):
                 factors += factor.restrict(is_invariant).factors
             elif is_invariant(factor):  # a user's group is accepted or rejected as a whole
                 factors.append(factor)
-        return Product(tuple(factors)) if factors else Trivial()
+        if not factors:
+            return Trivial()
+        return Product(tuple(factors))
 
     def coordinate_orbits(self, n_params: int) -> Tensor:
         """Return orbits that join all entries connected by a chain of the factors' orbits."""
@@ -383,9 +387,13 @@ class NotInvariantError(ValueError):
 
 
 def check_invariant(
-    group: SymmetryGroup, log_prob: Callable[[Tensor], Tensor], layout: ParamLayout, *,
-    name: str = "prior", remedy: str = "",
-) -> None:  # fmt: skip
+    group: SymmetryGroup,
+    log_prob: Callable[[Tensor], Tensor],
+    layout: ParamLayout,
+    *,
+    name: str = "prior",
+    remedy: str = "",
+) -> None:
     """Raise unless ``log_prob`` is the same at ``theta`` and at ``g.theta``.
 
     Parameters

@@ -377,9 +377,13 @@ class Relabelled(NamedTuple):
 
 
 def relabel(
-    theta: Tensor, group: SymmetryGroup, *, n_starts: int, max_sweeps: int,
+    theta: Tensor,
+    group: SymmetryGroup,
+    *,
+    n_starts: int,
+    max_sweeps: int,
     generator: torch.Generator,
-) -> Relabelled:  # fmt: skip
+) -> Relabelled:
     """Move every draw to the orbit point that makes the draws as similar as possible.
 
     Parameters
@@ -439,9 +443,13 @@ def relabel(
 
 
 def align_to_mean(
-    theta: Tensor, group: SymmetryGroup, *, n_starts: int, max_sweeps: int,
+    theta: Tensor,
+    group: SymmetryGroup,
+    *,
+    n_starts: int,
+    max_sweeps: int,
     generator: torch.Generator,
-) -> Relabelled:  # fmt: skip
+) -> Relabelled:
     """Move every draw to the orbit point nearest to the mean of all, for any finite group.
 
     This is for groups that `relabel` doesn't support: units inside units, units on two axes of one
@@ -489,9 +497,12 @@ def align_to_mean(
 
 
 def in_canonical_order(
-    draws: Tensor, aligned: Tensor, elements: tuple[SignedPermutation, ...], group: SymmetryGroup,
+    draws: Tensor,
+    aligned: Tensor,
+    elements: tuple[SignedPermutation, ...],
+    group: SymmetryGroup,
     n_changing: int,
-) -> Relabelled:  # fmt: skip
+) -> Relabelled:
     """Bring aligned draws into canonical order, and apply both steps to the original draws.
 
     Parameters
@@ -521,7 +532,9 @@ def label_objective(theta: Tensor, group: SymmetryGroup) -> float:
     """Compute ``sum_e 0.5 log v_e`` over the entries of units, in nats; smaller is better."""
     variance = estimate_reference(theta, orbit_mean_square(theta, group)).variance
     entries = [layer.index.flatten() for layer in unit_layers(group)]
-    return 0.5 * float(variance[torch.cat(entries).unique()].log().sum()) if entries else 0.0
+    if not entries:
+        return 0.0
+    return 0.5 * float(variance[torch.cat(entries).unique()].log().sum())
 
 
 def label_margin(theta: Tensor, group: SymmetryGroup) -> Tensor:

@@ -208,7 +208,9 @@ class SignedPermutations(InPlaceActionMixin, SimpleGroup):
     def restrict(self, is_invariant: Callable[[SymmetryGroup], bool]) -> SymmetryGroup:
         """Return the largest subgroup made of parts that ``is_invariant`` accepts."""
         group: Any = self.invariant_subgroup(is_invariant)
-        return group if group.permute or group.n_signs else Trivial()
+        if group.permute or group.n_signs:
+            return group
+        return Trivial()
 
     def inverse(self, g: SignedPermutation) -> SignedPermutation:
         """Return the inverse of ``g``."""
@@ -395,7 +397,9 @@ def split_units(group: SymmetryGroup) -> tuple[SymmetryGroup, tuple[SymmetryGrou
     if not others:
         return group, ()
     units = tuple(f for f in group.factors if isinstance(f, UnitGroup))
-    return Product(units) if units else Trivial(), others
+    if not units:
+        return Trivial(), others
+    return Product(units), others
 
 
 def anchored_entries(layers: Sequence[UnitGroup]) -> list[Tensor]:

@@ -83,7 +83,9 @@ def haar_expansion(singular_values: Tensor) -> "HaarExpansion":
         Singular values of B.
     """
     s = singular_values.detach().double()
-    return _exact_expansion(s) if s.shape[-1] <= EXACT_UP_TO else _saddle_expansion(s)
+    if s.shape[-1] <= EXACT_UP_TO:
+        return _exact_expansion(s)
+    return _saddle_expansion(s)
 
 
 class HaarExpansion(NamedTuple):

@@ -102,9 +102,12 @@ class MonteCarloGap:
         return "exact" if can_enumerate(self.group, max_order=self.max_order) else "lower"
 
     def estimate(
-        self, posterior: NormalPosterior, n_draws: int | None = None, *,
+        self,
+        posterior: NormalPosterior,
+        n_draws: int | None = None,
+        *,
         generator: torch.Generator,
-    ) -> Estimate:  # fmt: skip
+    ) -> Estimate:
         """Estimate the gap with its Monte Carlo standard error.
 
         Parameters
@@ -175,9 +178,13 @@ class MonteCarloGap:
 
 
 def evidence_over_copies(
-    gap: MonteCarloGap, log_evidence: np.ndarray, modes: Sequence[NormalPosterior], *,
-    generator: torch.Generator, target_error: float = 0.05,
-) -> Estimate:  # fmt: skip
+    gap: MonteCarloGap,
+    log_evidence: np.ndarray,
+    modes: Sequence[NormalPosterior],
+    *,
+    generator: torch.Generator,
+    target_error: float = 0.05,
+) -> Estimate:
     r"""Sum the evidence of modes and of all their copies.
 
     Parameters
@@ -520,7 +527,9 @@ class _Particles(NamedTuple):
         parent = selection.child // (layer.n_units * n_signs)
         unit = selection.child // n_signs % layer.n_units
         sign = 1 - 2 * (selection.child % n_signs)
-        theta = self.theta if self.theta.shape[1] == 1 else _gather_parents(self.theta, parent)
+        theta = self.theta
+        if theta.shape[1] > 1:
+            theta = _gather_parents(theta, parent)
         entries = step.candidates[unit]  # (S, K, p)
         moved = theta.expand(*unit.shape, -1).gather(-1, entries) * sign.unsqueeze(-1)
         unit_outlook = self.unit_outlook

@@ -147,7 +147,9 @@ def added_precision(
     Tensor of shape (n_rows, k, k)
         Positive semi-definite, because F is convex. The cost is O(n_rows k^3) for each draw.
     """
-    rotated_v = expansion.v if axes is None else axes @ expansion.v
+    rotated_v = expansion.v
+    if axes is not None:
+        rotated_v = axes @ rotated_v
     n, k = anchors.shape
     added = anchors.new_zeros(n, k, k)
     weight = 1.0 / len(rotated_v)

@@ -255,7 +255,9 @@ def _(group: Orthogonal, *, is_isotropic: bool, is_elementwise: bool = True) -> 
     del is_elementwise
     if group.n_components == 1:  # O(1) is a sign flip
         return SignFlipGap(Units(group.index.mT, permute=False, flip=True))
-    return IsotropicRotationGap(group) if is_isotropic else AnchoredRotationGap(group)
+    if is_isotropic:
+        return IsotropicRotationGap(group)
+    return AnchoredRotationGap(group)
 
 
 @row_gap.register
@@ -263,4 +265,6 @@ def _(group: Units, *, is_isotropic: bool, is_elementwise: bool = True) -> Gap[R
     del is_isotropic
     if not is_elementwise:
         return AnchoredComponentGap(group)
-    return ComponentGap(group) if group.permutes else SignFlipGap(group)
+    if group.permutes:
+        return ComponentGap(group)
+    return SignFlipGap(group)

@@ -57,9 +57,12 @@ class TranslationGap:
     is_random: ClassVar[bool] = False
 
     def estimate(
-        self, posterior: CorrelatedPosterior, n_draws: int | None = None, *,
+        self,
+        posterior: CorrelatedPosterior,
+        n_draws: int | None = None,
+        *,
         generator: torch.Generator,
-    ) -> Estimate:  # fmt: skip
+    ) -> Estimate:
         """Return the difference in nats, in O(P r^2) for r directions that the data inform."""
         del n_draws, generator  # a closed form
         if self.optima is not None:

@@ -363,7 +363,9 @@ class UnitGap:
         """Exact for one layer with an exact permanent; several layers are bounded."""
         is_exact = self.permanent.side == "exact" and len(self._layers) == 1
         is_exact = is_exact and all(table.is_complete for table in self._layers)
-        return "exact" if is_exact or not self._layers else self.bound
+        if is_exact or not self._layers:
+            return "exact"
+        return self.bound
 
     @cached_property
     def _layers(self) -> tuple[UnitTable, ...]:
@@ -383,8 +385,9 @@ class UnitGap:
     @cached_property
     def _unknown(self) -> float:
         """Nats that an upper bound adds for units that it can't sum over."""
-        summed = sum(table.log_order for table in self._terms)
-        return self.group.log_order - summed if self.bound == "upper" else 0.0
+        if self.bound != "upper":
+            return 0.0
+        return self.group.log_order - sum(table.log_order for table in self._terms)
 
     @cached_property
     def _moved(self) -> dict[torch.device, tuple[UnitTable, ...]]:
@@ -522,9 +525,14 @@ def _tensors(posterior: MeanField, generator: torch.Generator) -> tuple[Tensor, 
 
 
 def unit_gap(
-    layer: UnitTable, loc: Tensor, scale: Tensor, noise: Tensor, permanent: PermanentEstimate, *,
+    layer: UnitTable,
+    loc: Tensor,
+    scale: Tensor,
+    noise: Tensor,
+    permanent: PermanentEstimate,
+    *,
     generator: torch.Generator,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Compute the gap of the units of one layer, one value for each draw.
 
     Parameters
@@ -569,4 +577,6 @@ def _make_deterministic(permanent: PermanentEstimate) -> PermanentEstimate:
     """Replace estimates that draw permutations by Soules' bound."""
     if isinstance(permanent, ExactUpTo):
         return replace(permanent, otherwise=_make_deterministic(permanent.otherwise))
-    return permanent if isinstance(permanent, Exact | Soules) else Soules()
+    if isinstance(permanent, Exact | Soules):
+        return permanent
+    return Soules()

@@ -145,7 +145,9 @@ class UnitTable:
 
     def log_sum(self, scores: Tensor, permanent: LogPermanent) -> Tensor:
         """Sum the exponentials of scores over all permutations, in logs, (*B, d, d) -> (*B,)."""
-        return permanent(scores) if self.permutes else scores.diagonal(dim1=-2, dim2=-1).sum(-1)
+        if self.permutes:
+            return permanent(scores)
+        return scores.diagonal(dim1=-2, dim2=-1).sum(-1)
 
     def scores(
         self, loc: Tensor, scale: Tensor, noise: Tensor, permanent: LogPermanent, sign: Tensor
@@ -303,8 +305,10 @@ def _build_table(
         ]
         return torch.cat([torch.zeros(n_signs, 0, dtype=torch.bool), *expanded], dim=-1)
 
-    outer_flips = [outer[e.location].flipped if outer else () for e in plain]
-    n_outer_signs = len(outer_flips[0]) if outer_flips else 0
+    outer_flips: list[tuple[bool, ...]] = [()] * len(plain)
+    if outer:
+        outer_flips = [outer[e.location].flipped for e in plain]
+    n_outer_signs = max(map(len, outer_flips), default=0)
     return UnitTable(
         index=torch.cat([positions.new_zeros(*shape, 0), *index], dim=-1),
         negated=expand_flips([e.flipped for e in plain], units.n_signs),

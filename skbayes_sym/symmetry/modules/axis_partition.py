@@ -156,8 +156,11 @@ class AxisPartition:
         block = self.find(block)
         inner = [x for segment in self.segments[block] or [] for x in segment]
         family = self.families[block]
-        inner += family.members if family else []
-        return set().union(*(self.leaves(x) for x in inner)) if inner else {block}
+        if family:
+            inner += family.members
+        if not inner:
+            return {block}
+        return set().union(*(self.leaves(x) for x in inner))
 
     def state(self) -> list[tuple[int, tuple[int, ...]]]:
         """Return the leaves that aren't fixed, with their controllers.
@@ -174,7 +177,9 @@ class AxisPartition:
     def controllers(self, block: int) -> set[int] | None:
         """Return the blocks whose position may select the permutation; None stands for any."""
         controllers = self._controllers[block]
-        return None if controllers is None else self._current(controllers) - {block}
+        if controllers is None:
+            return None
+        return self._current(controllers) - {block}
 
     def restrict_controllers(self, block: int, allowed: set[int]) -> None:
         """Allow only these blocks to control ``block``."""
@@ -278,10 +283,12 @@ class AxisPartition:
             pieces = [exponents]
         else:
             pieces = [_rename_variables(exponents, i) for i in range(len(segments))]
-        return self.resolve([
-            [Factor(x, piece) for x in segment]
-            for segment, piece in zip(segments, pieces, strict=True)
-        ])  # fmt: skip
+        return self.resolve(
+            [
+                [Factor(x, piece) for x in segment]
+                for segment, piece in zip(segments, pieces, strict=True)
+            ]
+        )
 
     def length(self, axis: Axis) -> int:
         """Return the number of positions of an axis."""
@@ -336,7 +343,8 @@ class AxisPartition:
             n = self.length([s])
             m = self.length([t])
             if n != m:
-                return self.split_segment(s if n > m else t, min(n, m))
+                longer = s if n > m else t
+                return self.split_segment(longer, min(n, m))
             for f, g in zip(s, t, strict=False):
                 small, large = sorted(
                     (self.find(f.block), self.find(g.block)), key=lambda x: self.size[x]
@@ -453,7 +461,9 @@ class AxisPartition:
         """Return an equation of a block as equations of its leaves."""
         block = self.find(block)
         family = self.families[block]
-        pieces = [[x] for x in family.members] if family else self.segments[block]
+        pieces = self.segments[block]
+        if family:
+            pieces = [[x] for x in family.members]
         if not pieces:
             return [(block, exponents)]
         equations = []
@@ -487,7 +497,9 @@ def null_space(
 
     def subtract(x: Exponents, factor: Fraction, y: Exponents) -> Exponents:
         total = add_exponents(x, y, -factor)
-        return {v: p % 2 for v, p in total.items() if p % 2} if kind == SIGN else total
+        if kind == SIGN:
+            return {v: p % 2 for v, p in total.items() if p % 2}
+        return total
 
     # Reduced row echelon form. Rows are keyed by their pivot, which no other row contains.
     rows: dict[str, Exponents] = {}

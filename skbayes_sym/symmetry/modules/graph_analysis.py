@@ -73,9 +73,11 @@ def trace(module: nn.Module, inputs: tuple[Any, ...]) -> fx.Graph:
         with _plain_kernels(), _python_recurrence(module):
             for _ in range(2):  # some decompositions write in place; a second pass removes this
                 traced = make_fx(
-                    torch.func.functionalize(traced), decomposition_table=_decompositions(),
-                    tracing_mode="fake", _allow_non_fake_inputs=True,
-                )(params, buffers, inputs)  # fmt: skip
+                    torch.func.functionalize(traced),
+                    decomposition_table=_decompositions(),
+                    tracing_mode="fake",
+                    _allow_non_fake_inputs=True,
+                )(params, buffers, inputs)
                 if not _writes(traced.graph):
                     break
     except Exception as error:
@@ -164,7 +166,9 @@ def _python_recurrence(module: nn.Module) -> AbstractContextManager[Any]:
     from torch._dispatch.python import enable_python_dispatcher
 
     is_recurrent = any(isinstance(layer, nn.RNNBase) for layer in module.modules())
-    return enable_python_dispatcher() if is_recurrent else nullcontext()
+    if is_recurrent:
+        return enable_python_dispatcher()
+    return nullcontext()
 
 
 # How the exponents of several arguments combine in an entrywise operation.
@@ -296,12 +300,15 @@ class GraphAnalysis:
         if not node.all_input_nodes or name in _LIKE:
             return self._create_constant(node, name, value)
         blocks = {b for axes in inputs for axis in axes for s in axis_blocks(axis) for b in s}
-        for block in blocks if name not in _VIEWS else ():
-            self.operations.setdefault(self.partition.find(block), {})[name] = None
+        if name not in _VIEWS:
+            for block in blocks:
+                self.operations.setdefault(self.partition.find(block), {})[name] = None
+        result = None
         try:
-            result = self.rules[name](self, node, *args, **kwargs) if name in self.rules else None
+            if name in self.rules:
+                result = self.rules[name](self, node, *args, **kwargs)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError, ConflictError):
-            result = None  # the rule doesn't know the arguments; what it has unified stays so
+            pass  # the rule doesn't know the arguments; what it has unified stays unified
         if result is None:
             self.refused.add(name)
             for argument in inputs:
@@ -365,7 +372,9 @@ class GraphAnalysis:
 
     def fix(self, axes: TensorAxes, dims: Iterable[int] | None = None) -> None:
         """Fix the positions on these axes (by default all), with trivial signs and scales."""
-        selected = range(len(axes)) if dims is None else [d % len(axes) for d in dims]
+        if dims is None:
+            dims = range(len(axes))
+        selected = [d % len(axes) for d in dims]
         mixed = self.require_trivial([axes[d] for d in selected])
         for block in mixed:
             self.partition.fix(block)
@@ -399,15 +408,20 @@ class GraphAnalysis:
             if powers[kind] is None:
                 self.require_trivial(axes, (kind,))
         return [
-            [[Factor(f.block, _raise_exponents(f.exponents, powers)) for f in segment]
-             for segment in self.partition.resolve(axis)]
+            [
+                [Factor(f.block, _raise_exponents(f.exponents, powers)) for f in segment]
+                for segment in self.partition.resolve(axis)
+            ]
             for axis in axes
-        ]  # fmt: skip
+        ]
 
     def combine(
-        self, n_axes: int, arguments: Sequence[TensorAxes], modes: tuple[str, str],
+        self,
+        n_axes: int,
+        arguments: Sequence[TensorAxes],
+        modes: tuple[str, str],
         powers: Sequence[int] | None = None,
-    ) -> TensorAxes:  # fmt: skip
+    ) -> TensorAxes:
         """Return the axes of an entrywise function of several tensors that broadcast.
 
         Parameters
@@ -554,7 +568,10 @@ class GraphAnalysis:
             for axis in map(partition.resolve, merged[1:]):
                 (inner,) = axis if len(axis) == 1 else [[partition.freeze(axis)]]
                 product = [segment + inner for segment in product]
-            result += [product] if len(target) == 1 else self._split_axis(product, target)
+            if len(target) == 1:
+                result.append(product)
+            else:
+                result += self._split_axis(product, target)
         rest = iter(result)
         return [ONE if n == 1 else next(rest) for n in new]
 

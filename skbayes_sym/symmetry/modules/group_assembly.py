@@ -345,8 +345,9 @@ class _GroupAssembler:
             axis_units = units[blocks[0]]
             is_small = sum(prod(e.sizes) for e in axis_units.entries) <= _MAX_TABLE_ENTRIES
             plain = axis_units.units() if is_small else ()
-            is_complete = sum(part.log_order for part in plain) == axis_units.log_order
-            return plain if is_complete else (axis_units,)
+            if sum(part.log_order for part in plain) == axis_units.log_order:
+                return plain
+            return (axis_units,)
         # Levels are numbered from the outermost. Outer blocks that nothing moves are negative.
         level = {block: i for i, block in enumerate(blocks)}
         for x in (x for block in blocks for x in sorted(self.outer[block])):
@@ -378,7 +379,9 @@ class _GroupAssembler:
         if len(shape) > 1:
             axis_name = {0: "rows", 1: "columns"}.get(position, f"axis {position}")
             name = f"{axis_name} of {name}"
-        return name if axis.size == shape[position] else f"parts of {name}"
+        if axis.size != shape[position]:
+            name = f"parts of {name}"
+        return name
 
     def _describe_rescaling(self, block: int, powers: Exponents) -> Rescaling:
         """Describe a free scale of a block's units; the first tensor is multiplied."""

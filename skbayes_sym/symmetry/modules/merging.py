@@ -124,10 +124,12 @@ def align_modules(modules: Sequence[nn.Module], example_input: Any) -> list[nn.M
     if not any(p.requires_grad for p in template.parameters()):
         return [copy.deepcopy(module) for module in modules]  # all parameters are equal
     group = symmetry_of(template, example_input, buffers=True)
-    moves = torch.cat([
-        torch.full((tensor.numel(),), name in group.layout.shapes)
-        for name, tensor in _tensors(modules[0]).items()
-    ])  # fmt: skip
+    moves = torch.cat(
+        [
+            torch.full((tensor.numel(),), name in group.layout.shapes)
+            for name, tensor in _tensors(modules[0]).items()
+        ]
+    )
 
     # Align all with the first.
     flat = torch.stack([flatten_module(module) for module in modules])

@@ -309,4 +309,6 @@ def derive_symmetry(
 def select_tensors(module: nn.Module, *, buffers: bool) -> dict[str, Tensor]:
     """Return the tensors in ``theta`` by name; frozen parameters are constants."""
     tensors: dict[str, Tensor] = {n: p for n, p in module.named_parameters() if p.requires_grad}
-    return tensors | (dict(module.named_buffers()) if buffers else {})
+    if buffers:
+        tensors |= dict(module.named_buffers())
+    return tensors

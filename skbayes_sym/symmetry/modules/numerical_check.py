@@ -66,9 +66,12 @@ def build_output_function(
 
 
 def largest_output_change(
-    module: nn.Module, layout: ParamLayout, inputs: tuple[Any, ...], group: SymmetryGroup,
+    module: nn.Module,
+    layout: ParamLayout,
+    inputs: tuple[Any, ...],
+    group: SymmetryGroup,
     n: int = 1,
-) -> float:  # fmt: skip
+) -> float:
     """Return the largest relative change of an output under random elements of a group.
 
     Parameters
@@ -133,8 +136,10 @@ def _relative_change(function: Callable[[Tensor], Tensor], point: Tensor, moved:
         ) from error
     if not bool(before.isfinite().all() and after.isfinite().all()):
         raise NotCheckableError("its outputs aren't finite at random weights")
-    change = float((after - before).abs().max()) if len(before) else 0.0
-    scale = float(before.abs().max()) if len(before) else 0.0
+    if not len(before):
+        return 0.0
+    change = float((after - before).abs().max())
+    scale = float(before.abs().max())
     # A random function doesn't change as little as rounding does.
     if change > ROUNDING * scale and not torch.equal(before, function(point)):
         raise NotCheckableError("its outputs are random")

@@ -179,9 +179,13 @@ def _batch_product(
 
 @_rule("convolution")
 def _convolution(
-    analysis: GraphAnalysis, node: fx.Node, x: TensorAxes, w: TensorAxes, b: TensorAxes | None,
+    analysis: GraphAnalysis,
+    node: fx.Node,
+    x: TensorAxes,
+    w: TensorAxes,
+    b: TensorAxes | None,
     *settings: Any,
-) -> TensorAxes | None:  # fmt: skip
+) -> TensorAxes | None:
     """Sum over the channels of each group; positions of kernels and in space are fixed."""
     is_transposed = settings[3]
     groups = settings[5]
@@ -248,9 +252,13 @@ def _make_reduction_rule(powers: Powers) -> Rule:
     """Return the rule of a reduction."""
 
     def rule(
-        analysis: GraphAnalysis, _node: fx.Node, x: TensorAxes, dims: Any = None,
-        keepdim: bool = False, **_kwargs: Any,
-    ) -> TensorAxes:  # fmt: skip
+        analysis: GraphAnalysis,
+        _node: fx.Node,
+        x: TensorAxes,
+        dims: Any = None,
+        keepdim: bool = False,
+        **_kwargs: Any,
+    ) -> TensorAxes:
         return _reduce(analysis, x, dims, keepdim, powers)
 
     return rule
@@ -262,13 +270,20 @@ for _name, _powers in _REDUCTIONS.items():
 
 @_rule("var", "var_mean")
 def _variance(
-    analysis: GraphAnalysis, node: fx.Node, x: TensorAxes, dims: Any = None, *,
-    correction: Any = 1, keepdim: Any = 0,
-) -> Any:  # fmt: skip
+    analysis: GraphAnalysis,
+    node: fx.Node,
+    x: TensorAxes,
+    dims: Any = None,
+    *,
+    correction: Any = 1,
+    keepdim: Any = 0,
+) -> Any:
     """Reduce to the variance, whose sign is +1, and to the mean."""
     del correction  # a constant factor
     variance, mean = (_reduce(analysis, x, dims, keepdim, powers) for powers in ((0, 2), (1, 1)))
-    return [variance, mean] if isinstance(node.meta["val"], tuple | list) else variance
+    if isinstance(node.meta["val"], tuple | list):
+        return [variance, mean]
+    return variance
 
 
 @_rule("_softmax", "_log_softmax")
@@ -339,9 +354,12 @@ def _pad(
             continue
         if value != 0:
             analysis.require_trivial(axis for j, axis in enumerate(x) if j != k)
-        before = analysis.fixed_axis(n_before) if n_before else []
-        behind = analysis.fixed_axis(n_behind) if n_behind else []
-        result[k] = [*before, *segments, *behind]
+        axis = list(segments)
+        if n_before:
+            axis = [*analysis.fixed_axis(n_before), *axis]
+        if n_behind:
+            axis = [*axis, *analysis.fixed_axis(n_behind)]
+        result[k] = axis
     return result
 
 
@@ -476,9 +494,14 @@ def _is_single_segment(analysis: GraphAnalysis, axis: Axis, i: int) -> bool:
 
 @_rule("slice")
 def _slice(
-    analysis: GraphAnalysis, node: fx.Node, x: TensorAxes, dim: int = 0, start: Any = 0,
-    end: Any = None, step: int = 1,
-) -> TensorAxes:  # fmt: skip
+    analysis: GraphAnalysis,
+    node: fx.Node,
+    x: TensorAxes,
+    dim: int = 0,
+    start: Any = 0,
+    end: Any = None,
+    step: int = 1,
+) -> TensorAxes:
     """Keep some segments of an axis, which is split where the slice begins and ends.
 
     Parameters
@@ -504,7 +527,9 @@ def _slice(
         others = _select(analysis, node, x, dim, start)
         return [*others[:dim], ONE, *others[dim:]]
     result = list(x)
-    segments = _find_segments(analysis, x[dim], start, end) if step == 1 else None
+    segments = None
+    if step == 1:
+        segments = _find_segments(analysis, x[dim], start, end)
     if segments is None:
         analysis.fix_and_record(x, [dim], "that cuts units apart")
         segments = analysis.fixed_axis(len(range(start, end, step)))
@@ -544,9 +569,14 @@ def _split(
 
 @_rule("slice_scatter")
 def _replace_slice(
-    analysis: GraphAnalysis, node: fx.Node, x: TensorAxes, y: TensorAxes, dim: int = 0,
-    start: Any = 0, end: Any = None,
-) -> TensorAxes:  # fmt: skip
+    analysis: GraphAnalysis,
+    node: fx.Node,
+    x: TensorAxes,
+    y: TensorAxes,
+    dim: int = 0,
+    start: Any = 0,
+    end: Any = None,
+) -> TensorAxes:
     """Concatenate what stands before a slice, its new content, and what stands behind it.
 
     Parameters
@@ -566,6 +596,9 @@ def _replace_slice(
     n = output_shape(node)[dim]
     m = output_shape(node.args[1])[dim]
     start = start or 0
-    before = [_slice(analysis, node, x, dim, 0, start)] if start else []
-    behind = [_slice(analysis, node, x, dim, start + m, n)] if start + m < n else []
-    return _concatenate(analysis, node, [*before, y, *behind], dim)
+    pieces = [y]
+    if start:
+        pieces.insert(0, _slice(analysis, node, x, dim, 0, start))
+    if start + m < n:
+        pieces.append(_slice(analysis, node, x, dim, start + m, n))
+    return _concatenate(analysis, node, pieces, dim)
