@@ -311,12 +311,11 @@ def to_arrays(block: Block) -> Block:
 
 def _to_tensors(block: Block, like: Tensor) -> Block:
     """Convert arrays to tensors on the device of ``like``, with positions in its precision."""
-    block = _convert_block(block, lambda array: torch.as_tensor(array).to(like.device))
-    state = block.state._replace(position=block.state.position.to(like))
-    # A generator state fits its own device only, so the stream is resume_generator on the new one.
-    stored_state = torch.as_tensor(block.random_state)
-    random_state = resume_generator(stored_state, like.device).get_state()
-    return block._replace(state=state, random_state=random_state)
+    moved = _convert_block(block, lambda array: torch.as_tensor(array).to(like.device))
+    state = moved.state._replace(position=moved.state.position.to(like))
+    # A generator's state fits one kind of device, so its stream is resumed on the new one.
+    random_state = resume_generator(torch.as_tensor(block.random_state), like.device).get_state()
+    return moved._replace(state=state, random_state=random_state)
 
 
 def _convert_block(block: Block, convert: Callable[[Any], Any]) -> Block:

@@ -25,7 +25,7 @@ from skbayes_sym.base.rows import Array
 ARRAYS: dict[str, dict[str, str]] = {
     "Columns": {"kept": "b n"},
     "FeatureEncoder": {"scaling": "f h?", "directions": "f mr?", "centre": "f h?"},
-    "Mode": {"members": "i m"},
+    "Mode": {"chains": "i m"},
     "TreesPredictor": {"offset": "f v?"},
     "Trees": {
         "column": "i n", "threshold": "f n", "below": "i n", "above": "i n", "value": "f nv",
@@ -467,9 +467,9 @@ def _check_block(block: Any, content: FileContent) -> None:
     _require(is_state, "Block.random_state")
 
 
-def _check_members(mode: Any, content: FileContent) -> None:
-    _check_indices(mode.members, _MOST, "Mode.members below zero")
-    _require(len(np.unique(mode.members)) == len(mode.members), "Mode.members repeated")
+def _check_mode_chains(mode: Any, content: FileContent) -> None:
+    _check_indices(mode.chains, _MOST, "Mode.chains below zero")
+    _require(len(np.unique(mode.chains)) == len(mode.chains), "Mode.chains repeated")
 
 
 # Relations between the fields of a class.
@@ -500,5 +500,5 @@ RULES: dict[str, Callable[[Any, FileContent], None]] = {
     "Units": _check_units,
     "KroneckerPreconditioner": _check_preconditioner,
     "Block": _check_block,
-    "Mode": _check_members,
+    "Mode": _check_mode_chains,
 }
