@@ -20,7 +20,7 @@ _NAMES_OF_PAGES = {
     "comparing_models": "compare_models get_scorer evidence_scorer NoSplit "
     "interval_calibration_error expected_calibration_error",
     "practice": "HeldOut",
-    "ecosystem": "QuantileOf",
+    "ecosystem": "QuantilePredictor",
     "displays": "PredictiveDisplay IntervalCalibrationDisplay InvarianceDisplay SymmetryDisplay",
 }
 PAGES = {name: page for page, names in _NAMES_OF_PAGES.items() for name in names.split()}

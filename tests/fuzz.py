@@ -893,7 +893,7 @@ def scorer_call(rng: Draw) -> Call:
     quantile = pick(rng, [None, None, 0.5, "a", 2.0, np.nan, [0.5]])
     x_kind, y_kind = pick(rng, INPUTS), pick(rng, TARGETS)
     X, y = INPUTS[x_kind](rng), TARGETS[y_kind](rng)
-    what = pick(rng, ["scorer", "QuantileOf", "compare_models"])
+    what = pick(rng, ["scorer", "QuantilePredictor", "compare_models"])
     wrapped = pick(rng, [sk.BayesianLinearRegressor(), None, 3.0, Ridge(), sk.Adam])
     unfitted = SMALL["BayesianLinearRegressor"]
     models = pick(
@@ -903,9 +903,9 @@ def scorer_call(rng: Draw) -> Call:
     def run() -> Any:
         if what == "scorer":
             return sk.model_selection.get_scorer(scoring, quantile=quantile)(fitted(name), X, y)
-        if what == "QuantileOf":
+        if what == "QuantilePredictor":
             chosen = 0.5 if quantile is None else quantile
-            return sk.model_selection.QuantileOf(wrapped, chosen).fit(X, y).predict(X)
+            return sk.model_selection.QuantilePredictor(wrapped, chosen).fit(X, y).predict(X)
         return sk.model_selection.compare_models(models, X, y, cv=2)
 
     text = f"{what}({scoring}, {_short(quantile)}, {_short(wrapped)})({name}, {x_kind}, {y_kind})"
@@ -919,7 +919,7 @@ OBJECTS = [
     )),
     *(value for name, value in ((n, getattr(sk.models, n)) for n in sk.models.__all__)
       if isinstance(value, type)),
-    VI, Gibbs, MAP, sk.model_selection.EntryKFold, sk.model_selection.QuantileOf,
+    VI, Gibbs, MAP, sk.model_selection.EntryKFold, sk.model_selection.QuantilePredictor,
 ]  # fmt: skip
 # Protocols and bases of one's own classes aren't made.
 OBJECTS = [

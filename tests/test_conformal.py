@@ -9,7 +9,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from skbayes_sym import BayesianLinearClassifier, BayesianLinearRegressor, predictive
-from skbayes_sym.model_selection import QuantileOf
+from skbayes_sym.model_selection import QuantilePredictor
 
 pytest.importorskip("mapie")
 from mapie.classification import SplitConformalClassifier
@@ -51,9 +51,9 @@ def test_conformal_sets_of_classes():
 
 def test_a_quantile_as_a_regressor():
     model = MODEL.fit(X[TRAIN], Y[TRAIN])
-    upper = QuantileOf(model, 0.95)
+    upper = QuantilePredictor(model, 0.95)
     assert_array_equal(upper.predict(X[TEST]), predictive(model, X[TEST]).quantile(0.95))
     assert upper.fit(X[HELD], Y[HELD]).estimator is model
     for level in (0.0, 1.5):
         with pytest.raises(ValueError, match="must be a number strictly between 0 and 1"):
-            QuantileOf(model, level).predict(X)
+            QuantilePredictor(model, level).predict(X)

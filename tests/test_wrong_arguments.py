@@ -12,7 +12,7 @@ import skbayes_sym as sk
 from skbayes_sym import acquisition, predictive
 from skbayes_sym.callbacks import HeldOut
 from skbayes_sym.factorization.solvers import VI, Gibbs
-from skbayes_sym.model_selection import QuantileOf, get_scorer
+from skbayes_sym.model_selection import QuantilePredictor, get_scorer
 from skbayes_sym.models import (
     ARD,
     Categorical,
@@ -149,13 +149,13 @@ def test_levels_of_scorers_are_checked(level):
         with pytest.raises(ValueError, match="quantile must be a number strictly between"):
             get_scorer("neg_pinball", quantile=level)
     with pytest.raises(ValueError, match="quantile must be a number strictly between"):
-        QuantileOf(reg, level).predict(X)
+        QuantilePredictor(reg, level).predict(X)
 
 
 @pytest.mark.parametrize("estimator", [None, 3.0, Ridge, "linear"])
 def test_a_quantile_is_of_a_regressor(estimator):
     with pytest.raises(ValueError, match="estimator must be a regressor, got"):
-        QuantileOf(estimator).fit(X, NUMBERS)
+        QuantilePredictor(estimator).fit(X, NUMBERS)
 
 
 @pytest.mark.parametrize(

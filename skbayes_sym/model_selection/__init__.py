@@ -1,16 +1,21 @@
-"""Comparing and choosing models.
+"""Comparison and selection of models.
 
-Reading order: ``_scorers`` (for ``scoring=``), ``_entries`` (a matrix's entries and rankings),
-``_compare`` (several models, one table).
+* `_scorers`: scorers of predictive distributions and evidence, for ``scoring=``
+* `_compare`: `compare_models`, a table of cross-validated scores
 
-In: estimators, fitted or not, through their public interface. Out: scores in nats per row.
+Those for matrices with missing entries are in `skbayes_sym.factorization.splitters`.
 """
 
 from skbayes_sym.factorization.splitters import EntryKFold, RankingScorer, cross_validate_entries
 from skbayes_sym.model_selection._compare import compare_models
-from skbayes_sym.model_selection._scorers import NoSplit, QuantileOf, evidence_scorer, get_scorer
+from skbayes_sym.model_selection._scorers import (
+    NoSplit,
+    QuantilePredictor,
+    evidence_scorer,
+    get_scorer,
+)
 
 __all__ = [
-    "EntryKFold", "NoSplit", "QuantileOf", "RankingScorer", "compare_models",
+    "EntryKFold", "NoSplit", "QuantilePredictor", "RankingScorer", "compare_models",
     "cross_validate_entries", "evidence_scorer", "get_scorer",
 ]  # fmt: skip

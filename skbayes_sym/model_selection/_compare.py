@@ -1,4 +1,4 @@
-"""Several models, the same rows, one table."""
+"""Cross-validated comparison of several models on the same rows."""
 
 import os
 import re
@@ -31,94 +31,134 @@ from skbayes_sym.base.scikit_learn import (
 )
 from skbayes_sym.base.warnings import collect_warnings, warn_user
 from skbayes_sym.metrics import expected_calibration_error, interval_calibration_error
-from skbayes_sym.model_selection._scorers import reported_evidence
+from skbayes_sym.model_selection._scorers import read_evidence
 from skbayes_sym.numerics.arguments import check_random_state, short_repr
 from skbayes_sym.numerics.diagnostics import mean_ess
 from skbayes_sym.numerics.runtime import filters_lock
 
 
 class Task(NamedTuple):
-    """Data that every fit shares."""
+    """Data that all fits share.
+
+    Attributes
+    ----------
+    X : array-like of shape (n_samples, n_features)
+        Rows.
+    y : array-like of shape (n_samples,) or (n_samples, n_targets)
+        Targets or classes.
+    classes : ndarray of shape (n_classes,) or None
+        All classes in order; None for regression.
+    """
 
     X: Any
     y: Any
-    classes: Array | None  # all of them, in order; None in regression
+    classes: Array | None
 
 
 class FoldReport(NamedTuple):
-    """A model's judgement of a test fold."""
+    """Predictions of a model for a test fold.
 
-    rows: Array  # (n_test,)
-    predicted: Array  # (n_test,) or (n_test, n_targets)
-    seconds: tuple[float, float]  # of `fit` and of `predict`
-    says_more: bool  # a fit to all rows would report evidence or leave-one-out densities
-    log_density: Array | None = None  # (n_test,) nats
-    # Of classes (n_test, n_classes), or P(target <= y) (n_test, n_targets).
+    Attributes
+    ----------
+    rows : ndarray of shape (n_test,)
+        Indices of the test rows.
+    predicted : ndarray of shape (n_test,) or (n_test, n_targets)
+        Predicted targets or classes.
+    seconds : tuple of float
+        Wall clock time of `fit` and of `predict`.
+    needs_full_fit : bool
+        Whether a fit to all rows reports evidence or leave-one-out densities.
+    log_density : ndarray of shape (n_test,), optional
+        Log predictive densities in nats.
+    probability : ndarray, optional
+        Class probabilities (n_test, n_classes), or P(target <= y), (n_test, n_targets).
+    """
+
+    rows: Array
+    predicted: Array
+    seconds: tuple[float, float]
+    needs_full_fit: bool
+    log_density: Array | None = None
     probability: Array | None = None
 
 
 class CheckedResult(NamedTuple):
-    """An answer, or the error in words where it failed, and the warnings on the way."""
+    """Result of a fit, or its error, and its warnings.
 
-    answer: Any
+    Attributes
+    ----------
+    value : object
+        Result, or None after an error.
+    error : str
+        Class and message of the error; empty without an error.
+    warnings : list of tuple
+        Categories and messages of the warnings.
+    """
+
+    value: Any
     error: str
-    warned: list[tuple[type[Warning], str]]
+    warnings: list[tuple[type[Warning], str]]
 
 
 def compare_models(
-    models: Mapping[str, Any], X: Any, y: Any, *, cv: Any = 5, n_jobs: int | None = None,
+    models: Mapping[str, Any],
+    X: Any,
+    y: Any,
+    *,
+    cv: Any = 5,
+    n_jobs: int | None = None,
     random_state: Any = 0,
-) -> Any:  # fmt: skip
-    r"""Cross-validate models on the same folds and lay out what is known of them.
+) -> Any:
+    r"""Cross-validate models on the same folds and tabulate their scores.
 
     Parameters
     ----------
     models : mapping of str to estimator
-        All classifiers or all regressors, unfitted; pipelines, searches and scikit-learn's own
-        models too. They are cloned.
+        Unfitted models, either all classifiers or all regressors, including pipelines, searches and
+        scikit-learn's models. They are cloned.
     X : array-like of shape (n_samples, n_features)
-        Whatever the models take, data frames included.
+        Rows in any form that the models accept, including data frames.
     y : array-like of shape (n_samples,) or (n_samples, n_targets)
         Targets or class labels.
     cv : int, splitter or iterable of (train, test), default=5
-        An int is that many folds of shuffled rows, stratified by class.
+        Cross-validation scheme. An int is a number of folds of shuffled rows, stratified by class.
     n_jobs : int, optional
-        Fits at once (models times folds), by joblib; inside ``joblib.parallel_config("dask")`` on a
-        cluster. The numbers don't depend on it, except the seconds.
+        Number of parallel fits (of models and folds) by joblib; inside
+        ``joblib.parallel_config("dask")`` on a cluster. Only the seconds depend on it.
     random_state : int, RandomState instance or None, default=0
-        Decides the folds, and the seed of every model whose own ``random_state`` is None: one for
-        each fold, the same for all models.
+        Determines the folds and the seeds of all models whose ``random_state`` is None. Seeds
+        differ between folds and are the same for all models.
 
     Returns
     -------
     pandas.DataFrame, or dict of columns without pandas
-        A row a model, in the order given; the index (without pandas the column ``model``) is its
-        name. The columns are
+        One row per model in the given order. The index (without pandas the column ``model``) is the
+        name of the model. The columns are
 
         log_density, log_density_se
-            Mean log predictive density of held-out rows and its standard error; nats per row, joint
-            over its targets. Larger is better; the one number to choose by.
+            Mean log predictive density of held-out rows and its standard error, in nats per row and
+            joint over targets. Larger is better. Choose between models by this column.
         difference, difference_se
-            Of the mean to the best model's, at most 0, and its standard error, of the rows' paired
-            differences :math:`d_i`: :math:`\mathrm{sd}(d) / \sqrt n`.
+            Difference of the mean from that of the best model, at most 0, and its standard error by
+            the paired differences :math:`d_i` of rows, :math:`\mathrm{sd}(d) / \sqrt n`.
         detectable
-            True difference that these rows would show with a power of 80 % (two-sided test at 5 %):
-            2.8 ``difference_se``. A smaller one may be there and not be seen.
+            True difference that so many rows detect with a power of 80 % (two-sided test at 5 %),
+            2.8 ``difference_se``. Smaller differences can remain undetected.
         rmse or accuracy
-            Over all held-out rows (and targets).
+            Error over all held-out rows (and targets).
         calibration_error
             `interval_calibration_error` or `expected_calibration_error` of the held-out rows,
             pooled over folds and targets.
         evidence, evidence_se, evidence_source, evidence_side
-            Of a fit to all rows: log p(y | X) in nats, summed over the rows; its Monte Carlo
-            standard error; the attribute it was taken from (``log_evidence_`` or else ``elbo_``);
-            and whether it is "exact", an "estimate" or a "lower" bound.
+            Log evidence log p(y | X) of a fit to all rows, in nats and summed over rows; its Monte
+            Carlo standard error; the attribute that reports it (``log_evidence_`` or else
+            ``elbo_``); and whether it is "exact", an "estimate" or a "lower" bound.
         loo, loo_se, loo_unreliable
-            Of the same fit, if it has draws of the posterior and arviz-stats is installed:
-            leave-one-out log density by Pareto-smoothed importance sampling (PSIS), nats per row,
-            its standard error, and the number of rows whose estimate can't be relied on.
+            Leave-one-out log density of the same fit by Pareto-smoothed importance sampling (PSIS),
+            in nats per row; its standard error; and the number of rows with an unreliable estimate.
+            Only for models with draws of the posterior, if arviz-stats is installed.
         fit_seconds, predict_seconds
-            Of one fold, wall clock, averaged: `fit`, and `predict` on the test rows.
+            Wall clock time of `fit` and of `predict` on the test rows, averaged over folds.
 
     Raises
     ------
@@ -127,23 +167,23 @@ def compare_models(
 
     See Also
     --------
-    cross_validate_entries : For matrices with missing entries.
+    cross_validate_entries : Cross-validation for matrices with missing entries.
 
     Notes
     -----
-    What a model doesn't say is nan; one that fails has nan in its row, and a `FitFailedWarning`
-    gives the error. Models without ``log_predictive_density`` are read by ``predict_proba``, or by
-    ``predict(X, return_std=True)`` as a normal distribution. An impossible observation makes a log
-    density of -inf, and so its mean.
+    Values that a model doesn't report are nan. The row of a model that fails is nan, and a
+    `FitFailedWarning` reports the error. Models without ``log_predictive_density`` are scored by
+    ``predict_proba``, or by ``predict(X, return_std=True)`` as a normal distribution. An impossible
+    observation has a log density of -inf, and so has the mean.
 
-    A row that several folds test counts once, with its mean. Folds share training rows, which adds
-    variance of which no unbiased estimate exists (Bengio & Grandvalet 2004); the standard errors
-    leave it out. Keep rows that depend on each other (of one patient, one day) together: give
+    A row that is tested by several folds counts once, with its mean. Folds share training rows. The
+    additional variance, which has no unbiased estimate (Bengio & Grandvalet 2004), isn't part of
+    the standard errors. Keep dependent rows (of one patient or one day) in the same fold by giving
     ``cv`` the pairs of a group splitter.
 
-    Evidences compare between models of the same ``y``. Laplace's estimates of networks are wrong by
-    tens of nats, so they don't settle a width, an activation or a method (:ref:`comparing_models`).
-    Costs ``len(models) * (n_splits + 1)`` fits.
+    Evidences are comparable between models of the same ``y``. Laplace's estimates for networks are
+    wrong by tens of nats, so they can't decide between widths, activations or methods
+    (:ref:`comparing_models`). The comparison takes ``len(models) * (n_splits + 1)`` fits.
 
     References
     ----------
@@ -181,10 +221,12 @@ def compare_models(
     X, y = indexable(X, y)
     classes = _classes(estimators, y)
     task = Task(X, y, classes)
+
+    # All models get the same folds and the same seeds.
     rng = check_random_state(random_state)
     if isinstance(cv, (int, np.integer)):
-        kind = KFold if classes is None else StratifiedKFold
-        splitter = kind(int(cv), shuffle=True, random_state=rng)
+        fold_class = KFold if classes is None else StratifiedKFold
+        splitter = fold_class(int(cv), shuffle=True, random_state=rng)
     else:
         splitter = check_cv(cv, y, classifier=classes is not None)
     with filters_lock:
@@ -193,25 +235,34 @@ def compare_models(
     if not splits:
         raise ValueError(f"cv gives no split into training and test rows, got {short_repr(cv)}.")
     seeds = rng.randint(2**31 - 1, size=len(splits) + 1)
-    judged = Parallel(n_jobs=n_jobs)(
-        delayed(_judged)(caller, _fold_report, model, int(seed), task, train, test)
+    fold_results = Parallel(n_jobs=n_jobs)(
+        delayed(_run_checked)(caller, _report_fold, model, int(seed), task, train, test)
         for model in estimators
         for (train, test), seed in zip(splits, seeds[:-1], strict=True)
     )
-    by_model = [judged[i : i + len(splits)] for i in range(0, len(judged), len(splits))]
-    chosen = [any(fit.answer.says_more for fit in fits if not fit.error) for fits in by_model]
-    wholes = iter(Parallel(n_jobs=n_jobs)(
-        delayed(_judged)(caller, _full_data_report, model, int(seeds[-1]), task)
-        for model, says_more in zip(estimators, chosen, strict=True) if says_more
-    ))  # fmt: skip
+    n_splits = len(splits)
+    by_model = [fold_results[i : i + n_splits] for i in range(0, len(fold_results), n_splits)]
+
+    # Evidence and leave-one-out densities are those of a fit to all rows.
+    needs_full_fit = [
+        any(fit.value.needs_full_fit for fit in fits if not fit.error) for fits in by_model
+    ]
+    full_results = Parallel(n_jobs=n_jobs)(
+        delayed(_run_checked)(caller, _report_full_fit, model, int(seeds[-1]), task)
+        for model, is_needed in zip(estimators, needs_full_fit, strict=True)
+        if is_needed
+    )
+
+    remaining = iter(full_results)
     densities = []
     rows = []
-    for name, fits, says_more in zip(names, by_model, chosen, strict=True):
-        whole = [next(wholes)] if says_more else []
-        _pass_on(name, [*fits, *whole])
-        folds = [] if any(fit.error for fit in fits) else [fit.answer for fit in fits]
+    for name, fits, is_needed in zip(names, by_model, needs_full_fit, strict=True):
+        full_fits = [next(remaining)] if is_needed else []
+        _report_problems(name, [*fits, *full_fits])
+        folds = [] if any(fit.error for fit in fits) else [fit.value for fit in fits]
+        full_report = full_fits[0].value if full_fits else None
         densities.append(_row_densities(folds, len(task.y)))
-        rows.append(_row(folds, whole[0].answer if whole else None, task))
+        rows.append(_table_row(folds, full_report, task))
     columns = _density_columns(densities)
     columns |= {key: np.array([row[key] for row in rows]) for key in rows[0]}
     try:
@@ -221,11 +272,14 @@ def compare_models(
     return pd.DataFrame(columns, index=pd.Index(names, name="model"))
 
 
-def _pass_on(name: str, fits: Sequence[CheckedResult]) -> None:
-    """Warn once of what fits of a model warned of, whatever their figures, and of errors."""
+def _report_problems(name: str, fits: Sequence[CheckedResult]) -> None:
+    """Repeat each kind of warning of a model's fits once, and warn of errors.
+
+    Warnings that differ only in their numbers are of one kind.
+    """
     texts: dict[Any, dict[int, str]] = defaultdict(dict)
     for i, fit in enumerate(fits):
-        for category, text in fit.warned:
+        for category, text in fit.warnings:
             texts[category, re.sub(r"\d\S*", "", text)].setdefault(i, text)
     for (category, _), by_fit in texts.items():
         first = next(iter(by_fit.values()))
@@ -239,24 +293,28 @@ def _pass_on(name: str, fits: Sequence[CheckedResult]) -> None:
 
 
 def _classes(estimators: Sequence[Any], y: Any) -> Any:
-    """The classes, None in regression."""
+    """Classes in order; None for regression."""
     if all(is_regression_model(model) for model in estimators):
         return None
     if all(is_classifier(model) for model in estimators):
         with numeric_conversion("y"):
             check_classification_targets(y)
         return np.unique(column_or_1d(y))
-    kinds = {
-        type(model).__name__: "regressor" if is_regression_model(model) else "classifier"
-        if is_classifier(model) else "neither" for model in estimators
-    }  # fmt: skip
+    kinds = {}
+    for model in estimators:
+        kind = "neither"
+        if is_regression_model(model):
+            kind = "regressor"
+        elif is_classifier(model):
+            kind = "classifier"
+        kinds[type(model).__name__] = kind
     raise ValueError(f"models must be all classifiers or all regressors, got {kinds}.")
 
 
 def _row_densities(folds: Sequence[FoldReport], n_rows: int) -> Array:
     """Log density of every row (n_rows,), averaged over the folds that tested it.
 
-    nan where none did; all nan if the model has no density.
+    nan for rows that no fold tested; all nan if the model has no density.
     """
     total = np.zeros(n_rows)
     count = np.zeros(n_rows)
@@ -270,14 +328,14 @@ def _row_densities(folds: Sequence[FoldReport], n_rows: int) -> Array:
 
 
 def _density_columns(densities: Sequence[Array]) -> dict[str, Array]:
-    """Means over rows and their standard errors, then those of the differences to the best."""
+    """Columns of mean log densities, differences from the best model, and standard errors."""
     means, errors = np.array([_mean_and_error(d[~np.isnan(d)]) for d in densities]).T
     differences = np.full((len(densities), 2), np.nan)
     if np.isfinite(means).any():
         best = densities[int(np.nanargmax(np.where(np.isfinite(means), means, -np.inf)))]
-        tested = ~np.isnan(best)
+        is_tested = ~np.isnan(best)
         for i, density in enumerate(densities):
-            differences[i] = _mean_and_error((density - best)[tested])
+            differences[i] = _mean_and_error((density - best)[is_tested])
     return {
         "log_density": means,
         "log_density_se": errors,
@@ -288,23 +346,28 @@ def _density_columns(densities: Sequence[Array]) -> dict[str, Array]:
 
 
 def _mean_and_error(values: Array) -> tuple[float, float]:
-    """Mean and its standard error, nan of nothing."""
+    """Mean and its standard error; nan if they aren't defined."""
     n = len(values)
-    if n == 0 or not np.isfinite(values).all():
-        return (float(values.mean()) if n else np.nan), np.nan
-    return float(values.mean()), float(values.std(ddof=1) / n**0.5) if n > 1 else np.nan
+    if n == 0:
+        return np.nan, np.nan
+    mean = float(values.mean())
+    if n == 1 or not np.isfinite(values).all():
+        return mean, np.nan
+    return mean, float(values.std(ddof=1) / n**0.5)
 
 
-def _row(folds: Sequence[FoldReport], whole: Any, task: Task) -> dict[str, Any]:
-    """Error and calibration over all tested rows, what a fit to all rows said, seconds a fold."""
+def _table_row(folds: Sequence[FoldReport], full_report: Any, task: Task) -> dict[str, Any]:
+    """Error and calibration over all tested rows, evidence of the full fit, and seconds."""
     error = np.nan
     calibration = np.nan
     seconds = np.full(2, np.nan)
     if folds:
         predicted = np.concatenate([fold.predicted for fold in folds])
         observed = np.asarray(task.y)[np.concatenate([fold.rows for fold in folds])]
-        known = [fold.probability for fold in folds if fold.probability is not None]
-        probability = np.concatenate(known) if len(known) == len(folds) else None
+        probabilities = [fold.probability for fold in folds if fold.probability is not None]
+        probability = None
+        if len(probabilities) == len(folds):
+            probability = np.concatenate(probabilities)
         seconds = np.mean([fold.seconds for fold in folds], axis=0)
         if task.classes is None:
             error = float(np.sqrt(np.mean((observed.reshape(predicted.shape) - predicted) ** 2)))
@@ -315,36 +378,62 @@ def _row(folds: Sequence[FoldReport], whole: Any, task: Task) -> dict[str, Any]:
             error = float(np.mean(predicted == labels))
             if probability is not None:
                 calibration = expected_calibration_error(labels, probability, labels=task.classes)
-    return {
+    row = {
         "rmse" if task.classes is None else "accuracy": error,
         "calibration_error": calibration,
-        **dict.fromkeys(("evidence", "evidence_se"), np.nan),
-        **dict.fromkeys(("evidence_source", "evidence_side"), ""),
-        **dict.fromkeys(("loo", "loo_se", "loo_unreliable"), np.nan),
-        **(whole or {}),
-        "fit_seconds": float(seconds[0]),
-        "predict_seconds": float(seconds[1]),
+        "evidence": np.nan,
+        "evidence_se": np.nan,
+        "evidence_source": "",
+        "evidence_side": "",
+        "loo": np.nan,
+        "loo_se": np.nan,
+        "loo_unreliable": np.nan,
     }
+    row |= full_report or {}
+    row["fit_seconds"] = float(seconds[0])
+    row["predict_seconds"] = float(seconds[1])
+    return row
 
 
 @dataclass(frozen=True)
 class _Caller:
-    """What jobs need to know of the process that `compare_models` was called in."""
+    """Process in which `compare_models` was called, and its configuration of scikit-learn."""
 
     process: int = field(default_factory=os.getpid)
-    config: dict[str, Any] = field(default_factory=get_config)  # scikit-learn's
+    config: dict[str, Any] = field(default_factory=get_config)
 
 
-def _judged(
-    caller: _Caller, score_member: Callable[..., Any], model: Any, seed: int, *arguments: Any
+def _run_checked(
+    caller: _Caller, report: Callable[..., Any], model: Any, seed: int, *arguments: Any
 ) -> CheckedResult:
-    """Call ``judge`` with a clone of the model, and keep its warnings and its error.
+    """Call ``report`` with a clone of the model, and record warnings and errors.
 
-    Warnings of other packages can be recorded only by replacing the filters of the process, so this
-    is done in worker processes alone. In the caller's process they are shown as they occur.
+    Parameters
+    ----------
+    caller : _Caller
+        Process that called `compare_models`.
+    report : callable
+        ``report(model, *arguments)`` fits the model and returns the result.
+    model : estimator
+        Model, which is cloned.
+    seed : int
+        Seed of the model.
+    *arguments : object
+        Further arguments of ``report``.
+
+    Returns
+    -------
+    CheckedResult
+        Result, error and warnings.
+
+    Notes
+    -----
+    Warnings of other packages can be recorded only by replacing the filters of the process, which
+    is only done in worker processes. In the caller's process these warnings are shown as they
+    occur.
     """
-    answer = None
-    failure = ""
+    value = None
+    error_text = ""
     recorded: list[warnings.WarningMessage] = []
     is_main_thread = threading.current_thread() is threading.main_thread()
     with ExitStack() as stack:
@@ -352,17 +441,17 @@ def _judged(
         if os.getpid() != caller.process and is_main_thread:
             recorded = stack.enter_context(warnings.catch_warnings(record=True))
             warnings.simplefilter("always")
-        own = stack.enter_context(collect_warnings())
+        package_warnings = stack.enter_context(collect_warnings())
         try:
-            answer = score_member(seeded_clone(model, seed), *arguments)
+            value = report(seeded_clone(model, seed), *arguments)
         except Exception as error:
-            failure = f"{type(error).__name__}: {error}"
-    others = [(each.category, str(each.message)) for each in recorded]
-    return CheckedResult(answer, failure, [*own, *others])
+            error_text = f"{type(error).__name__}: {error}"
+    other_warnings = [(warning.category, str(warning.message)) for warning in recorded]
+    return CheckedResult(value, error_text, [*package_warnings, *other_warnings])
 
 
 def seeded_clone(model: Any, seed: int) -> Any:
-    """A clone in which every ``random_state`` that is None, nested ones too, is ``seed``."""
+    """Clone a model and replace every ``random_state`` of None, also nested ones, by ``seed``."""
     copy = clone(model)
     unset = {
         name: seed
@@ -372,50 +461,81 @@ def seeded_clone(model: Any, seed: int) -> Any:
     return copy.set_params(**unset)
 
 
-def _fold_report(model: Any, task: Task, train: Array, test: Array) -> FoldReport:
-    """Fit to ``train``, predict ``test``."""
-    tagged = model if isinstance(model, BaseEstimator) else BaseEstimator()  # skpro's has no tags
+def _report_fold(model: Any, task: Task, train: Array, test: Array) -> FoldReport:
+    """Fit a model to the training rows and predict the test rows.
+
+    Parameters
+    ----------
+    model : estimator
+        Unfitted model.
+    task : Task
+        Data.
+    train, test : ndarray of int
+        Indices of the training and test rows.
+
+    Returns
+    -------
+    FoldReport
+        Predictions of the test rows.
+    """
+    # Regressors of skpro have no tags of scikit-learn.
+    tagged = model if isinstance(model, BaseEstimator) else BaseEstimator()
     X_train, y_train = safe_split(tagged, task.X, task.y, train)
     X_test, y_test = safe_split(tagged, task.X, task.y, test, train)
     start = time.perf_counter()
     model.fit(X_train, y_train)
-    fitted = time.perf_counter()
+    fit_end = time.perf_counter()
     predicted = np.asarray(model.predict(X_test))
-    seconds = (fitted - start, time.perf_counter() - fitted)
-    inside = unwrap(model).model
-    has_evidence = bool({"log_evidence_", "elbo_"} & vars(inside).keys())
-    report = FoldReport(test, predicted, seconds, has_evidence or has_posterior_draws(inside))
+    seconds = (fit_end - start, time.perf_counter() - fit_end)
+    inner = unwrap(model).model
+    has_evidence = bool({"log_evidence_", "elbo_"} & vars(inner).keys())
+    report = FoldReport(test, predicted, seconds, has_evidence or has_posterior_draws(inner))
     if not predicts_distribution(model):
         return report
     distribution: Any = predictive(model, X_test)
     if task.classes is None:
         probability = np.asarray(distribution.cdf(y_test), dtype=float).reshape(len(test), -1)
-    else:  # a column for every class, 0 for those missing from the training fold
+    else:  # a column for every class, 0 for classes that are missing in the training fold
         probability = np.zeros((len(test), len(task.classes)))
         probability[:, np.searchsorted(task.classes, distribution.classes)] = distribution.proba()
     density = np.asarray(distribution.log_prob(y_test), dtype=float)
     return report._replace(log_density=density, probability=probability)
 
 
-def _full_data_report(model: Any, task: Task) -> dict[str, Any]:
-    """Evidence and left-out densities of a fit to all rows."""
+def _report_full_fit(model: Any, task: Task) -> dict[str, Any]:
+    """Evidence and leave-one-out densities of a fit to all rows."""
     model.fit(task.X, task.y)
     names = ("evidence", "evidence_se", "evidence_source", "evidence_side")
-    columns = dict(zip(names, reported_evidence(model) or (), strict=False))
-    return columns | leave_one_out(model, task.X, task.y)
+    columns = dict(zip(names, read_evidence(model) or (), strict=False))
+    return columns | estimate_leave_one_out(model, task.X, task.y)
 
 
-def leave_one_out(estimator: BaseEstimator, X: Any, y: Any) -> dict[str, float]:
-    """PSIS-LOO of a sampled posterior on the rows it was fitted to, nats per row.
+def estimate_leave_one_out(estimator: BaseEstimator, X: Any, y: Any) -> dict[str, float]:
+    """Estimate leave-one-out log densities by Pareto-smoothed importance sampling (PSIS-LOO).
 
-    With draws theta_s of weight w_s of the posterior given all rows,
+    Parameters
+    ----------
+    estimator : estimator
+        Fitted model.
+    X, y : array-like
+        Training data.
+
+    Returns
+    -------
+    dict of str to float
+        Mean in nats per row, standard error and number of unreliable rows. Empty if the model has
+        no draws of its posterior, or if arviz-stats isn't installed.
+
+    Notes
+    -----
+    With draws theta_s of weight w_s from the posterior given all rows,
 
         p(y_i | y_-i) = sum_s r_is p(y_i | theta_s) / sum_s r_is,   r_is = w_s / p(y_i | theta_s),
 
-    the largest ratios replaced by quantiles of a generalised Pareto distribution.
+    where the largest ratios are replaced by quantiles of a generalised Pareto distribution.
 
-    Nothing if the model has no draws of its posterior, or arviz-stats isn't installed.
-
+    References
+    ----------
     Vehtari, Gelman & Gabry (2017). Practical Bayesian model evaluation using leave-one-out
     cross-validation and WAIC.
 
@@ -431,28 +551,29 @@ def leave_one_out(estimator: BaseEstimator, X: Any, y: Any) -> dict[str, float]:
         return {}
     values = model.log_likelihood_samples(X, y)
     weights = model.chain_weights_
-    used = weights > 0
-    values = values[used]
-    weights = weights[used]
-    # Effective draws a draw for the mean likelihood, averaged over rows; sets the tail's size.
+    has_weight = weights > 0
+    values = values[has_weight]
+    weights = weights[has_weight]
+    # Effective sample size of the mean likelihood, relative to the number of draws and averaged
+    # over rows. It determines the size of the tail.
     likelihood = np.exp(values - values.max(axis=(0, 1)))
     efficiency = mean_ess(likelihood, weights) / values[..., 0].size
     efficiency = efficiency[np.isfinite(efficiency)]
-    # arviz takes log likelihoods for equally weighted draws and smooths their negatives.
+    r_eff = float(np.mean(efficiency)) if efficiency.size else 1.0
+    # arviz takes log likelihoods of equally weighted draws and smooths their negatives.
     weighted = (values - np.log(weights)[:, None, None]).reshape(-1, values.shape[-1]).T
-    log_ratios, shapes = array_stats.psislw(
-        weighted, r_eff=float(np.mean(efficiency)) if efficiency.size else 1.0
-    )
+    log_ratios, shapes = array_stats.psislw(weighted, r_eff=r_eff)
     flat = values.reshape(-1, values.shape[-1]).T
     log_density = np.logaddexp.reduce(log_ratios + flat, axis=1)
     log_density -= np.logaddexp.reduce(log_ratios, axis=1)
-    # Vehtari et al. (2024): beyond 0.7 no feasible number of draws is enough.
-    largest = min(1.0 - 1.0 / np.log10(flat.shape[1]), 0.7)
+    # Vehtari et al. (2024): above 0.7 no feasible number of draws is sufficient.
+    max_shape = min(1.0 - 1.0 / np.log10(flat.shape[1]), 0.7)
+    n_unreliable = float(np.sum(~(shapes <= max_shape)))
     mean, error = _mean_and_error(log_density)
-    return {"loo": mean, "loo_se": error, "loo_unreliable": float(np.sum(~(shapes <= largest)))}
+    return {"loo": mean, "loo_se": error, "loo_unreliable": n_unreliable}
 
 
 def has_posterior_draws(model: Any) -> bool:
-    """Whether there is what `leave_one_out` starts from; the modes of an ensemble aren't."""
+    """Whether a model has draws of its posterior; the modes of an ensemble aren't draws."""
     has_draws = hasattr(model, "log_likelihood_samples")
     return has_draws and bool(getattr(model, "draws_the_posterior", True))

@@ -1,4 +1,4 @@
-"""Scores for ``scoring=`` that know what a posterior is worth, and a split for those of the fit."""
+"""Scorers of predictive distributions and evidence, and a split without test rows."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -16,34 +16,48 @@ from skbayes_sym.numerics.arguments import is_number, short_repr
 
 
 class ReportedEvidence(NamedTuple):
-    """Log evidence of a fit as the model reports it, nats."""
+    """Log evidence of a fit as reported by the model.
+
+    Attributes
+    ----------
+    value : float
+        Log evidence in nats.
+    std_error : float
+        Monte Carlo standard error; nan if the model reports none.
+    source : str
+        Name of the attribute.
+    side : {"exact", "estimate", "lower"}
+        Whether the value is exact, an estimate or a lower bound.
+    """
 
     value: float
-    std_error: float  # Monte Carlo; nan if the model reports none
-    source: str  # the attribute it comes from
-    side: str  # "exact", "estimate" or "lower" (a lower bound)
+    std_error: float
+    source: str
+    side: str
 
 
-def reported_evidence(estimator: BaseEstimator) -> ReportedEvidence | None:
-    """``log_evidence_`` if it is a number, else ``elbo_``, else None."""
+def read_evidence(estimator: BaseEstimator) -> ReportedEvidence | None:
+    """Read ``log_evidence_`` if it is finite, else ``elbo_``; None if there is neither."""
     model = unwrap(estimator).model
     bound = fitted_attribute(model, "elbo_", np.nan)
     for source, side in (("log_evidence_", "estimate"), ("elbo_", "lower")):
         value = fitted_attribute(model, source, np.nan)
-        if np.isfinite(value):
-            # A lower bound that reaches an estimate of the evidence is the evidence.
-            side = "exact" if source == "log_evidence_" and value == bound else side
-            error = source.removesuffix("_") + "_std_error_"
-            std_error = fitted_attribute(model, error, np.nan)
-            return ReportedEvidence(float(value), float(std_error), source, side)
+        if not np.isfinite(value):
+            continue
+        # A lower bound that equals the estimate shows that the estimate is exact.
+        if source == "log_evidence_" and value == bound:
+            side = "exact"
+        error_name = source.removesuffix("_") + "_std_error_"
+        std_error = fitted_attribute(model, error_name, np.nan)
+        return ReportedEvidence(float(value), float(std_error), source, side)
     return None
 
 
 class NoSplit:
-    """A single split, in which all rows train and all rows test.
+    """Cross-validation splitter with a single split, whose training and test rows are all rows.
 
-    For ``get_scorer("evidence")``, which needs no held-out rows: a model's evidence already prefers
-    what predicts well over what fits well.
+    It is used with ``get_scorer("evidence")``, which needs no held-out rows, because the evidence
+    penalises models that fit the training data closely but predict poorly.
 
     Examples
     --------
@@ -58,54 +72,97 @@ class NoSplit:
     ({'prior': 0.2}, -2406)
     """
 
-    def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[tuple[Array, Array]]:
-        """Positions ``0, 1, ..., n_samples - 1``, twice: to train and to test."""
+    # The arguments are those of scikit-learn's splitters.
+    def split(
+        self,
+        X: Any,
+        y: Any = None,  # noqa: ARG002
+        groups: Any = None,  # noqa: ARG002
+    ) -> Iterator[tuple[Array, Array]]:
+        """Yield the indices of all rows, as training and as test rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows.
+        y, groups : object
+            Ignored.
+
+        Yields
+        ------
+        train, test : ndarray of shape (n_samples,)
+            Indices ``0, 1, ..., n_samples - 1``.
+        """
         rows = np.arange(num_samples(X))
         yield rows, rows.copy()
 
-    def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
-        """Number of splits."""
+    def get_n_splits(
+        self,
+        X: Any = None,  # noqa: ARG002
+        y: Any = None,  # noqa: ARG002
+        groups: Any = None,  # noqa: ARG002
+    ) -> int:
+        """Return the number of splits, 1.
+
+        Parameters
+        ----------
+        X, y, groups : object
+            Ignored.
+
+        Returns
+        -------
+        int
+            1.
+        """
         return 1
 
     def __repr__(self) -> str:
         return "NoSplit()"
 
 
-def evidence_scorer(estimator: BaseEstimator, X: Any = None, y: Any = None) -> float:
-    """Log evidence of a fitted model, or its lower bound: ``get_scorer("evidence")``.
+def evidence_scorer(
+    estimator: BaseEstimator,
+    X: Any = None,  # noqa: ARG001 -- as scikit-learn calls scorers
+    y: Any = None,  # noqa: ARG001
+) -> float:
+    """Log evidence of a fitted model, or a lower bound on it: ``get_scorer("evidence")``.
 
     Parameters
     ----------
     estimator : estimator
-        Fitted, with a finite ``log_evidence_`` or ``elbo_``; or a pipeline or search around one.
+        Fitted model with a finite ``log_evidence_`` or ``elbo_``, or a pipeline or search that
+        contains one.
     X, y : object
-        Ignored: the score is of the rows of the fit.
+        Ignored, because the evidence is that of the training rows.
 
     Returns
     -------
     float
-        Nats, summed over the rows; larger is better. `get_scorer` says what compares.
+        Log evidence in nats, summed over the rows; larger is better. See the Notes of `get_scorer`
+        for which evidences are comparable.
 
     Raises
     ------
     ValueError
-        If the model has neither, or its ``log_evidence_`` is nan since it can't be trusted.
+        If the model has neither attribute, or its ``log_evidence_`` is nan because the estimate is
+        unreliable.
     """
-    evidence = reported_evidence(estimator)
+    evidence = read_evidence(estimator)
     if evidence is not None:
         return evidence.value
     model = unwrap(estimator).model
     name = type(model).__name__
-    why = f"{name} has neither log_evidence_ nor elbo_"
-    if "log_evidence_" in vars(model):
-        why = (
-            f"log_evidence_ of {name} is not finite: the estimate can't be trusted; the warning "
-            "given by fit says why"
+    reason = f"{name} has neither log_evidence_ nor elbo_"
+    if fitted_attribute(model, "log_evidence_") is not None:
+        reason = (
+            f"log_evidence_ of {name} is not finite, because the estimate is unreliable (see the "
+            "warning given by fit)"
         )
-    raise ValueError(f'{why}. Score it by cross-validation, scoring=get_scorer("log_density").')
+    raise ValueError(f'{reason}. Score it by cross-validation, scoring=get_scorer("log_density").')
 
 
 def _log_densities(estimator: BaseEstimator, X: Any, y: Any) -> Array:
+    """Log predictive density of every row."""
     if not predicts_distribution(estimator):
         raise ValueError(
             f"{type(unwrap(estimator).model).__name__} predicts no distribution: it has no "
@@ -115,6 +172,7 @@ def _log_densities(estimator: BaseEstimator, X: Any, y: Any) -> Array:
 
 
 def _regression_distribution(estimator: BaseEstimator, X: Any) -> PredictiveDistribution:
+    """Predictive distribution of a regressor; a ValueError for classifiers."""
     distribution: Any = predictive(estimator, X)
     if not isinstance(distribution, PredictiveDistribution):
         raise ValueError(
@@ -125,93 +183,149 @@ def _regression_distribution(estimator: BaseEstimator, X: Any) -> PredictiveDist
 
 
 def _neg_crps(estimator: BaseEstimator, X: Any, y: Any) -> Array:
+    """Negative continuous ranked probability score of every row and target."""
     return -_regression_distribution(estimator, X).crps(y)
 
 
 def _neg_pinball(estimator: BaseEstimator, X: Any, y: Any, quantile: float) -> Array:
+    """Negative pinball loss of every row and target.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Fitted regressor.
+    X : array-like of shape (n_samples, n_features)
+        Rows.
+    y : array-like of shape (n_samples,) or (n_samples, n_targets)
+        Targets.
+    quantile : float
+        Level between 0 and 1.
+
+    Returns
+    -------
+    ndarray of shape (n_samples,) or (n_samples, n_targets)
+        Scores in the units of ``y``.
+    """
     residual = observed_targets(y) - _regression_distribution(estimator, X).quantile(quantile)
     return -np.maximum(quantile * residual, (quantile - 1.0) * residual)
 
 
-def _weighed(values: Array, y: Any, sample_weight: Any = None) -> float:
-    """Mean of what rows score, and their targets in equal shares."""
-    by_row = values.reshape(len(values), -1).mean(axis=1)
+def _average(values: Array, y: Any, sample_weight: Any = None) -> float:  # noqa: ARG001
+    """Weighted mean of scores over rows, with equal weights of the targets of a row.
+
+    The argument ``y`` is required by scikit-learn's scorers.
+    """
+    row_scores = values.reshape(len(values), -1).mean(axis=1)
     if sample_weight is None:
-        return float(by_row.mean())
-    weight = check_sample_weight(sample_weight, by_row[:, None], ensure_non_negative=True)
-    return float(np.average(by_row[weight > 0], weights=weight[weight > 0]))
+        return float(row_scores.mean())
+    weight = check_sample_weight(sample_weight, row_scores[:, None], ensure_non_negative=True)
+    return float(np.average(row_scores[weight > 0], weights=weight[weight > 0]))
 
 
 class DistributionScorer(BaseScorer):
-    """A mean over rows of what their predictive distributions score.
+    """Mean score of predictive distributions over rows.
 
-    It is one of scikit-learn's: ``set_score_request(sample_weight=True)`` has searches weigh
-    held-out rows.
+    It is a scikit-learn scorer: after ``set_score_request(sample_weight=True)`` searches pass the
+    sample weights of held-out rows.
+
+    Parameters
+    ----------
+    name : str
+        Name of the score.
+    score_rows : callable
+        ``score_rows(estimator, X, y)`` returns the scores of rows and targets.
     """
 
-    def __init__(self, name: str, of_rows: Callable[[BaseEstimator, Any, Any], Array]) -> None:
-        super().__init__(score_func=_weighed, sign=1, kwargs={})
+    def __init__(self, name: str, score_rows: Callable[[BaseEstimator, Any, Any], Array]) -> None:
+        super().__init__(score_func=_average, sign=1, kwargs={})
         self._name = name
-        self._of_rows = of_rows
+        self._score_rows = score_rows
 
     def _score(
-        self, method_caller: Any, estimator: BaseEstimator, X: Any, y_true: Any, **routed: Any
+        self,
+        method_caller: Any,  # noqa: ARG002 -- as in scikit-learn's base class
+        estimator: BaseEstimator,
+        X: Any,
+        y_true: Any,
+        **routed: Any,
     ) -> float:
-        return _weighed(self._of_rows(estimator, X, y_true), y_true, **routed)
+        """Score held-out rows.
+
+        Parameters
+        ----------
+        method_caller : object
+            Ignored.
+        estimator : estimator
+            Fitted model.
+        X : array-like of shape (n_samples, n_features)
+            Rows.
+        y_true : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Targets.
+        **routed : object
+            Sample weights, if they are requested.
+
+        Returns
+        -------
+        float
+            Mean score.
+        """
+        return _average(self._score_rows(estimator, X, y_true), y_true, **routed)
 
     def __repr__(self) -> str:
         return f'get_scorer("{self._name}")'
 
 
 def get_scorer(scoring: str, *, quantile: float | None = None) -> Callable[..., float]:
-    r"""A scorer of predictive distributions or of evidence by its name, for ``scoring=``.
+    r"""Get a scorer of predictive distributions or of evidence by name, for ``scoring=``.
 
     Parameters
     ----------
     scoring : {"log_density", "neg_crps", "neg_pinball", "evidence"}
         Larger is always better.
 
-        - "log_density": mean log predictive density of the rows' targets, nats, of ``y`` as given
-          and joint over the targets of a row. For regressors and classifiers. A strictly proper
-          score: in expectation only the true distribution has the largest.
-        - "neg_crps": minus the mean continuous ranked probability score, in units of ``y``. For
-          regressors. Of a point prediction it is the absolute error.
+        - "log_density": mean log predictive density in nats, in the units of ``y`` and joint over
+          the targets of a row. For regressors and classifiers. It is strictly proper: in
+          expectation only the true distribution has the largest score.
+        - "neg_crps": minus the mean continuous ranked probability score, in the units of ``y``. For
+          regressors. For a point prediction it is the absolute error.
         - "neg_pinball": minus the mean pinball loss
           :math:`\max(q (y - f), (q - 1)(y - f))` of the predicted quantile f at ``quantile``. For
           regressors.
-        - "evidence": ``log_evidence_`` of the model if it is finite, else the bound ``elbo_``;
-          nats, summed over the rows of the fit. `NoSplit` fits to all rows at once.
+        - "evidence": ``log_evidence_`` of the model if it is finite, else the lower bound
+          ``elbo_``, in nats and summed over the training rows. Use it with `NoSplit`, which trains
+          on all rows.
     quantile : float, optional
-        q of "neg_pinball", strictly between 0 and 1; needed there and nowhere else.
+        Level q of "neg_pinball", strictly between 0 and 1. Only for this score.
 
     Returns
     -------
     callable
-        ``(estimator, X, y, *, sample_weight=None) -> float``; one of scikit-learn's, with
-        ``set_score_request``, but for "evidence", which asks no rows.
-        For what `skbayes_sym.predictive` takes: estimators of this package, pipelines, searches and
-        `TransformedTargetRegressor` around them, and scikit-learn's own models with ``return_std``
-        (of a normal distribution) or ``predict_proba``. Can be pickled.
+        Scorer ``(estimator, X, y, *, sample_weight=None) -> float``, which can be pickled. Except
+        for "evidence" it is a scikit-learn scorer with ``set_score_request``. It scores all models
+        that `skbayes_sym.predictive` accepts: estimators of this package; pipelines, searches and
+        `TransformedTargetRegressor` that contain them; and scikit-learn's models with
+        ``return_std`` (as normal distributions) or ``predict_proba``.
 
     Raises
     ------
     ValueError
-        If the name isn't known, or ``quantile`` is missing, out of range, or of no use. The scorer
-        itself raises it of a model that predicts no distribution, of classes where they have no
-        score, and of one without evidence, or whose ``log_evidence_`` is nan since it can't be
-        trusted.
+        If the name isn't known, or ``quantile`` is missing, out of range or unused. The scorer
+        raises it for a model that predicts no distribution, for classifiers if the score needs a
+        regressor, and for models without evidence or with an unreliable ``log_evidence_``, which is
+        nan.
 
     Notes
     -----
-    The standard deviation of a `GaussianProcessRegressor` holds the noise only if its kernel has a
-    `WhiteKernel`.
+    The standard deviation of a `GaussianProcessRegressor` includes the noise only if its kernel
+    contains a `WhiteKernel`.
 
-    Evidences of different fits compare if they are of the same rows and of the same kind: exact, or
-    converged bounds of one family. An estimate beside a lower bound favours the former by what the
-    bound lacks, and a model that sets its prior or noise by the evidence, instead of averaging over
-    them, is flattered a little for each. Laplace's estimates of networks are wrong by tens of nats:
-    of widths, activations, a linear model against a network, and of other methods they are a hint
-    at best (``python asv_bench/studies/evidence_trust.py`` prints how good a one).
+    Evidences of different fits are comparable if they are those of the same rows and of the same
+    kind: exact, or converged bounds of one family. An estimate is favoured over a lower bound by
+    the gap of the bound. A model that sets its prior or noise by maximising the evidence, instead
+    of integrating over them, is favoured slightly for each of them. Laplace's estimates for
+    networks are wrong by tens of nats, so they are only a hint when comparing widths, activations,
+    linear models with networks, or different methods
+    (``python asv_bench/studies/evidence_trust.py`` prints how reliable they are).
 
     References
     ----------
@@ -233,14 +347,14 @@ def get_scorer(scoring: str, *, quantile: float | None = None) -> Callable[..., 
     >>> scores["test_log_density"].round(2), scores["test_upper"].round(2)
     (array([-5.43, -5.46, -5.39]), array([-5.8 , -5.23, -5.5 ]))
     """
-    of_rows = {"log_density": _log_densities, "neg_crps": _neg_crps}
-    if not isinstance(scoring, str) or scoring not in {"evidence", "neg_pinball", *of_rows}:
+    row_scores = {"log_density": _log_densities, "neg_crps": _neg_crps}
+    if not isinstance(scoring, str) or scoring not in {"evidence", "neg_pinball", *row_scores}:
         raise ValueError(
             f"{scoring!r} is no scorer of this package: evidence, log_density, neg_crps, "
-            "neg_pinball. scikit-learn's own come by sklearn.metrics.get_scorer."
+            "neg_pinball. Those of scikit-learn are returned by sklearn.metrics.get_scorer."
         )
     if quantile is not None and scoring != "neg_pinball":
-        raise ValueError(f"quantile is of neg_pinball: {scoring!r} has none.")
+        raise ValueError(f"quantile is only for neg_pinball: {scoring!r} has none.")
     if scoring == "evidence":
         return evidence_scorer
     if scoring == "neg_pinball":
@@ -248,26 +362,27 @@ def get_scorer(scoring: str, *, quantile: float | None = None) -> Callable[..., 
             raise ValueError('get_scorer("neg_pinball") needs quantile, such as quantile=0.9.')
         _check_level(quantile)
         return DistributionScorer(scoring, partial(_neg_pinball, quantile=quantile))
-    return DistributionScorer(scoring, of_rows[scoring])
+    return DistributionScorer(scoring, row_scores[scoring])
 
 
 def _check_level(quantile: Any) -> None:
+    """Refuse levels that aren't strictly between 0 and 1."""
     if not is_number(quantile) or not 0.0 < quantile < 1.0:
         raise ValueError(
             f"quantile must be a number strictly between 0 and 1, got {short_repr(quantile)}."
         )
 
 
-class QuantileOf(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
-    """Regressor whose ``predict`` is one quantile of a model, fitted or not.
+class QuantilePredictor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
+    """Regressor whose ``predict`` returns one quantile of the predictive distribution of a model.
 
-    For MAPIE's conformalised quantile regression, scikit-learn's ``mean_pinball_loss`` and other
-    tools that take point predictions.
+    It serves MAPIE's conformalised quantile regression, scikit-learn's ``mean_pinball_loss`` and
+    other tools that take point predictions.
 
     Parameters
     ----------
     estimator : estimator
-        Regressor, pipeline or search that `predictive` takes. It isn't copied.
+        Regressor, pipeline or search that `predictive` accepts, fitted or not. It isn't copied.
     quantile : float, default=0.5
         Level, strictly between 0 and 1.
 
@@ -275,9 +390,9 @@ class QuantileOf(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
     --------
     >>> from sklearn.datasets import load_diabetes
     >>> from skbayes_sym import BayesianLinearRegressor
-    >>> from skbayes_sym.model_selection import QuantileOf
+    >>> from skbayes_sym.model_selection import QuantilePredictor
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> upper = QuantileOf(BayesianLinearRegressor().fit(X, y), 0.95).predict(X)
+    >>> upper = QuantilePredictor(BayesianLinearRegressor().fit(X, y), 0.95).predict(X)
     >>> round(float((y <= upper).mean()), 2)
     0.95
     """
@@ -287,26 +402,53 @@ class QuantileOf(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         self.quantile = quantile
 
     def fit(self, X: Any, y: Any, **fit_params: Any) -> Self:
-        """Fit the model, in place."""
+        """Fit the model in place.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Training rows.
+        y : array-like of shape (n_samples,)
+            Targets.
+        **fit_params : object
+            Arguments of the model's ``fit``.
+
+        Returns
+        -------
+        QuantilePredictor
+            The object itself.
+        """
         _check_level(self.quantile)
         self._require_model()
         self.estimator.fit(X, y, **fit_params)
         return self
 
     def predict(self, X: Any) -> Array:
-        """Predict the quantile, (n_samples,)."""
+        """Predict the quantile.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Quantiles in the units of the targets.
+        """
         _check_level(self.quantile)
         self._require_model()
         return predictive(self.estimator, X).quantile(self.quantile)
 
     def _require_model(self) -> None:
+        """Refuse anything that isn't an estimator."""
         is_model = hasattr(self.estimator, "fit") and hasattr(self.estimator, "get_params")
         if isinstance(self.estimator, type) or not is_model:
             raise ValueError(f"estimator must be a regressor, got {short_repr(self.estimator)}.")
 
     @property
     def n_features_in_(self) -> int:
-        """Number of columns that the model was fitted to."""
+        """Number of columns seen by the model in `fit`."""
         return int(self.estimator.n_features_in_)
 
     def __sklearn_is_fitted__(self) -> bool:

@@ -179,7 +179,7 @@ def test_held_out_rows_are_weighed_by_routing():
         (np.ones(2), {}, "no scorer of this package"),
         ("neg_pinball", {}, "needs quantile"),
         ("neg_pinball", {"quantile": 90}, "strictly between 0 and 1, got 90"),
-        ("neg_crps", {"quantile": 0.9}, "quantile is of neg_pinball"),
+        ("neg_crps", {"quantile": 0.9}, "quantile is only for neg_pinball"),
     ],
 )
 def test_a_wrong_name_or_quantile_is_refused(name, settings, message):
