@@ -36,7 +36,13 @@ import skbayes_sym as sk
 MOST_NEW = 500
 SEEN = {"parkinsons"}  # a rule for the prior's scales was written for it
 LEAST = 1e-15  # probability that a log density is made of
-MEMBERS = ("linear", "trees", "boosting", "gaussian_process")
+# Members of the stack by their names in the stored figures.
+MEMBERS = {
+    "linear": "linear",
+    "forest": "trees",
+    "boosting": "boosting",
+    "process": "gaussian_process",
+}
 NUMBERS = ("log density", "crps", "rmse", "coverage", "CPU s")
 LABELS = ("log density", "accuracy", "CPU s")
 
@@ -97,7 +103,7 @@ def _tabular(name: str) -> Callable[[bool, Any], Any]:
 MODELS: dict[str, Callable[[bool, Any], Any]] = {
     "stack": lambda labels, X: _stack(labels, None),
     "pool": _pool,
-    **{m: lambda labels, X, m=m: _stack(labels, [(m, m)]) for m in MEMBERS},
+    **{name: lambda labels, X, m=m: _stack(labels, [(m, m)]) for name, m in MEMBERS.items()},
     "LightGBM": _lightgbm,
     "CatBoost": _catboost,
     "NGBoost": _ngboost,

@@ -134,35 +134,40 @@ class NetworkMixture(NetworkEstimator):
 class BayesianMLPRegressor(TabularInputMixin, BayesianRegressorMixin, NetworkMixture):
     r"""Bayesian neural network regression with nothing to tune.
 
-    A mixture of two kinds of networks and a linear model: modes of a small tanh network, whose
-    prior scales and noise maximise the evidence, each with its Laplace approximation (MacKay
-    1992); members of a deep ensemble of relu networks, whose noise is corrected for the
-    parameters that the data determine; and a Bayesian linear model, whose weight in the mixture
-    is chosen by cross-validation (stacking).
+    The predictive distribution is a mixture of three components:
+
+    * Modes of a small tanh network, each with its Laplace approximation. Prior scales and noise
+      maximise the evidence (MacKay 1992).
+    * Members of a deep ensemble of relu networks. Their noise is corrected for the number of
+      parameters that the data determine.
+    * A Bayesian linear model, whose weight is chosen by leave-one-out (stacking).
 
     Parameters
     ----------
     hidden_layer_sizes : "auto", int or sequence of int, default="auto"
         Widths of the hidden layers of the modes' network; ``()`` is a linear model. "auto"
-        chooses 3, 8 or 20 units by five-fold cross-validation (`width_scores_`). Many rows get 20;
-        beyond 1,000 distinct rows with little noise, or 10,000 with any, 40 given four rows per
-        weight, or twenty; very many columns get 10 or 5.
+        chooses 3, 8 or 20 units by five-fold cross-validation (`width_scores_`). Large tables get
+        20 units. With more than 1,000 distinct rows and little noise they get 40 units if there are
+        four rows per weight, and with more than 10,000 rows and any noise if there are twenty. With
+        very many columns there are 10 or 5 units.
     prior : "learn", float, sequence of float or Prior, default="learn"
-        Prior of the weights and biases, in standardised units: the standard deviation of normals,
-        one number or one per layer; or an object. "learn" is ``LayerScales()``, one learned scale
-        per layer, or ``ARD()``, one per column of ``X`` (`relevance_`), as cross-validation
-        prefers; more than 1,000 rows with little noise, or 10,000, get ``ARD()``.
+        Prior of the weights and biases, in standardised units: a prior object, or the standard
+        deviation of normals, as one number or one per layer. "learn" chooses by cross-validation
+        between ``LayerScales()``, with one learned scale per layer, and ``ARD()``, with one per
+        column of ``X`` (`relevance_`). It is ``ARD()`` with more than 1,000 rows and little noise,
+        and with more than 10,000 rows.
     n_modes : int, default=10
-        Restarts of the small network; fewer, or none, where they would take long. Modes whose
-        evidence and left-out rows are behind the best by a quarter of a nat per row are left out.
+        Number of restarts of the small network. There are fewer, or none, if they would take too
+        long. Modes are dropped if both their evidence and their leave-one-out score are more than
+        0.25 nats per row below the best mode.
     n_members : int, default=10
-        Members of the ensemble; not more than there are modes, two where these hardly gain on
-        left-out rows, and none where the noise is a fifth of the targets' variance, or of 500 rows
-        and fewer a hundredth.
+        Largest number of members of the ensemble. There are at most as many members as modes. There
+        are two if these gain little by leave-one-out. There are none if the noise is more than 20 %
+        of the variance of the targets, or more than 1 % with up to 500 rows.
     likelihood : str or Likelihood, default="auto"
-        Distribution of a target given the network's outputs; "auto" is normal noise, whose width
-        may depend on the level of the target and whose tails may be wide, where held-out rows
-        prefer that (`noise_shape_`). ``Gaussian()`` is the same noise for all rows.
+        Distribution of a target given the network's outputs. "auto" is normal noise whose width
+        can depend on the predicted mean and which can have wide tails, if leave-one-out prefers
+        this (`noise_shape_`). ``Gaussian()`` is the same noise for all rows.
     noise_std : "learn", float or sequence of float, default="learn"
         Standard deviation of the observation noise in the units of ``y``; one number or one per
         target. "learn" estimates it; a number is the same for all rows.
@@ -187,30 +192,32 @@ class BayesianMLPRegressor(TabularInputMixin, BayesianRegressorMixin, NetworkMix
     ----------
     posterior_ : ModeMixture
         Laplace approximations of the modes: ``.loc`` (n_modes, P), ``.sample(n, generator=...)``,
-        ``.log_prob(theta)``. Only where modes were fitted.
+        ``.log_prob(theta)``. Exists only if modes were fitted.
     log_evidence_ : float
         Laplace approximation of log p(y | X), nats: an estimate, no bound. It sums over the modes
         and their copies by symmetry, as far as these don't overlap.
     prior_scale_ : ndarray of shape (n_groups,)
         Learned prior standard deviation of every group of weights, geometric mean over the modes.
     samples_ : ndarray of shape (n_members, P')
-        Weights of the ensemble's members; only where there are some.
+        Weights of the ensemble's members. Exists only if members were trained.
     noise_std_samples_ : ndarray of shape (n_members, n_targets)
         Standard deviation of each member's noise, in the units of ``y``.
     member_network_ : MLP
         The members' architecture.
     linear_weight_, modes_weight_, members_weight_ : float
-        Weights of the linear model, of all modes and of all members; they add up to 1.
+        Mixture weights of the linear model, of all modes and of all members. Their sum is 1.
     linear_posterior_ : ModeMixture
-        Posterior of the linear model's coefficients, in standardised units, if it counts.
+        Posterior of the linear model's coefficients, in standardised units. Exists only if the
+        linear model has a positive weight.
     noise_std_linear_ : ndarray of shape (1, n_targets)
-        Standard deviation of the linear model's noise, in the units of ``y``, if it counts.
+        Standard deviation of the linear model's noise, in the units of ``y``. Exists only if the
+        linear model has a positive weight.
     noise_std_ : float or ndarray of shape (n_targets,)
         Root of the mean noise variance of the mixture, in the units of ``y``.
     noise_shape_ : NoiseShape
-        How the noise changes: the ``slope`` of its logarithm per standard deviation of the
-        predicted means, the ``wide_weight`` with wide tails, and how wide (``wide_ratio`` of the
-        variances). None where held-out rows prefer the same noise for all.
+        Noise model: the ``slope`` of the logarithm of the noise per standard deviation of the
+        predicted means, the share ``wide_weight`` of rows with wider noise, and the ratio
+        ``wide_ratio`` of the variances. None if leave-one-out prefers constant noise.
     network_ : MLP
         The modes' architecture, with ``forward(theta, x)`` and ``symmetry()``.
     log_evidence_std_error_ : float
@@ -252,7 +259,7 @@ class BayesianMLPRegressor(TabularInputMixin, BayesianRegressorMixin, NetworkMix
     symmetry_ : SymmetryGroup
         Subgroup of the network's symmetry group that leaves the prior invariant.
     summary_ : str
-        What was fitted to these data, in one line.
+        Plan of the fit, with the result of each stage or the reason why it was skipped.
     columns_in_ : Columns or None
         Encoding of text, categories and missing values. None if the data had none of these.
     n_iter_ : int
@@ -272,20 +279,21 @@ class BayesianMLPRegressor(TabularInputMixin, BayesianRegressorMixin, NetworkMix
 
     See Also
     --------
-    LaplaceRegressor : The modes alone, or one mode of any network.
-    DeepEnsembleRegressor : The members alone.
-    MCMCRegressor : Draws of the posterior.
+    LaplaceRegressor : Laplace approximation of modes only, for any network.
+    DeepEnsembleRegressor : Deep ensemble only.
+    MCMCRegressor : Samples of the posterior.
 
     Notes
     -----
-    The modes take O(n_modes (n_samples P^2 + P^3)) a step and fifty to 300 steps, the members
-    O(n_members min(n_samples, 2000) P') and at most 2,000: seconds for a thousand rows.
+    The modes take 50 to 300 steps of O(n_modes (n_samples P^2 + P^3)) operations. The members take
+    at most 2,000 steps of O(n_members min(n_samples, 2000) P'). A fit to a thousand rows takes
+    seconds.
 
-    The weight of the linear model is its stacking weight (Yao et al. 2018, eq. 8) beside the
-    networks on left-out rows, in closed form: no second fit is made. Modes, or members, get no
-    weight where they gain less than .85 of what the other kind gains over the linear model. The
-    shape of the noise maximises the density of the same rows and is kept where the Bayesian
-    information criterion prefers it; it changes no mean.
+    The weight of the linear model is its stacking weight next to the networks (Yao et al. 2018,
+    eq. 8). The leave-one-out predictions have a closed form, so that no component is refitted.
+    Modes, or members, get no weight if they gain less than 0.85 of what the others gain over the
+    linear model. The noise model maximises the leave-one-out log density. It is kept if the
+    Bayesian information criterion prefers it to constant noise, and doesn't change the mean.
 
     References
     ----------
@@ -391,33 +399,37 @@ class BayesianMLPRegressor(TabularInputMixin, BayesianRegressorMixin, NetworkMix
 class BayesianMLPClassifier(TabularInputMixin, BayesianClassifierMixin, NetworkMixture):
     r"""Bayesian neural network classification with nothing to tune.
 
-    Pools two kinds of networks and a linear model: modes of a small tanh network whose prior scales
-    are set by the evidence, refined by Gaussian variational steps (MacKay 1992; Opper & Archambeau
-    2009), and members of a deep ensemble of relu networks, each refitted as a linearised network
-    where rows times classes allow it. How much of the logits' variance to keep, and what each kind
-    counts for, is chosen by approximate leave-one-out.
+    The class probabilities are a mixture of three components:
+
+    * Modes of a small tanh network. Their prior scales maximise the evidence, and their Laplace
+      approximations are refined by Gaussian variational inference (MacKay 1992; Opper & Archambeau
+      2009).
+    * Members of a deep ensemble of relu networks. Each is refitted as a linearised network if the
+      number of rows times the number of classes allows it.
+    * A Bayesian linear model.
+
+    Approximate leave-one-out chooses the weights of the components and a factor on the variance of
+    their logits.
 
     Parameters
     ----------
     hidden_layer_sizes : "auto", int or sequence of int, default="auto"
         Widths of the hidden layers of the modes' network; ``()`` is a linear model. "auto" is 20
-        units, or 10 or 5 where columns are so many that 20 would take long.
+        units, or 10 or 5 if there are so many columns that 20 would take too long.
     prior : "learn", float, sequence of float or Prior, default="learn"
-        Prior of the weights and biases, in standardised units: the standard deviation of normals,
-        one number or one per layer; or an object. "learn" is ``LayerScales(8.0, 64.0)``, one
-        learned scale per layer; where labels are noisy and its evidence is higher
-        ``LayerScales(8.0, 4.0)`` is taken. ``ARD(8.0, 64.0)`` learns one per column of ``X``,
-        `relevance_`.
+        Prior of the weights and biases, in standardised units: a prior object, or the standard
+        deviation of normals, as one number or one per layer. "learn" is ``LayerScales(8.0, 64.0)``,
+        with one learned scale per layer, or ``LayerScales(8.0, 4.0)`` if labels are noisy and its
+        evidence is higher. ``ARD(8.0, 64.0)`` learns one scale per column of ``X`` (`relevance_`).
     n_modes : int, default=4
-        Restarts of the small network; fewer, or none, where so many rows or weights would take
-        long. Modes alone are `LaplaceClassifier`'s.
+        Number of restarts of the small network. There are fewer, or none, if they would take too
+        long.
     n_members : int, default=10
-        Members of the ensemble; not more than there are modes, two where these hardly gain on
-        left-out rows, and none where the noise is a fifth of the targets' variance, or of 500 rows
-        and fewer a hundredth.
+        Number of members of the ensemble. There are none if there are fewer than three rows per
+        column, or if they can't be refitted in time while classes overlap.
     likelihood : str or Likelihood, default="auto"
-        Distribution of a target given the network's outputs; "auto" is the softmax of classes. The
-        evidence that sets the modes knows no other.
+        Distribution of a target given the network's outputs. "auto" is the softmax of the classes,
+        the only likelihood that is supported.
     standardize : bool, default=True
         Whether to standardise the columns of ``X`` before the fit.
     n_jobs : int or None, default=None
@@ -438,8 +450,8 @@ class BayesianMLPClassifier(TabularInputMixin, BayesianClassifierMixin, NetworkM
     linear_variance_scale_ : float
         Factor on the variance of the linear model's logits in predictions.
     posterior_ : ModeMixture
-        Refined normal laws of the modes: ``.loc`` (n_modes, P), ``.sample(n, generator=...)``,
-        ``.log_prob(theta)``. Only where modes were fitted.
+        Refined normal distributions of the modes: ``.loc`` (n_modes, P),
+        ``.sample(n, generator=...)``, ``.log_prob(theta)``. Exists only if modes were fitted.
     samples_ : ndarray of shape (n_members, P')
         Weights of the ensemble's members, as trained.
     refitted_members_ : RefittedMembers
@@ -452,9 +464,10 @@ class BayesianMLPClassifier(TabularInputMixin, BayesianClassifierMixin, NetworkM
         The modes' architecture, with ``forward(theta, x)`` and ``symmetry()``; one logit for two
         classes.
     linear_weight_, modes_weight_, members_weight_ : float
-        Weights of the linear model, of all modes and of all members; they add up to 1.
+        Mixture weights of the linear model, of all modes and of all members. Their sum is 1.
     linear_posterior_ : ModeMixture
-        Posterior of the linear model's coefficients, in standardised units, if it counts.
+        Posterior of the linear model's coefficients, in standardised units. Exists only if the
+        linear model has a positive weight.
     log_evidence_ : float
         Laplace approximation of log p(y | X), nats: an estimate, no bound. It sums over the modes
         and their copies by symmetry, as far as these don't overlap.
@@ -496,7 +509,7 @@ class BayesianMLPClassifier(TabularInputMixin, BayesianClassifierMixin, NetworkM
     symmetry_ : SymmetryGroup
         Subgroup of the network's symmetry group that leaves the prior invariant.
     summary_ : str
-        What was fitted to these data, in one line.
+        Plan of the fit, with the result of each stage or the reason why it was skipped.
     columns_in_ : Columns or None
         Encoding of text, categories and missing values. None if the data had none of these.
     classes_ : ndarray of shape (n_classes,)
@@ -518,20 +531,20 @@ class BayesianMLPClassifier(TabularInputMixin, BayesianClassifierMixin, NetworkM
 
     See Also
     --------
-    BayesianMLPRegressor : The same for numbers.
-    LaplaceClassifier : The modes alone, or one mode of any network.
-    DeepEnsembleClassifier : The members alone.
+    BayesianMLPRegressor : Mixture of networks for regression.
+    LaplaceClassifier : Laplace approximation of modes only, for any network.
+    DeepEnsembleClassifier : Deep ensemble only.
 
     Notes
     -----
-    The modes take O(n_modes (n_samples P^2 + P^3)) a step and some tens of steps; the members
-    O(n_members min(n_samples, 2000) P') and at most 2,000, and O(n_members (n_samples n_classes)^3)
-    once where they are refitted: seconds for some hundred rows, beyond a thousand weights half a
-    minute.
+    The modes take some tens of steps of O(n_modes (n_samples P^2 + P^3)) operations. The members
+    take at most 2,000 steps of O(n_members min(n_samples, 2000) P'), and
+    O(n_members (n_samples n_classes)^3) once if they are refitted. A fit to some hundred rows takes
+    seconds. With more than a thousand weights it takes half a minute.
 
-    Modes and members count as much as is expected after their predictions of left-out rows: a few
-    rows leave each near a half, many make one of them count for nothing. The share of the linear
-    model is the stacking weight beside both (Yao et al. 2018).
+    The weights of modes and members maximise their leave-one-out score under a prior. With few rows
+    each is near one half, and with many rows one of them can be 0. The weight of the linear model
+    is its stacking weight next to both (Yao et al. 2018).
 
     References
     ----------

@@ -379,7 +379,7 @@ def _check_laplace(value: Any, content: FileContent) -> None:
 
 def _check_process(process: Any, content: FileContent) -> None:
     n_scales = process.x.shape[1] + 3
-    _require(len(process.position) == n_scales, "GaussianProcess.position of a wrong length")
+    _require(len(process.log_scales) == n_scales, "GaussianProcess.log_scales of a wrong length")
     _require(len(process.x), "GaussianProcess without rows")
 
 
