@@ -139,7 +139,7 @@ class Columns:
     def from_table(cls, table: Table) -> "Columns":
         """Decide the encoding of every column by the training rows."""
         columns = tuple(_fit_column(*column) for column in zip(*table, strict=True))
-        encoded = cls(columns, np.arange(0))._encode_all(table)[0]
+        encoded = _encode_table(columns, table)[0]
         varying = np.flatnonzero((encoded != encoded[:1]).any(axis=0))
         return cls(columns, varying if len(varying) else np.arange(encoded.shape[1]))
 
@@ -155,7 +155,7 @@ class Columns:
 
     def encode(self, table: Table) -> Array:
         """Encode rows as numbers, (n_rows, n_outputs); an unknown level is the mean of all."""
-        return self._encode_all(table)[0][:, self.kept]
+        return _encode_table(self.columns, table)[0][:, self.kept]
 
     def encode_with_alternatives(self, table: Table) -> Encoding:
         """Encode rows, with alternatives for unknown levels, of which it warns.
@@ -169,7 +169,7 @@ class Columns:
         -------
         Encoding
         """
-        values, codes = self._encode_all(table)
+        values, codes = _encode_table(self.columns, table)
         values = values[:, self.kept]
         is_open = np.zeros(len(values), dtype=bool)
         for column, column_values, column_codes in zip(
@@ -198,29 +198,8 @@ class Columns:
                 None if c is None else np.where(self._is_open(column, c), level, c)
                 for column, c, level in zip(self.columns, open_codes, levels, strict=True)
             ]
-            alternatives.append(self._encode_codes(rows, filled)[:, self.kept])
+            alternatives.append(_encode_codes(self.columns, rows, filled)[:, self.kept])
         return Encoding(values, is_open, alternatives)
-
-    def _encode_all(self, table: Table) -> tuple[Array, list[Array | None]]:
-        """Return all encoded columns, and the level codes of categorical ones (else None)."""
-        codes: list[Array | None] = []
-        for column, values in zip(self.columns, table.columns, strict=True):
-            is_categorical = column.kind == "categorical"
-            codes.append(Levels(column.levels).codes(values) if is_categorical else None)
-        for column, values, column_codes in zip(self.columns, table.columns, codes, strict=True):
-            if column_codes is not None:
-                check_no_dates(values, column.name)
-        return self._encode_codes(table, codes), codes
-
-    def _encode_codes(self, table: Table, codes: Sequence[Array | None]) -> Array:
-        """Encode numbers from the table and levels from their codes."""
-        parts = []
-        for column, values, column_codes in zip(self.columns, table.columns, codes, strict=True):
-            if column_codes is None:
-                parts.append(_encode_numbers(column, values))
-            else:
-                parts.append(_encode_levels(column, column_codes))
-        return np.column_stack(parts)
 
     @staticmethod
     def _is_open(column: Column, codes: Array) -> Array:
@@ -299,6 +278,29 @@ def level_to_float(level: str) -> float:
 def _median(numbers: Array) -> Array:
     """Return the medians of columns; halves are averaged, since sums of numbers may overflow."""
     return np.asarray(2.0 * np.median(numbers / 2.0, axis=0))
+
+
+def _encode_table(columns: Sequence[Column], table: Table) -> tuple[Array, list[Array | None]]:
+    """Return all encoded columns, and the level codes of categorical ones (else None)."""
+    codes: list[Array | None] = []
+    for column, values in zip(columns, table.columns, strict=True):
+        is_categorical = column.kind == "categorical"
+        codes.append(Levels(column.levels).codes(values) if is_categorical else None)
+    for column, values, column_codes in zip(columns, table.columns, codes, strict=True):
+        if column_codes is not None:
+            check_no_dates(values, column.name)
+    return _encode_codes(columns, table, codes), codes
+
+
+def _encode_codes(columns: Sequence[Column], table: Table, codes: Sequence[Array | None]) -> Array:
+    """Encode numbers from the table and levels from their codes, (n_rows, n_outputs)."""
+    parts = []
+    for column, values, column_codes in zip(columns, table.columns, codes, strict=True):
+        if column_codes is None:
+            parts.append(_encode_numbers(column, values))
+        else:
+            parts.append(_encode_levels(column, column_codes))
+    return np.column_stack(parts)
 
 
 def _encode_numbers(column: Column, values: Array) -> Array:

@@ -98,6 +98,7 @@ class SurrogateGradients:
         return self.exact.n_dims
 
     def __call__(self, position: Tensor) -> Tensor:
+        """Return the exact log density in nats, (C, D) -> (C,)."""
         return self.exact(position)
 
     def evaluate(self, position: Tensor) -> Evaluation:
@@ -181,6 +182,7 @@ class NetworkPosterior:
         return theta, scale.expand(*position.shape[:-1], scale.shape[-1])
 
     def __call__(self, position: Tensor) -> Tensor:
+        """Return the log posterior density in nats, (C, D) -> (C,)."""
         with torch.no_grad():
             return _finite_or_minus_inf(self.log_prior(position) + self.log_likelihood(position))
 

@@ -31,7 +31,7 @@ from skbayes_sym.numerics.memory import prior_allocation, require_memory
 from skbayes_sym.symmetry.group import SymmetryGroup, Trivial, invariant_subgroup
 
 _NAMED_LIKELIHOODS = SupportedLikelihoods(
-    lambda likelihood: True, {"auto": REGRESSION_LIKELIHOODS["gaussian"]}
+    lambda _likelihood: True, {"auto": REGRESSION_LIKELIHOODS["gaussian"]}
 )
 # Constraints on parameters that take objects, for estimators that have them.
 OBJECT_CONSTRAINTS: dict[str, list[Any]] = {

@@ -351,23 +351,23 @@ class StageProgress(FitProgress):
 
     Parameters
     ----------
-    whole : FitProgress
+    parent : FitProgress
         Progress of the whole fit, which its owner begins and ends.
     fraction : float
-        Fraction of the hundred blocks of ``whole`` that this method makes.
-    to_whole_fit : callable (FitResult) -> FitResult, optional
+        Fraction of the hundred blocks of ``parent`` that this method makes.
+    combine : callable (FitResult) -> FitResult, optional
         Turns the current fit of this method into one of the whole, for interrupts.
     """
 
     def __init__(
         self,
-        whole: FitProgress,
+        parent: FitProgress,
         fraction: float,
-        to_whole_fit: Callable[[Any], Any] | None = None,
+        combine: Callable[[Any], Any] | None = None,
     ) -> None:
-        self._whole = whole
-        self.n_jobs = whole.n_jobs
-        self._to_whole_fit = to_whole_fit
+        self._parent = parent
+        self.n_jobs = parent.n_jobs
+        self._combine = combine
         self._current_fit: Callable[[], Any] | None = None
         # Blocks of the whole fit that belong to this stage, and those already reported.
         self._max_whole_blocks = max(1, round(fraction * _N_BLOCKS))
@@ -391,17 +391,17 @@ class StageProgress(FitProgress):
         if self._n_done == 1 and self._current_fit is not None:
             self.set_current_fit(self._current_fit)
         stop = False
-        n_due = self._max_whole_blocks * self._n_done // self._n_blocks
-        while not stop and self._n_whole_blocks < n_due:
+        n_expected = self._max_whole_blocks * self._n_done // self._n_blocks
+        while not stop and self._n_whole_blocks < n_expected:
             self._n_whole_blocks += 1
-            stop = self._whole.end_block()
+            stop = self._parent.end_block()
         return stop
 
     def set_current_fit(self, current_fit: Callable[[], Any]) -> None:
         """Set what an interrupt keeps, as a fit of the whole."""
-        to_whole_fit = self._to_whole_fit
-        if to_whole_fit is not None:
-            self._whole.set_current_fit(lambda: to_whole_fit(current_fit()))
+        combine = self._combine
+        if combine is not None:
+            self._parent.set_current_fit(lambda: combine(current_fit()))
 
     def end(self, fitted: Any = None) -> None:
         """Do nothing: the whole fit goes on."""

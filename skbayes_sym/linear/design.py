@@ -151,20 +151,26 @@ def initial_scales(
     ranges : LearnedRanges
         Ranges of the learned scales.
     """
-    is_scaled = likelihood.scales_targets
-    output_scale = float(data.target_std[target]) if is_scaled else 1.0
-    log_variance = 2.0 * log(output_scale) - (log(mean_square) if mean_square > 0.0 else 0.0)
-    # Range of the prior standard deviation of the outputs, relative to their scale (which is 1 on a
-    # log or logit scale). Beyond the upper limit the quadrature is inaccurate and the data have no
+    # Range of the prior standard deviation of the outputs, relative to their scale, which is 1 on a
+    # log or logit scale. Above the upper limit the quadrature is inaccurate and the data have no
     # information.
-    limits = (1e-5, 1e5) if is_scaled else (1e-5, 30.0)
+    output_scale = 1.0
+    limits = (1e-5, 30.0)
+    if likelihood.scales_targets:
+        output_scale = float(data.target_std[target])
+        limits = (1e-5, 1e5)
+    log_variance = 2.0 * log(output_scale)
+    if mean_square > 0.0:
+        log_variance = log_variance - log(mean_square)
     prior_range = Range(*(log_variance + 2.0 * log(limit) for limit in limits))
     # Range of the noise level, relative to the standard deviation of the targets.
     noise_range = Range(*(log(output_scale) + log(limit) for limit in (1e-6, 1e2)))
     # Without a feature that varies there is nothing to learn.
     learns_prior = prior_scale is None and mean_square > 0.0
     ranges = LearnedRanges(prior_range if learns_prior else None, noise_range)
-    return log_variance if prior_scale is None else 0.0, ranges
+    if prior_scale is not None:
+        return 0.0, ranges
+    return log_variance, ranges
 
 
 def warn_range_limits(
@@ -255,18 +261,23 @@ def coefficient_attributes(
     intercept = offset * scaling.scale + scaling.mean - coef @ x_mean
     noise = noise * scaling.scale
     learned_prior_scale = np.sqrt(posterior.prior_variance)[()]
-    # A single target has coefficients without an axis of targets.
-    is_single_target = data.y_scaling is not None and data.y_ndim == 1
-    attributes = {
+    attributes: dict[str, Any] = {
         "posterior_": posterior,
-        "coef_": coef[0] if is_single_target else coef,
-        "coef_std_": std[0] if is_single_target else std,
-        "intercept_": float(intercept[0]) if is_single_target else intercept,
+        "coef_": coef,
+        "coef_std_": std,
+        "intercept_": intercept,
         "prior_scale_": learned_prior_scale if prior_scale is None else prior_scale[()],
         "_offset_": offset,
     }
     if data.y_scaling is None:
         attributes["_predict_seed_"] = spawn_seeds(data.seed, 1)[0]
     if len(noise):
-        attributes["noise_std_"] = float(noise[0]) if is_single_target else noise
+        attributes["noise_std_"] = noise
+    if data.y_scaling is not None and data.y_ndim == 1:
+        # A single target has coefficients without an axis of targets.
+        attributes["coef_"] = coef[0]
+        attributes["coef_std_"] = std[0]
+        attributes["intercept_"] = float(intercept[0])
+        if len(noise):
+            attributes["noise_std_"] = float(noise[0])
     return attributes

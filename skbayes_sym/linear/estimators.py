@@ -54,7 +54,8 @@ REGRESSION_LIKELIHOODS = SupportedLikelihoods(
 )
 CLASSIFICATION_LIKELIHOODS = SupportedLikelihoods(
     lambda likelihood: is_class_likelihood(likelihood) and ONE_OUTPUT_LIKELIHOOD.is_met(likelihood),
-    {"auto": Categorical()},  # or Bernoulli() for two classes
+    # For two classes "auto" is Bernoulli().
+    {"auto": Categorical()},
 )
 
 
@@ -213,8 +214,8 @@ class LinearEstimator(RowEstimator):
 class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     r"""Bayesian linear regression with an exact posterior, or the best Gaussian one.
 
-    The likelihood of a row doesn't change when the weights move orthogonally to its input. This
-    model has the posterior that respects that invariance (the product form of Kurle et al. 2022),
+    The likelihood of a row doesn't change if the weights move orthogonally to its input. The
+    posterior of this model respects that invariance (the product form of Kurle et al. 2022),
 
     .. math:: q(w) \propto N(w; 0, s^2 I) \prod_n \exp\left(-\frac{(x_n^T w + b - a_n)^2}
               {2 \nu_n}\right),
@@ -251,48 +252,49 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     random_state : int, RandomState instance or None, default=None
         Seed or generator of all random numbers. None uses fresh entropy at every call. NumPy's and
         torch's global random states are never used or changed.
-        Of these fits none has any.
+        These fits don't use any.
     verbose : int, default=0
         0 logs nothing above level DEBUG, 1 logs a summary to stderr, 2 also logs progress.
     noise_std : "learn" or float, default="learn"
         Standard deviation of the observation noise in the units of ``y`` (the scale of heavier
-        tails); "learn" estimates it. Refused where the likelihood has none.
+        tails). "learn" estimates it. A number raises an error if the likelihood has no noise level.
 
     Attributes
     ----------
     coef_ : ndarray of shape (n_features,) or (n_targets, n_features)
-        Posterior mean of the coefficients, of ``X`` and ``y`` as given. Several targets (only of
-        "gaussian") are fitted one by one: everything has an axis for them where ``y`` has one.
+        Posterior mean of the coefficients, in the units of ``X`` and ``y``. Several targets (only
+        for "gaussian") are fitted one by one. All attributes have an axis for them if ``y`` has
+        one.
     intercept_ : float or ndarray of shape (n_targets,)
         Intercept.
     coef_std_ : ndarray of the shape of ``coef_``
         Posterior standard deviation of the coefficients.
     coef_cov_ : ndarray of shape (n_coefficients, n_coefficients)
-        Posterior covariance of ``coef_.ravel()``, built on demand; a `MemoryError` names the
-        bytes where it is too large.
+        Posterior covariance of ``coef_.ravel()``, built on demand. A `MemoryError` states the
+        number of bytes if it is too large.
     elbo_ : float
-        Evidence lower bound, nats, of all targets; the log evidence itself for "gaussian".
+        Evidence lower bound of all targets in nats; for "gaussian" the log evidence itself.
     symmetry_ : Translation
-        Translations of a row of coefficients, in units of ``posterior_``, that no row of ``X``
-        sees.
+        Translations of a row of coefficients, in the units of ``posterior_``, that change the
+        output at no row of ``X``.
     symmetry_gap_std_error_ : float
         Monte Carlo standard error of `symmetry_gap_`.
     elbo_std_error_ : float
-        Its Monte Carlo standard error: 0, there is none.
+        Monte Carlo standard error of `elbo_`: 0, because it is exact.
     elbo_mean_field_ : float
         Bound of the best mean-field posterior at the same hyperparameters.
     symmetry_gap_ : float
-        `elbo_` - `elbo_mean_field_`: what independence costs, nats.
+        `elbo_` - `elbo_mean_field_` in nats: the loss by assuming independent coefficients.
     log_evidence_ : float
         ``log p(y | X)`` at the hyperparameters, nats; only for "gaussian".
     log_evidence_std_error_ : float
-        0: it is known in closed form.
+        Standard error of `log_evidence_`: 0, because it has a closed form.
     log_evidence_side_ : {"exact"}
-        It is the value itself, no bound.
+        Whether `log_evidence_` is a bound: it is the value itself.
     site_location_, site_variance_ : ndarray of shape (n_samples,) or (n_samples, n_targets)
-        ``a_n`` and ``nu_n`` of every row of ``X``, in units of the outputs, per unit of sample
-        weight. A variance is infinite where the weight is 0, and negative at an outlier of a
-        "student_t" fit, which widens the posterior.
+        ``a_n`` and ``nu_n`` of every row of ``X``, in the units of the outputs, per unit of sample
+        weight. A variance is infinite if the weight is 0. It is negative for an outlier in a
+        "student_t" fit, which increases the posterior variance.
     prior_scale_, noise_std_ : float or ndarray
         Learned or given scales (no `noise_std_` for "poisson").
     likelihood_ : Likelihood
@@ -326,14 +328,14 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     Notes
     -----
     Everything is solved in the space of dimension ``r = min(n_samples, n_features)``: an update
-    costs O(n r^2 + r^3). No K x K array of K features is made. A Gaussian likelihood takes one
-    step, so that ``max_iter`` and ``tol`` say nothing there.
+    costs O(n r^2 + r^3). No K x K array of K features is allocated. A Gaussian likelihood needs
+    one step, so that ``max_iter`` and ``tol`` have no effect.
 
     References
     ----------
     Kurle, Herbrich, Januschowski, Wang & Gasthaus (2022). On the detrimental effect of invariances
-    in the likelihood for variational inference. Section 4, corrected: the sites' product, not
-    their average (eq. 23). https://arxiv.org/abs/2209.07157
+    in the likelihood for variational inference. Section 4, corrected: the product of the sites
+    instead of their average (eq. 23). https://arxiv.org/abs/2209.07157
 
     Khan & Lin (2017). Conjugate-computation variational inference.
 
@@ -363,16 +365,19 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
 
     @property
     def resolved_likelihood(self) -> Likelihood:
-        """The likelihood by name, or the object itself."""
-        chosen: Any = self._likelihood_parameter
-        if isinstance(chosen, str):  # `fit` refuses other names
-            chosen = REGRESSION_LIKELIHOODS.get(chosen, chosen)
-        return chosen  # type: ignore[no-any-return]
+        """The likelihood that the parameter names, or the object that it is."""
+        likelihood: Any = self._likelihood_parameter
+        if isinstance(likelihood, str):
+            # `fit` raises an error for unknown names.
+            likelihood = REGRESSION_LIKELIHOODS.get(likelihood, likelihood)
+        return likelihood  # type: ignore[no-any-return]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        chosen: Any = self.resolved_likelihood
-        tags.target_tags.multi_output = isinstance(chosen, Likelihood) and is_conjugate(chosen)
+        likelihood: Any = self.resolved_likelihood
+        tags.target_tags.multi_output = isinstance(likelihood, Likelihood) and is_conjugate(
+            likelihood
+        )
         return tags
 
     def _validate_training_data(self, X: Any, y: Any) -> tuple[Array, RegressionTargets]:
@@ -381,10 +386,10 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         if not isinstance(self.likelihood, str):
             self._check_likelihood(likelihood)
         if not likelihood.n_params:
-            why = f"likelihood={self.likelihood!r} has no scale of noise to set"
-            refuse_parameters(self, ["noise_std"], why, "likelihood='gaussian' or 'student_t'")
-        shape = () if is_conjugate(likelihood) else np.asarray(y).shape
-        if len(shape) == 2 and shape[1] > 1:
+            reason = f"likelihood={self.likelihood!r} has no scale of noise to set"
+            refuse_parameters(self, ["noise_std"], reason, "likelihood='gaussian' or 'student_t'")
+        shape = np.asarray(y).shape
+        if not is_conjugate(likelihood) and len(shape) == 2 and shape[1] > 1:
             raise ValueError(
                 f"likelihood={self.likelihood!r} takes one target, got y of shape {shape}. Use "
                 "likelihood='gaussian', or one model a target by MultiOutputRegressor."
@@ -397,6 +402,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         return super()._standardizes_targets and self.resolved_likelihood.n_params > 0
 
     def _make_likelihood(self, data: Training) -> Likelihood:
+        """Return the likelihood with its initial parameters, in scaled units."""
         likelihood = self.resolved_likelihood
         if likelihood.is_discrete and self.fit_intercept and not data.rows.y.any():
             raise ValueError(
@@ -412,9 +418,9 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
 class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
     r"""Bayesian logistic and softmax regression with a posterior of full covariance.
 
-    Optimal Gaussian variational inference: the posterior is the prior times one Gaussian site per
-    row in the outputs ``f_n = W x_n + b`` that the row sees (the invariance-abiding product of
-    Kurle et al. 2022),
+    The posterior is the optimal Gaussian of variational inference: the prior times one Gaussian
+    site per row in its outputs ``f_n = W x_n + b`` (the invariance-abiding product of Kurle et al.
+    2022),
 
     .. math:: q(W) \propto N(W; 0, s^2 I) \prod_n \exp\left(-\tfrac12 (f_n - a_n)^T N_n^{-1}
               (f_n - a_n)\right),
@@ -450,9 +456,9 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
     verbose : int, default=0
         0 logs nothing above level DEBUG, 1 logs a summary to stderr, 2 also logs progress.
     variance_scale : "loo" or float, default="loo"
-        Factor on the variance of the logits in predictions; "loo" takes that of 0.1,
-        0.3, 1 and 3 whose predictions of left-out rows are best, approximately; 1 is the
-        posterior's own, and what "loo" is where ``likelihood`` is an object of one output.
+        Factor on the variance of the logits in predictions. 1 is the variance of the posterior.
+        "loo" selects one of 0.1, 0.3, 1 and 3 by an approximate leave-one-out score, and 1 if
+        ``likelihood`` is an object with one output.
 
     Attributes
     ----------
@@ -463,12 +469,14 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
     elbo_ : float
         Evidence lower bound, nats.
     elbo_std_error_ : float
-        Its quasi-Monte Carlo standard error; 0 for "bernoulli", whose rule is deterministic.
+        Quasi-Monte Carlo standard error of `elbo_`; 0 for "bernoulli", whose quadrature is
+        deterministic.
     site_location_, site_variance_ : ndarray of shapes (n_samples,) and (n_samples,)
-        Of every row of ``X``, per unit of sample weight; a variance is infinite where the weight
-        is 0 (the location is then NaN). For "categorical" of shapes (n_samples, n_classes) and
-        (n_samples, n_classes, n_classes), pseudo-inverses of the precisions: a site says nothing
-        about a shift of all outputs.
+        Location and variance of the site of every row of ``X``, per unit of sample weight. If the
+        weight is 0, the variance is infinite and the location NaN. For "categorical" the shapes are
+        (n_samples, n_classes) and (n_samples, n_classes, n_classes). The variances are then
+        pseudo-inverses of the precisions: a site has no
+        information on a shift of all outputs.
     prior_scale_ : float or ndarray
         Learned or given prior standard deviation.
     variance_scale_ : float
@@ -476,17 +484,17 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
     coef_std_ : ndarray of the shape of ``coef_``
         Posterior standard deviation of the coefficients.
     coef_cov_ : ndarray of shape (n_coefficients, n_coefficients)
-        Posterior covariance of ``coef_.ravel()``, built on demand; a `MemoryError` names the
-        bytes where it is too large.
+        Posterior covariance of ``coef_.ravel()``, built on demand. A `MemoryError` states the
+        number of bytes if it is too large.
     symmetry_ : Translation
-        Translations of a row of coefficients, in units of ``posterior_``, that no row of ``X``
-        sees.
+        Translations of a row of coefficients, in the units of ``posterior_``, that change the
+        output at no row of ``X``.
     symmetry_gap_std_error_ : float
         Monte Carlo standard error of `symmetry_gap_`.
     elbo_mean_field_ : float
         Bound of the best mean-field posterior at the same hyperparameters.
     symmetry_gap_ : float
-        `elbo_` - `elbo_mean_field_`: what independence costs, nats.
+        `elbo_` - `elbo_mean_field_` in nats: the loss by assuming independent coefficients.
     posterior_ : LowRankGaussian
         Posterior of the coefficients of scaled data: ``.loc``, ``.variance()``,
         ``.sample(n, generator=...)``, ``.log_prob(w)``.
@@ -516,7 +524,8 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
     -----
     Solved in the space of dimension ``r = min(n_samples, n_features)``: an update costs
     O(n r^2 C^2 + (C r)^3) for C outputs, after one QR factorisation where there are more features
-    than rows. No K x K array is made. `BayesianLinearRegressor` names the papers.
+    than rows. No K x K array is allocated. For references see
+    `BayesianLinearRegressor`.
 
     Examples
     --------
@@ -544,10 +553,11 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
 
     @property
     def resolved_likelihood(self) -> Likelihood:
+        """The likelihood that the parameter selects for the classes of the fit."""
         return self._likelihood_for_classes(len(self.classes_))
 
     def _likelihood_for_classes(self, n_classes: int) -> Likelihood:
-        """The likelihood by name or by the number of classes, or the object itself."""
+        """Return the likelihood by its name and the number of classes, or the user's object."""
         likelihood = self._likelihood_parameter
         if not isinstance(likelihood, str):
             return self._check_likelihood(likelihood)
@@ -556,40 +566,44 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
         return CLASSIFICATION_LIKELIHOODS[likelihood]
 
     def _make_likelihood(self, data: Training) -> Likelihood:
+        """Return the likelihood, after checking that it has the right number of outputs."""
         n_classes = len(data.classes)
         likelihood = self._likelihood_for_classes(n_classes)
         if likelihood.kind == "softmax":
             return likelihood
         if n_classes > 2 or likelihood.n_outputs(n_classes) != 1:
-            what = f"two classes, y has {n_classes}" if n_classes > 2 else "an output a class"
+            support = "one output per class"
+            if n_classes > 2:
+                support = f"two classes, y has {n_classes}"
             raise ValueError(
-                f"likelihood={self.likelihood!r} has {what}. Use likelihood='auto' or "
+                f"likelihood={self.likelihood!r} has {support}. Use likelihood='auto' or "
                 "'categorical'; MCMCClassifier takes any."
             )
         return likelihood
 
     def _fitted_attributes(self, data: Training, model: Model, fitted: FitResult) -> dict[str, Any]:
+        """Return fitted attributes, with the factor on the variance of the logits."""
         attributes = super()._fitted_attributes(data, model, fitted)
         scale = self.variance_scale
-        state = cast(LinearFit, fitted).state
         if isinstance(scale, str):
-            # Laws of classes of other kinds aren't those that rows are left out by.
-            is_known = model.likelihood.kind in ("softmax", "bernoulli") and "elbo_" in attributes
-            known = state if is_known else None
-            scale = 1.0 if known is None else fit_variance_scale(known, data.double_data)
+            # Leave-one-out predictions are known for these two likelihoods, after the last update.
+            state = cast(LinearFit, fitted).state
+            has_leave_one_out = model.likelihood.kind in ("softmax", "bernoulli")
+            scale = 1.0
+            if state is not None and has_leave_one_out and "elbo_" in attributes:
+                scale = fit_variance_scale(state, data.double_data)
         return {**attributes, "variance_scale_": float(scale)}
 
     def predictor(self, like: Tensor) -> LinearPredictor:
+        """Return the predictor of the fitted model, see `RowEstimator.predictor`."""
+
         def make() -> LinearPredictor:
             likelihood = self.fitted_likelihood
-            n_classes = len(self.classes_)
-            is_softmax = likelihood.kind == "softmax"
-            rule = (
-                likelihood.site_likelihood(n_classes, seed=self._predict_seed_)
-                if is_softmax
-                else None
-            )
-            plain: LinearPredictor = super(BayesianLinearClassifier, self).predictor(like)
-            return replace(plain, variance_scale=self.variance_scale_, rule=rule)
+            rule = None
+            if likelihood.kind == "softmax":
+                n_classes = len(self.classes_)
+                rule = likelihood.site_likelihood(n_classes, seed=self._predict_seed_)
+            unscaled: LinearPredictor = super(BayesianLinearClassifier, self).predictor(like)
+            return replace(unscaled, variance_scale=self.variance_scale_, rule=rule)
 
         return self._cached(f"linear labels on {like.device}", make)
