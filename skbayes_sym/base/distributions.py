@@ -58,9 +58,10 @@ class PredictiveDistribution:
 
     def __getitem__(self, rows: Any) -> Self:
         """Return the distribution of a slice, a mask or positions of rows; an int keeps one row."""
-        return self._take(row_positions(rows, len(self)))
+        return self.take_rows(row_positions(rows, len(self)))
 
-    def _take(self, rows: Array) -> Self:
+    def take_rows(self, rows: Array) -> Self:
+        """Return the distribution at positions of rows."""
         raise NotImplementedError
 
     def mean(self) -> Array:
@@ -89,7 +90,7 @@ class PredictiveDistribution:
             With one more axis of length Q, the last one, for a sequence of levels.
         """
         levels = check_quantile_levels(q)
-        values = self._quantiles(levels)
+        values = self.quantile_grid(levels)
         return values if np.ndim(q) else values[..., 0]
 
     def interval(self, coverage: Any = 0.9) -> Array:
@@ -107,7 +108,7 @@ class PredictiveDistribution:
         """
         coverages = check_quantile_levels(coverage, "coverage")
         levels = np.concatenate([0.5 * (1.0 - coverages), 0.5 * (1.0 + coverages)])
-        values = self._quantiles(levels)
+        values = self.quantile_grid(levels)
         ends = values.reshape(*values.shape[:-1], 2, len(coverages))
         return ends if np.ndim(coverage) else ends[..., 0]
 
@@ -127,7 +128,7 @@ class PredictiveDistribution:
         """
         raise NotImplementedError
 
-    def functions(self, n: int = 1, random_state: Any = 0) -> Array:
+    def functions(self, n: int = 1, random_state: Any = 0) -> Array:  # noqa: ARG002 (an interface)
         """Draw noise-free functions, joint over rows and shaped as the draws of `sample`.
 
         The same seed gives the same functions at other rows.
@@ -158,7 +159,7 @@ class PredictiveDistribution:
         """
         values, leading = self._broadcast(y)
         infinite = np.isinf(values)
-        log_density = np.asarray(self._log_prob(np.where(infinite, 0.0, values)), dtype=float)
+        log_density = np.asarray(self.log_prob_grid(np.where(infinite, 0.0, values)), dtype=float)
         log_density = np.where(infinite.any(axis=-1), -np.inf, log_density)
         return log_density.reshape(*leading, len(self))
 
@@ -178,7 +179,7 @@ class PredictiveDistribution:
         """Return the probability of a target at or below ``y``, for each target separately."""
         values, leading = self._broadcast(y)
         infinite = np.isinf(values)
-        below = self._cdf(np.where(infinite, 0.0, values))
+        below = self.cdf_grid(np.where(infinite, 0.0, values))
         below = np.where(infinite, values > 0.0, below)
         return below.reshape(*leading, *self.shape)
 
@@ -190,7 +191,7 @@ class PredictiveDistribution:
         """Return the continuous ranked probability score in target units. Lower is better."""
         values, leading = self._broadcast(y)
         infinite = np.isinf(values)
-        score = self._crps(np.where(infinite, 0.0, values))
+        score = self.crps_grid(np.where(infinite, 0.0, values))
         return np.where(infinite, np.inf, score).reshape(*leading, *self.shape)
 
     def uncertainty(self) -> Bunch:
@@ -222,19 +223,19 @@ class PredictiveDistribution:
     # Methods that concrete distributions define. Grids of targets are (G, N, T), with T = 1 if
     # `shape` has one axis.
 
-    def _quantiles(self, levels: Array) -> Array:
+    def quantile_grid(self, levels: Array) -> Array:
         """Return the quantiles at levels (Q,), (*shape, Q)."""
         raise NotImplementedError
 
-    def _log_prob(self, y: Array) -> Array:
+    def log_prob_grid(self, y: Array) -> Array:
         """Return the log density of a grid, (G, N)."""
         raise NotImplementedError
 
-    def _cdf(self, y: Array) -> Array:
+    def cdf_grid(self, y: Array) -> Array:
         """Return the distribution function on a grid, (G, N, T)."""
         raise NotImplementedError
 
-    def _crps(self, y: Array) -> Array:
+    def crps_grid(self, y: Array) -> Array:
         r"""Compute the CRPS on a grid, (G, N, T), by quadrature.
 
         .. math:: 2 \int (1[x > y] - F(x)) (x - y) \, dF(x)
@@ -309,9 +310,11 @@ def observed_targets(y: Any) -> Array:
         raise ValueError(f"y must hold real numbers: {error}.") from error
     missing = np.isnan(values)
     if missing.any():
-        place = tuple(int(i) for i in np.argwhere(missing)[0])
-        where = f" at position {place[0] if len(place) == 1 else place}" if place else ""
-        raise ValueError(f"y contains NaN{where}: leave out the rows whose target is missing.")
+        position = [int(i) for i in np.argwhere(missing)[0]]
+        location = ""
+        if position:
+            location = f" at position {position[0] if len(position) == 1 else tuple(position)}"
+        raise ValueError(f"y contains NaN{location}: leave out the rows whose target is missing.")
     return values
 
 
@@ -382,13 +385,16 @@ class _GridPredictive(PredictiveDistribution):
         """Evaluate a function of distribution and targets (N, T) for each element of a grid."""
         raise NotImplementedError
 
-    def _log_prob(self, y: Array) -> Array:
+    def log_prob_grid(self, y: Array) -> Array:
+        """Return the log density of a grid, (G, N)."""
         return self._evaluate_grid(y, lambda distribution, targets: distribution.log_prob(targets))
 
-    def _cdf(self, y: Array) -> Array:
+    def cdf_grid(self, y: Array) -> Array:
+        """Return the distribution function on a grid, (G, N, T)."""
         return self._evaluate_grid(y, lambda distribution, targets: distribution.cdf(targets))
 
-    def _crps(self, y: Array) -> Array:
+    def crps_grid(self, y: Array) -> Array:
+        """Return the CRPS on a grid, (G, N, T)."""
         return self._evaluate_grid(y, crps)
 
 
@@ -409,18 +415,22 @@ class PosteriorPredictive(_GridPredictive):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """``(n_samples,)`` or ``(n_samples, n_targets)``."""
         n_rows = num_samples(self._X)
         return (n_rows,) if self._model._y_ndim_ == 1 else (n_rows, len(self._model.y_scale_))
 
-    def _take(self, rows: Array) -> "PosteriorPredictive":
+    def take_rows(self, rows: Array) -> "PosteriorPredictive":
+        """Return the distribution at positions of rows."""
         return PosteriorPredictive(self._model, safe_indexing(self._X, rows))
 
     @property
     def has_normal_components(self) -> bool:  # type: ignore[override]
+        """Whether the distribution is a mixture of normals."""
         return self._model.has_normal_components
 
     @property
     def is_discrete(self) -> bool:  # type: ignore[override]
+        """Whether targets have probabilities instead of densities."""
         return self._model.predicts_counts
 
     def __repr__(self) -> str:
@@ -432,21 +442,27 @@ class PosteriorPredictive(_GridPredictive):
         return f"<{parts}, by {type(self._model).__name__}, at {num_samples(self._X):,} rows>"
 
     def components(self) -> Components:
+        """Return weights, means and standard deviations of the components."""
         return Components(*self._model.mixture_components(self._X))
 
     def mean(self) -> Array:
+        """Return the expected target."""
         return np.asarray(self._model.predict(self._X))
 
     def std(self) -> Array:
+        """Return the standard deviation, observation noise included."""
         return np.asarray(self._model.predict(self._X, return_std=True)[1])
 
-    def _quantiles(self, levels: Array) -> Array:
+    def quantile_grid(self, levels: Array) -> Array:
+        """Return the quantiles at levels (Q,), (*shape, Q)."""
         return self._model.predict_quantiles(self._X, levels.tolist())
 
     def sample(self, n: int = 1, random_state: Any = 0) -> Array:
+        """Draw targets, ``(n_samples, n)`` or ``(n_samples, n_targets, n)``."""
         return self._model.sample_y(self._X, n, random_state)
 
     def functions(self, n: int = 1, random_state: Any = 0) -> Array:
+        """Draw noise-free functions, joint over rows."""
         return self._model.sample_f(self._X, n, random_state)
 
     def _evaluate_grid(
@@ -461,6 +477,7 @@ class PosteriorPredictive(_GridPredictive):
         return np.moveaxis(values, -1, 0)
 
     def uncertainty(self) -> Bunch:
+        """Return the variance by its source."""
         return self._model.predict_uncertainty(self._X)
 
     def evaluated(self) -> "TensorPredictive":
@@ -505,11 +522,13 @@ class TensorPredictive(_GridPredictive):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """``(n_samples,)`` or ``(n_samples, n_targets)``."""
         n_rows = sum(distribution.n_rows for distribution in self._blocks)
         n_targets = self._blocks[0].n_targets
         return (n_rows,) if self._is_flat else (n_rows, n_targets)
 
-    def _take(self, rows: Array) -> "TensorPredictive":
+    def take_rows(self, rows: Array) -> "TensorPredictive":
+        """Return the distribution at positions of rows."""
         blocks = []
         start = 0
         edges = np.cumsum([0, *(distribution.n_rows for distribution in self._blocks)])
@@ -523,10 +542,12 @@ class TensorPredictive(_GridPredictive):
 
     @property
     def has_normal_components(self) -> bool:  # type: ignore[override]
+        """Whether the distribution is a mixture of normals."""
         return all(isinstance(distribution, NormalMixture) for distribution in self._blocks)
 
     @property
     def is_discrete(self) -> bool:  # type: ignore[override]
+        """Whether targets have probabilities instead of densities."""
         return self._blocks[0].is_discrete
 
     def _concatenate(self, function: Callable[[TargetPredictive], Tensor]) -> Array:
@@ -548,22 +569,27 @@ class TensorPredictive(_GridPredictive):
         return np.stack(grid) if grid else np.zeros((0, *y.shape[1:]))
 
     def components(self) -> Components:
+        """Return weights, means and standard deviations of the components."""
         weights = self._blocks[0].weights.double().cpu().numpy()
         loc = np.moveaxis(self._concatenate(_component_means), -1, 0)
         scale = np.moveaxis(self._concatenate(_component_scales), -1, 0)
         return Components(weights, loc, scale)
 
     def mean(self) -> Array:
+        """Return the expected target."""
         return self._concatenate(lambda distribution: distribution.mean())
 
     def std(self) -> Array:
+        """Return the standard deviation, observation noise included."""
         return self._concatenate(lambda distribution: distribution.std())
 
-    def _quantiles(self, levels: Array) -> Array:
+    def quantile_grid(self, levels: Array) -> Array:
+        """Return the quantiles at levels (Q,), (*shape, Q)."""
         values = [self._concatenate(methodcaller("quantile", q)) for q in levels.tolist()]
         return np.stack(values, axis=-1)
 
     def sample(self, n: int = 1, random_state: Any = 0) -> Array:
+        """Draw targets, ``(n_samples, n)`` or ``(n_samples, n_targets, n)``."""
         n = check_draws(n, self.shape)
         rng = np.random.default_rng(draw_seed(random_state))
         return self._concatenate(lambda distribution: distribution.sample(n, rng).movedim(0, -1))
@@ -580,27 +606,34 @@ class NormalPredictive(PredictiveDistribution):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """``(n_samples,)`` or ``(n_samples, n_targets)``."""
         return self._mean.shape
 
-    def _take(self, rows: Array) -> "NormalPredictive":
+    def take_rows(self, rows: Array) -> "NormalPredictive":
+        """Return the distribution at positions of rows."""
         return NormalPredictive(self._mean[rows], self._std[rows])
 
     def __repr__(self) -> str:
         return f"<independent normals at {len(self._mean):,} rows>"
 
     def components(self) -> Components:
+        """Return weights, means and standard deviations of the components."""
         return Components(np.ones(1), self._mean[None], self._std[None])
 
     def mean(self) -> Array:
+        """Return the expected target."""
         return self._mean
 
     def std(self) -> Array:
+        """Return the standard deviation, observation noise included."""
         return self._std
 
-    def _quantiles(self, levels: Array) -> Array:
+    def quantile_grid(self, levels: Array) -> Array:
+        """Return the quantiles at levels (Q,), (*shape, Q)."""
         return np.asarray(self._mean[..., None] + self._std[..., None] * norm.ppf(levels))
 
     def sample(self, n: int = 1, random_state: Any = 0) -> Array:
+        """Draw targets, ``(n_samples, n)`` or ``(n_samples, n_targets, n)``."""
         n = check_draws(n, self.shape)
         noise = check_random_state(random_state).standard_normal((*self._mean.shape, n))
         return np.asarray(self._mean[..., None] + self._std[..., None] * noise)
@@ -610,21 +643,23 @@ class NormalPredictive(PredictiveDistribution):
         shape = (len(self), y.shape[2])
         return y - self._mean.reshape(shape), self._std.reshape(shape)
 
-    def _log_prob(self, y: Array) -> Array:
+    def log_prob_grid(self, y: Array) -> Array:
+        """Return the log density of a grid, (G, N)."""
         residual, std = self._residuals(y)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             values = -0.5 * (residual / std) ** 2 - np.log(std) - 0.5 * np.log(2.0 * np.pi)
         values = np.where(std > 0, values, -np.inf)  # a point mass has no density
         return np.asarray(values.sum(axis=-1))
 
-    def _cdf(self, y: Array) -> Array:
+    def cdf_grid(self, y: Array) -> Array:
+        """Return the distribution function on a grid, (G, N, T)."""
         residual, std = self._residuals(y)
         with np.errstate(divide="ignore", invalid="ignore"):
             # At a point mass itself, the probability of a target at or below y is 1.
             z = np.where((std > 0) | (residual != 0), residual / std, np.inf)
             return np.asarray(ndtr(z))
 
-    def _crps(self, y: Array) -> Array:
+    def crps_grid(self, y: Array) -> Array:
         """Compute the closed form (Gneiting & Raftery 2007, eq. 21)."""
         residual, std = self._residuals(y)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -655,8 +690,9 @@ class ClassPredictive:
         self.classes = np.asarray(model.classes_)
 
     def __repr__(self) -> str:
-        what = f"{len(self.classes)} classes, by {type(self._model).__name__}"
-        return f"<probabilities of {what}, at {num_samples(self._X):,} rows>"
+        name = type(self._model).__name__
+        n_rows = num_samples(self._X)
+        return f"<probabilities of {len(self.classes)} classes, by {name}, at {n_rows:,} rows>"
 
     def proba(self) -> Array:
         """Return the class probabilities, (n_samples, n_classes)."""

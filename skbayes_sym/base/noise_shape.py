@@ -454,7 +454,7 @@ def fit_noise_shape(
     )
 
     # What each row's log density gains from having taken part in the fit is subtracted.
-    influence, influence_of_offset = problem.influence(shaped, offset_std)
+    influence, offset_influence = problem.influence(shaped, offset_std)
     if not is_free or n > 1 or total > MAX_FREEDOMS:
         log_density = limit_noise(shape.shaped(distribution), floor).log_prob(y)
         return NoiseShapeFit(shape, log_density - influence)
@@ -464,7 +464,7 @@ def fit_noise_shape(
     shape = replace(
         shape, levels=levels.cpu().numpy(), mean_square=shape.mean_square * float(factor)
     )
-    return NoiseShapeFit(shape, log_density - (influence - influence_of_offset).clamp_min(0.0))
+    return NoiseShapeFit(shape, log_density - (influence - offset_influence).clamp_min(0.0))
 
 
 def _to_array(tensor: Tensor) -> Array:

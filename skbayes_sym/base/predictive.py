@@ -71,6 +71,7 @@ class ForeignTargets(TargetPredictive):
 
     @property
     def is_discrete(self) -> bool:
+        """Whether targets have probabilities instead of densities."""
         return self.distribution.is_discrete
 
     @property
@@ -79,21 +80,26 @@ class ForeignTargets(TargetPredictive):
 
     @property
     def n_rows(self) -> int:
+        """Number of rows."""
         return len(self.distribution)
 
     @property
     def n_targets(self) -> int:
+        """Number of targets."""
         return 1
 
     def take(self, rows: Array) -> "ForeignTargets":
+        """Return the distribution at positions of rows."""
         return ForeignTargets(self.distribution[rows], self.location, self.scale)
 
     def rescale(self, mean: Tensor, scale: Tensor) -> "ForeignTargets":
+        """Return the distribution of ``mean + scale * target``."""
         units = float(mean) + float(scale) * self.location, float(scale) * self.scale
         return ForeignTargets(self.distribution, *(snap_to_counts(*units, self.is_discrete)))
 
     @property
     def units(self) -> tuple[float, float]:
+        """Location and scale of the target."""
         return self.location, self.scale
 
     def _column(self, values: Array) -> Tensor:
@@ -105,22 +111,26 @@ class ForeignTargets(TargetPredictive):
     def _inward(self, y: Tensor) -> Array:
         values = (y.double().cpu().numpy() - self.location) / self.scale
         if self.is_discrete:  # rescaled counts differ from integers by rounding errors
-            whole = np.rint(values)
-            values = np.where(np.abs(values - whole) < 1e-7 * (1.0 + np.abs(whole)), whole, values)
+            count = np.rint(values)
+            values = np.where(np.abs(values - count) < 1e-7 * (1.0 + np.abs(count)), count, values)
         return values
 
     @property
     def means(self) -> Tensor:
+        """Means of the components, (S, N, T)."""
         return self.mean().unsqueeze(0)
 
     @property
     def scales(self) -> Tensor:
+        """Standard deviations of the components, (S, N, T)."""
         return self.std().unsqueeze(0)
 
     def mean(self) -> Tensor:
+        """Return the expected target."""
         return self._outward(self.distribution.mean())
 
     def std(self) -> Tensor:
+        """Return the standard deviation, observation noise included."""
         return self.scale * self._column(self.distribution.std())
 
     def uncertainty(self) -> Uncertainty:
@@ -131,20 +141,24 @@ class ForeignTargets(TargetPredictive):
             total = self.std().square()
             return Uncertainty(total, torch.zeros_like(total), total)
         square = self.scale**2
-        named = (parts["total"], parts["epistemic"], parts["aleatoric"])
-        return Uncertainty(*(square * self._column(a) for a in named))
+        variances = (parts["total"], parts["epistemic"], parts["aleatoric"])
+        return Uncertainty(*(square * self._column(a) for a in variances))
 
     def log_prob(self, y: Tensor) -> Tensor:
+        """Return the log density of targets (N, T), (N,)."""
         values = torch.as_tensor(self.distribution.log_prob(self._inward(y)[:, 0]))
         return values if self.is_discrete else values - log(self.scale)
 
     def cdf(self, y: Tensor) -> Tensor:
+        """Return the probability of a target at or below ``y``, (N, T)."""
         return self._column(self.distribution.cdf(self._inward(y)[:, 0]))
 
     def quantile(self, probability: float) -> Tensor:
+        """Return the quantiles at one level, (N, T)."""
         return self._outward(self.distribution.quantile(probability))
 
     def sample(self, n: int, rng: np.random.Generator) -> Tensor:
+        """Draw targets, ``(n_samples, n)`` or ``(n_samples, n_targets, n)``."""
         seed = int(rng.integers(2**31))
         drawn = np.moveaxis(self.distribution.sample(n, seed), -1, 0)
         return self._outward(drawn).reshape(n, -1, 1)
@@ -172,13 +186,16 @@ class JointPredictive(PredictiveDistribution):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """``(n_samples,)`` or ``(n_samples, n_targets)``."""
         return len(self._distributions[0]), len(self._distributions)
 
     @property
     def is_discrete(self) -> bool:  # type: ignore[override]
+        """Whether targets have probabilities instead of densities."""
         return any(distribution.is_discrete for distribution in self._distributions)
 
-    def _take(self, rows: Array) -> "JointPredictive":
+    def take_rows(self, rows: Array) -> "JointPredictive":
+        """Return the distribution at positions of rows."""
         return JointPredictive([distribution[rows] for distribution in self._distributions])
 
     def __repr__(self) -> str:
@@ -194,15 +211,19 @@ class JointPredictive(PredictiveDistribution):
         return [methodcaller(name, column)(distribution) for distribution, column in pairs]
 
     def mean(self) -> Array:
+        """Return the expected target."""
         return self._stacked("mean")
 
     def std(self) -> Array:
+        """Return the standard deviation, observation noise included."""
         return self._stacked("std")
 
-    def _quantiles(self, levels: Array) -> Array:
+    def quantile_grid(self, levels: Array) -> Array:
+        """Return the quantiles at levels (Q,), (*shape, Q)."""
         return self._stacked("quantile", levels)
 
     def sample(self, n: int = 1, random_state: Any = 0) -> Array:
+        """Draw targets, ``(n_samples, n)`` or ``(n_samples, n_targets, n)``."""
         rng = check_random_state(random_state)  # one seed per target: their noise is independent
         seeds = rng.randint(2**31 - 1, size=len(self._distributions))
         draws = [
@@ -211,14 +232,17 @@ class JointPredictive(PredictiveDistribution):
         ]
         return np.stack(draws, axis=1)
 
-    def _log_prob(self, y: Array) -> Array:
-        return np.asarray(np.sum(self._evaluate_columns("_log_prob", y), axis=0))
+    def log_prob_grid(self, y: Array) -> Array:
+        """Return the log density of a grid, (G, N)."""
+        return np.asarray(np.sum(self._evaluate_columns("log_prob_grid", y), axis=0))
 
-    def _cdf(self, y: Array) -> Array:
-        return np.concatenate(self._evaluate_columns("_cdf", y), axis=-1)
+    def cdf_grid(self, y: Array) -> Array:
+        """Return the distribution function on a grid, (G, N, T)."""
+        return np.concatenate(self._evaluate_columns("cdf_grid", y), axis=-1)
 
-    def _crps(self, y: Array) -> Array:
-        return np.concatenate(self._evaluate_columns("_crps", y), axis=-1)
+    def crps_grid(self, y: Array) -> Array:
+        """Return the CRPS on a grid, (G, N, T)."""
+        return np.concatenate(self._evaluate_columns("crps_grid", y), axis=-1)
 
 
 class OtherPredictive(PredictiveDistribution):
@@ -255,9 +279,11 @@ class OtherPredictive(PredictiveDistribution):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """``(n_samples,)`` or ``(n_samples, n_targets)``."""
         return self._shape[:1] if self._shape[1:] == (1,) else self._shape
 
-    def _take(self, rows: Array) -> "OtherPredictive":
+    def take_rows(self, rows: Array) -> "OtherPredictive":
+        """Return the distribution at positions of rows."""
         return OtherPredictive(
             self._take_rows(self._distribution, rows), self._log_density, (len(rows),
             *self._shape[1:]), self._take_rows, is_discrete=self.is_discrete,
@@ -276,22 +302,28 @@ class OtherPredictive(PredictiveDistribution):
         return np.reshape([self._evaluate(name, targets) for targets in y], y.shape)
 
     def mean(self) -> Array:
+        """Return the expected target."""
         return self._evaluate("mean")
 
     def std(self) -> Array:
+        """Return the standard deviation, observation noise included."""
         return np.sqrt(self._evaluate("var"))
 
-    def _quantiles(self, levels: Array) -> Array:
+    def quantile_grid(self, levels: Array) -> Array:
+        """Return the quantiles at levels (Q,), (*shape, Q)."""
         return np.stack([self._evaluate("ppf", level) for level in levels], axis=-1)
 
     def sample(self, n: int = 1, random_state: Any = 0) -> Array:
+        """Draw targets, ``(n_samples, n)`` or ``(n_samples, n_targets, n)``."""
         levels = check_random_state(random_state).uniform(size=(n, *self._shape))
         return np.stack([self._evaluate("ppf", level) for level in levels], axis=-1)
 
-    def _log_prob(self, y: Array) -> Array:
+    def log_prob_grid(self, y: Array) -> Array:
+        """Return the log density of a grid, (G, N)."""
         return np.asarray(self._evaluate_grid(self._log_density, y).sum(axis=-1))
 
-    def _cdf(self, y: Array) -> Array:
+    def cdf_grid(self, y: Array) -> Array:
+        """Return the distribution function on a grid, (G, N, T)."""
         return self._evaluate_grid("cdf", y)
 
 
@@ -357,13 +389,14 @@ def predictive(model: Any, X: Any) -> Any:
     X = prepare(X)
     if (kind := _kind(inner)) is not None:
         return _PREDICT[kind](inner, X)
-    distribution = inner._predictive(X) if isinstance(inner, BayesianEstimator) else None
-    if distribution is not None:
-        return distribution
+    if isinstance(inner, BayesianEstimator):
+        distribution = inner._predictive(X)  # noqa: SLF001 (a hook of this package's estimators)
+        if distribution is not None:
+            return distribution
     if _is_transformed(inner):
-        n_targets = 1 if inner._training_dim == 1 else inner.transformer_.n_features_in_
+        is_flat = inner._training_dim == 1  # noqa: SLF001 (scikit-learn has no public name)
+        n_targets = 1 if is_flat else inner.transformer_.n_features_in_
         distribution = predictive(inner.regressor_, X)
-        is_flat = inner._training_dim == 1
         return transformed_predictive(distribution, inner.transformer_, n_targets, is_flat=is_flat)
     if is_classifier(inner) and hasattr(inner, "predict_proba"):
         return ClassPredictive(inner, X)
@@ -401,9 +434,9 @@ def predicts_counts(model: Any) -> bool:
     if isinstance(model, Pipeline):
         return predicts_counts(model.steps[-1][1])
     parts = [getattr(model, name, None) for name in ("estimator", "regressor")]
-    named = getattr(model, "estimators", None)
-    if isinstance(named, list):
-        parts += [pair[1] for pair in named if isinstance(pair, tuple) and len(pair) == 2]
+    estimators = getattr(model, "estimators", None)
+    if isinstance(estimators, list):
+        parts += [pair[1] for pair in estimators if isinstance(pair, tuple) and len(pair) == 2]
     return any(predicts_counts(part) for part in parts if isinstance(part, BaseEstimator))
 
 
@@ -471,8 +504,10 @@ def _at_quantiles(quantiles: Array) -> NormalMixture:
     If quantiles coincide, the width is a thousandth of the mean distance of the outermost ones.
     """
     loc = torch.as_tensor(np.ascontiguousarray(quantiles.T, dtype=np.float64)).unsqueeze(2)
-    least = _MIN_RELATIVE_GAP * float((loc[-1] - loc[0]).mean()) or np.finfo(np.float64).tiny ** 0.5
-    width = torch.as_tensor(np.gradient(loc.numpy(), axis=0)).clamp_min(least)
+    min_width = (
+        _MIN_RELATIVE_GAP * float((loc[-1] - loc[0]).mean()) or np.finfo(np.float64).tiny ** 0.5
+    )
+    width = torch.as_tensor(np.gradient(loc.numpy(), axis=0)).clamp_min(min_width)
     return NormalMixture(loc, torch.zeros_like(loc), width.square())
 
 
@@ -533,8 +568,8 @@ def scipy_rows(distribution: rv_frozen, rows: Array) -> rv_frozen:
     """Return a frozen SciPy distribution at a subset of the rows."""
     n_rows = np.shape(distribution.mean())
     args = [np.broadcast_to(a, n_rows)[rows] for a in distribution.args]
-    named = {key: np.broadcast_to(a, n_rows)[rows] for key, a in distribution.kwds.items()}
-    return distribution.dist(*args, **named)
+    keywords = {key: np.broadcast_to(a, n_rows)[rows] for key, a in distribution.kwds.items()}
+    return distribution.dist(*args, **keywords)
 
 
 def _predict_quantile_models(model: Any, X: Any) -> TensorPredictive:

@@ -23,9 +23,9 @@ _MAX_PANELS = 32
 _NEGLIGIBLE_PROBABILITY = 1e-6  # next to a pole of the inverse; moments leave it out
 _MAX_COUNTS = 4096  # counts that are summed one by one
 # Gauss-Hermite nodes per normal component: of mixtures with many components, of others.
-_MANY_COMPONENTS = 16
-_NODES_OF_MANY = 15
-_NODES_OF_FEW = 32
+_MIN_LARGE_MIXTURE = 16
+_N_NODES_LARGE = 15
+_N_NODES_SMALL = 32
 
 
 def with_target_axis(values: Array) -> Array:
@@ -92,7 +92,7 @@ class Quadrature:
         if self._falls:
             below = 1.0 - below
         if not self._is_monotone:
-            below = self._distribution._cdf(np.nan_to_num(values))
+            below = self._distribution.cdf_grid(np.nan_to_num(values))
         values, weights = _drop_poles(values, weights, below)
         self._warn_infinite(values)
         return values, weights, below
@@ -174,7 +174,7 @@ class _Panels:
             index = np.linspace(0, len(edges) - 1, n_edges).round().astype(int)
             self.edges = edges[index]
         else:
-            quartiles = np.moveaxis(root._quantiles(np.array([0.25, 0.5, 0.75])), -1, 0)
+            quartiles = np.moveaxis(root.quantile_grid(np.array([0.25, 0.5, 0.75])), -1, 0)
             low, median, high = with_target_axis(quartiles)
             steps = np.sinh(np.linspace(-10.0, 10.0, 2 * _MAX_PANELS + 1))[:, None, None]
             self.edges = median + steps * np.maximum(high - low, tiny)
@@ -206,7 +206,7 @@ class _Panels:
     def _density_and_cdf(self, z: Array) -> tuple[Array, Array]:
         """Return density and distribution function at nodes (K, N, T)."""
         if not self._root.has_normal_components:
-            return np.exp(self._root._log_prob(z))[..., None], self._root._cdf(z)
+            return np.exp(self._root.log_prob_grid(z))[..., None], self._root.cdf_grid(z)
         density = np.empty(z.shape)
         cdf = np.empty(z.shape)
         block = max(1, (1 << 20) // max(1, self._loc.size))
@@ -269,10 +269,10 @@ def _hermite_nodes(root: Any, *, is_analytic: bool) -> tuple[Array, Array] | Non
         None if panels are more accurate.
     """
     mixture_weights, loc, scale = root.components()
-    if len(mixture_weights) >= _MANY_COMPONENTS:
-        n_nodes = _NODES_OF_MANY
+    if len(mixture_weights) >= _MIN_LARGE_MIXTURE:
+        n_nodes = _N_NODES_LARGE
     elif is_analytic:
-        n_nodes = _NODES_OF_FEW
+        n_nodes = _N_NODES_SMALL
     else:
         return None
     loc = with_target_axis(loc)
@@ -285,14 +285,14 @@ def _hermite_nodes(root: Any, *, is_analytic: bool) -> tuple[Array, Array] | Non
 
 def _count_nodes(root: Any) -> tuple[Array, Array, Array] | None:
     """Return all relevant counts, their probabilities and cdf, or None if there are too many."""
-    ends = root._quantiles(np.array([1e-10, 1.0 - 1e-10]))
+    ends = root.quantile_grid(np.array([1e-10, 1.0 - 1e-10]))
     low = with_target_axis(ends[None, ..., 0])[0]
     high = with_target_axis(ends[None, ..., 1])[0]
     n_values = int((high - low).max(initial=0.0)) + 1
     if n_values > _MAX_COUNTS:
         return None
     counts = low + np.arange(n_values)[:, None, None]
-    cdf = root._cdf(counts)
+    cdf = root.cdf_grid(counts)
     mass = np.diff(cdf, axis=0, prepend=0.0)
     return counts, mass / mass.sum(axis=0), cdf - 0.5 * mass
 
@@ -303,6 +303,6 @@ def _quantile_nodes(root: Any) -> tuple[Array, Array, Array]:
     scores = (edges[:-1, None] + 0.5 * (1.0 + _GAUSS_NODES)).ravel()
     weights = np.tile(0.5 * _GAUSS_WEIGHTS, 16) * norm.pdf(scores)
     weights = weights / weights.sum()
-    values = with_target_axis(np.moveaxis(root._quantiles(ndtr(scores)), -1, 0))
+    values = with_target_axis(np.moveaxis(root.quantile_grid(ndtr(scores)), -1, 0))
     weights = np.broadcast_to(weights[:, None, None], values.shape)
     return values, weights, np.broadcast_to(ndtr(scores)[:, None, None], values.shape)

@@ -143,7 +143,8 @@ def elementary_transformations(transformer: Any, n_targets: int) -> list[TargetT
         power = _box_cox(lambdas) if is_positive else _yeo_johnson(lambdas)
         if not transformer.standardize:
             return [power]
-        return [power, _affine(*_scaler_units(transformer._scaler, n_targets))]
+        scaler = transformer._scaler  # noqa: SLF001 (scikit-learn has no public name)
+        return [power, _affine(*_scaler_units(scaler, n_targets))]
     elif kind is QuantileTransformer:
         return [_quantile_transformation(transformer)]
     return [_numerical(transformer, n_targets)]
@@ -213,22 +214,25 @@ def _rising(
     callable
     """
     lowest, highest = image
-    left, right = domain
+    domain_low, domain_high = domain
 
-    def place(y: Array) -> Array:
+    def invert(y: Array) -> Array:
         with np.errstate(all="ignore"):
             z = _within(y, lowest, highest, inward)
         z = np.where(y >= highest, np.inf, z)
         # Mass beyond the left end of the domain lies at the infimum.
-        return np.where((y == lowest) & np.isfinite(left), left, z)
+        return np.where((y == lowest) & np.isfinite(domain_low), domain_low, z)
 
     def value(z: Array) -> Array:
         with np.errstate(all="ignore"):
-            y = outward(np.clip(z, left, right))
-        y = np.where(z <= left, lowest, y) if np.isfinite(left) else y
-        return np.where(z >= right, highest, y) if np.isfinite(right) else y
+            y = outward(np.clip(z, domain_low, domain_high))
+        if np.isfinite(domain_low):
+            y = np.where(z <= domain_low, lowest, y)
+        if np.isfinite(domain_high):
+            y = np.where(z >= domain_high, highest, y)
+        return y
 
-    branch = Branch(place, lambda y: _within(y, lowest, highest, log_slope))
+    branch = Branch(invert, lambda y: _within(y, lowest, highest, log_slope))
     kinks = (*(end for end in domain if np.isfinite(end)), *steep)
     return lambda: TargetTransformation(value, (branch,), kinks, is_analytic)
 
@@ -237,15 +241,15 @@ def _even(
     outward: Function, inward: Function, log_slope: Function, *, is_analytic: bool = False
 ) -> TargetTransformation:
     """Return the transformation by an even function that rises with |z| from 0."""
-    left = Branch(
+    falling = Branch(
         lambda y: np.where(y < 0.0, 0.0, -inward(np.maximum(y, 0.0))),
         lambda y: _within(y, 0.0, np.inf, log_slope), high=0.0, falls=True,
     )  # fmt: skip
-    right = Branch(
+    rising = Branch(
         lambda y: np.where(y < 0.0, 0.0, inward(np.maximum(y, 0.0))),
         lambda y: _within(y, 0.0, np.inf, log_slope), low=0.0,
     )  # fmt: skip
-    return TargetTransformation(outward, (left, right), (0.0,), is_analytic)
+    return TargetTransformation(outward, (falling, rising), (0.0,), is_analytic)
 
 
 def _reciprocal() -> TargetTransformation:
@@ -264,9 +268,9 @@ def _reciprocal() -> TargetTransformation:
         with np.errstate(divide="ignore"):
             return np.where(y > 0.0, 1.0 / np.where(y > 0.0, y, 1.0), np.inf)
 
-    left = Branch(below, lambda y: _within(y, -np.inf, 0.0, log_slope), high=0.0, falls=True)
-    right = Branch(above, lambda y: _within(y, 0.0, np.inf, log_slope), low=0.0, falls=True)
-    return TargetTransformation(outward, (left, right), (0.0,))
+    negative = Branch(below, lambda y: _within(y, -np.inf, 0.0, log_slope), high=0.0, falls=True)
+    positive = Branch(above, lambda y: _within(y, 0.0, np.inf, log_slope), low=0.0, falls=True)
+    return TargetTransformation(outward, (negative, positive), (0.0,))
 
 
 def _negative() -> TargetTransformation:
@@ -416,8 +420,8 @@ def _quantile_transformation(transformer: QuantileTransformer) -> TargetTransfor
     quantiles = np.asarray(transformer.quantiles_, dtype=float)
     is_normal = transformer.output_distribution == "normal"
 
-    def columns(values: Array, ask: Callable[[Array, Array], Array]) -> Array:
-        answers = [ask(values[..., k], quantiles[:, k]) for k in range(quantiles.shape[1])]
+    def columns(values: Array, function: Callable[[Array, Array], Array]) -> Array:
+        answers = [function(values[..., k], quantiles[:, k]) for k in range(quantiles.shape[1])]
         return np.stack(answers, axis=-1)
 
     def outward(z: Array) -> Array:
@@ -428,13 +432,13 @@ def _quantile_transformation(transformer: QuantileTransformer) -> TargetTransfor
 
     def segment(y: Array, knots: Array) -> tuple[Array, Array, Array]:
         """Left end of the last segment that begins at or below y, its width and its levels'."""
-        place = (np.searchsorted(knots, y, side="right") - 1).clip(0, len(knots) - 2)
-        return place, knots[place + 1] - knots[place], levels[place + 1] - levels[place]
+        index = (np.searchsorted(knots, y, side="right") - 1).clip(0, len(knots) - 2)
+        return index, knots[index + 1] - knots[index], levels[index + 1] - levels[index]
 
     def level(y: Array, knots: Array) -> Array:
-        place, width, rise = segment(y, knots)
-        part = (y - knots[place]) / np.where(width > 0.0, width, 1.0)
-        return levels[place] + part.clip(0.0, 1.0) * rise
+        index, width, rise = segment(y, knots)
+        part = (y - knots[index]) / np.where(width > 0.0, width, 1.0)
+        return levels[index] + part.clip(0.0, 1.0) * rise
 
     def density_point(y: Array) -> Array:
         u = columns(y, level)
@@ -449,18 +453,18 @@ def _quantile_transformation(transformer: QuantileTransformer) -> TargetTransfor
         return np.where(below, -np.inf, np.where(beyond, np.inf, u))
 
     def log_slope(y: Array) -> Array:
-        def of_column(y: Array, knots: Array) -> Array:
-            place = np.searchsorted(knots, y, side="right") - 1
+        def column_log_slope(y: Array, knots: Array) -> Array:
+            index = np.searchsorted(knots, y, side="right") - 1
             # At the highest value, the slope to its left: the last segment that has a width.
             last = max(int(np.searchsorted(knots, knots[-1], side="left")) - 1, 0)
-            place = place.clip(0, last)
-            width = knots[place + 1] - knots[place]
-            rise = levels[place + 1] - levels[place]
+            index = index.clip(0, last)
+            width = knots[index + 1] - knots[index]
+            rise = levels[index + 1] - levels[index]
             inside = (y >= knots[0]) & (y <= knots[-1]) & (width > 0.0)
             slope = np.log(rise) - np.log(np.where(width > 0.0, width, 1.0))
             return np.where(inside, slope, -np.inf)
 
-        slope = columns(y, of_column)
+        slope = columns(y, column_log_slope)
         if not is_normal:
             return slope
         z = density_point(y)
@@ -510,11 +514,11 @@ def _numerical(transformer: Any, n_targets: int) -> TargetTransformation:
     grid = np.unique(np.concatenate([coarse, np.linspace(-50.0, 50.0, 2001)]))
     on_grid = raw(np.repeat(grid[:, None], n_targets, axis=1))
     defined: Any = ~np.isnan(on_grid).any(axis=1)
-    places = np.flatnonzero(defined)
-    if not len(places) or not defined[places[0] : places[-1] + 1].all():
+    defined_index = np.flatnonzero(defined)
+    if not len(defined_index) or not defined[defined_index[0] : defined_index[-1] + 1].all():
         raise TypeError(f"{name}: the inverse of the target's transformation isn't defined.")
-    _require_separate_columns(raw, n_targets, grid[places[len(places) // 2]], name)
-    values = on_grid[places]
+    _require_separate_columns(raw, n_targets, grid[defined_index[len(defined_index) // 2]], name)
+    values = on_grid[defined_index]
     with np.errstate(invalid="ignore"):  # equal infinities
         steps = np.nan_to_num(np.diff(values, axis=0), posinf=np.inf, neginf=-np.inf)
     rounding = 1e-10 * np.where(np.isfinite(values), np.abs(values), 0.0)[1:]
@@ -525,10 +529,10 @@ def _numerical(transformer: Any, n_targets: int) -> TargetTransformation:
         raise TypeError(
             f"the inverse of the target's transformation, {name}, {problem}: the predictive "
             "distribution of the target isn't known. NumPy's functions, such as "
-            "inverse_func=np.square in place of lambda z: z**2, have a closed form."
+            "inverse_func=np.square in index of lambda z: z**2, have a closed form."
         )
-    low = _domain_end(raw, n_targets, grid, places[0], -1)
-    high = _domain_end(raw, n_targets, grid, places[-1], 1)
+    low = _domain_end(raw, n_targets, grid, defined_index[0], -1)
+    high = _domain_end(raw, n_targets, grid, defined_index[-1], 1)
 
     def outward(z: Array) -> Array:
         return raw(np.clip(z, low, high))
@@ -556,27 +560,27 @@ def _numerical(transformer: Any, n_targets: int) -> TargetTransformation:
 
     def bisect(y: Array) -> Array:
         """Bisect asinh(z), which resolves z to rounding at any magnitude."""
-        left = np.full(y.shape, np.arcsinh(max(low, -np.sinh(_REACH))))
-        right = np.full(y.shape, np.arcsinh(min(high, np.sinh(_REACH))))
-        at_left = outward(np.sinh(left)) <= y
-        at_right = outward(np.sinh(right)) <= y
+        lower = np.full(y.shape, np.arcsinh(max(low, -np.sinh(_REACH))))
+        upper = np.full(y.shape, np.arcsinh(min(high, np.sinh(_REACH))))
+        is_below_lower = outward(np.sinh(lower)) <= y
+        is_below_upper = outward(np.sinh(upper)) <= y
         for _ in range(_BISECTIONS):
-            middle = 0.5 * (left + right)
+            middle = 0.5 * (lower + upper)
             is_below = (outward(np.sinh(middle)) <= y) != falls
-            left = np.where(is_below, middle, left)
-            right = np.where(is_below, right, middle)
-        z = np.sinh(right if falls else left)
+            lower = np.where(is_below, middle, lower)
+            upper = np.where(is_below, upper, middle)
+        z = np.sinh(upper if falls else lower)
         if falls:
-            return np.where(at_left, -np.inf, np.where(at_right, z, np.inf))
-        return np.where(at_right, np.inf, np.where(at_left, z, -np.inf))
+            return np.where(is_below_lower, -np.inf, np.where(is_below_upper, z, np.inf))
+        return np.where(is_below_upper, np.inf, np.where(is_below_lower, z, -np.inf))
 
     def log_slope(y: Array) -> Array:
         z = inward(y)
         reached = np.isfinite(z)
         z = np.where(reached, z, np.clip(1.0, low, high))
         slope, error = _numerical_slope(outward, z)
-        away = np.abs(outward(z) - y)
-        reached &= away <= 1e-6 * np.abs(y) + 1e-6 * np.abs(slope) * (np.abs(z) + 1e-300)
+        distance = np.abs(outward(z) - y)
+        reached &= distance <= 1e-6 * np.abs(y) + 1e-6 * np.abs(slope) * (np.abs(z) + 1e-300)
         reached &= np.isfinite(slope) & (slope != 0.0)
         uncertain = np.asarray(reached & (error > _MAX_SLOPE_ERROR * np.abs(slope)))
         if uncertain.any():
@@ -611,7 +615,7 @@ def _require_separate_columns(raw: Function, n_targets: int, middle: float, name
             )
 
 
-def _domain_end(raw: Function, n_targets: int, grid: Array, place: int, side: int) -> float:
+def _domain_end(raw: Function, n_targets: int, grid: Array, index: int, side: int) -> float:
     """Return the last z on one side at which the inverse is defined.
 
     Parameters
@@ -622,7 +626,7 @@ def _domain_end(raw: Function, n_targets: int, grid: Array, place: int, side: in
         Number of targets.
     grid : ndarray
         Values of z.
-    place : int
+    index : int
         Position of the last value of the grid at which the inverse is defined.
     side : {-1, 1}
         Direction.
@@ -632,10 +636,10 @@ def _domain_end(raw: Function, n_targets: int, grid: Array, place: int, side: in
     float
         Infinite if the inverse is defined at the end of the grid.
     """
-    beyond = place + side
+    beyond = index + side
     if not 0 <= beyond < len(grid):
         return side * np.inf
-    inside = grid[place]
+    inside = grid[index]
     outside = grid[beyond]
     for _ in range(_BISECTIONS):
         middle = 0.5 * (inside + outside)
@@ -653,7 +657,7 @@ def _numerical_slope(function: Function, z: Array) -> tuple[Array, Array]:
     rounding errors. The step size with the smallest error is used.
     """
     best = np.full(z.shape, np.nan)
-    least = np.full(z.shape, np.inf)
+    least_error = np.full(z.shape, np.inf)
     scales = [np.abs(z) + 1e-12, np.maximum(1.0, np.abs(z))]
     for scale in scales:
         for relative in _STEPS:
@@ -667,7 +671,7 @@ def _numerical_slope(function: Function, z: Array) -> tuple[Array, Array]:
                 largest = np.max(np.abs(values), axis=0)
                 rounding = np.finfo(float).eps * largest / step
                 error = np.abs(slope - narrow) * 0.1 + 2.0 * rounding
-            better = error < least
+            better = error < least_error
             best = np.where(better, slope, best)
-            least = np.where(better, error, least)
-    return best, least
+            least_error = np.where(better, error, least_error)
+    return best, least_error

@@ -43,43 +43,44 @@ class TransformedPredictive(PredictiveDistribution):
     def __init__(
         self, inner: Any, transformation: TargetTransformation, transformer: Any, *, is_flat: bool
     ) -> None:
-        self._inner = inner
+        self.inner = inner
         self._transformation = transformation
-        self._transformer = transformer
+        self.transformer = transformer
         self._is_flat = is_flat
 
     def __repr__(self) -> str:
-        inner = self._inner
-        while isinstance(inner, TransformedPredictive) and inner._transformer is self._transformer:
-            inner = inner._inner
-        return f"<{self._transformer} of {inner!r}>"
+        inner = self.inner
+        while isinstance(inner, TransformedPredictive) and inner.transformer is self.transformer:
+            inner = inner.inner
+        return f"<{self.transformer} of {inner!r}>"
 
     @property
     def shape(self) -> tuple[int, ...]:
         """``(n_samples,)`` or ``(n_samples, n_targets)``."""
-        inner = self._inner.shape
+        inner = self.inner.shape
         return inner[:1] if self._is_flat else (*inner, 1)[:2]
 
     @property
     def is_discrete(self) -> bool:  # type: ignore[override]
         """Whether the inner target is discrete."""
-        return bool(self._inner.is_discrete)
+        return bool(self.inner.is_discrete)
 
     def _replace_inner(self, inner: Any) -> "TransformedPredictive":
         return TransformedPredictive(
-            inner, self._transformation, self._transformer, is_flat=self._is_flat
+            inner, self._transformation, self.transformer, is_flat=self._is_flat
         )
 
-    def _take(self, rows: Array) -> "TransformedPredictive":
-        return self._replace_inner(self._inner._take(rows))
+    def take_rows(self, rows: Array) -> "TransformedPredictive":
+        """Return the distribution at positions of rows."""
+        return self._replace_inner(self.inner.take_rows(rows))
 
     def evaluated(self) -> "TransformedPredictive":
         """Return the same distribution, with the inner model evaluated."""
-        return self._replace_inner(self._inner.evaluated())
+        return self._replace_inner(self.inner.evaluated())
 
     def unwrap_transformations(self) -> tuple[PredictiveDistribution, list[TargetTransformation]]:
         """Return the innermost distribution and the transformations, innermost first."""
-        root, transformations = self._inner.unwrap_transformations()
+        root, transformations = self.inner.unwrap_transformations()
         return root, [*transformations, self._transformation]
 
     def _transform(self, values: Array) -> Array:
@@ -90,25 +91,26 @@ class TransformedPredictive(PredictiveDistribution):
 
     def sample(self, n: int = 1, random_state: Any = 0) -> Array:
         """Draw targets, ``(n_samples, n)`` or ``(n_samples, n_targets, n)``."""
-        return self._transform(self._inner.sample(n, random_state))
+        return self._transform(self.inner.sample(n, random_state))
 
     def functions(self, n: int = 1, random_state: Any = 0) -> Array:
         """Draw noise-free functions, shaped as `sample`."""
-        return self._transform(self._inner.functions(n, random_state))
+        return self._transform(self.inner.functions(n, random_state))
 
-    def _quantiles(self, levels: Array) -> Array:
+    def quantile_grid(self, levels: Array) -> Array:
+        """Return the quantiles at levels (Q,), (*shape, Q)."""
         if self._transformation.is_monotone:
             inner_levels = 1.0 - levels if self._transformation.falls else levels
-            return self._transform(self._inner._quantiles(inner_levels))
-        median = self._transform(self._inner._quantiles(np.array([0.5])))
+            return self._transform(self.inner.quantile_grid(inner_levels))
+        median = self._transform(self.inner.quantile_grid(np.array([0.5])))
         median = median.reshape(1, len(self), -1)
         grid = np.broadcast_to(levels[:, None, None], (len(levels), *median.shape[1:]))
-        values = invert_cdf_grid(self.evaluated()._cdf, grid, median)
+        values = invert_cdf_grid(self.evaluated().cdf_grid, grid, median)
         return np.moveaxis(values, 0, -1).reshape(*self.shape, len(levels))
 
     def _round_counts(self, z: Array) -> Array:
         """Round values of a discrete inner target that differ from a count by rounding errors."""
-        if not self._inner.is_discrete:
+        if not self.inner.is_discrete:
             return z
         finite = np.where(np.isfinite(z), z, 0.0)
         count = np.rint(finite)
@@ -120,15 +122,16 @@ class TransformedPredictive(PredictiveDistribution):
         finite = np.isfinite(z)
         if not finite.any():
             return (z > 0.0).astype(float)
-        return np.where(finite, self._inner._cdf(np.where(finite, z, 0.0)), z > 0.0)
+        return np.where(finite, self.inner.cdf_grid(np.where(finite, z, 0.0)), z > 0.0)
 
-    def _cdf(self, y: Array) -> Array:
+    def cdf_grid(self, y: Array) -> Array:
+        """Return the distribution function on a grid, (G, N, T)."""
         below = np.zeros(y.shape)
         for branch in self._transformation.branches:
             z = self._round_counts(branch.inward(y))
             if branch.falls:
                 # The event is Z >= z, which includes a count z itself.
-                just_below = z - 1e-6 * (1.0 + np.abs(z)) if self._inner.is_discrete else z
+                just_below = z - 1e-6 * (1.0 + np.abs(z)) if self.inner.is_discrete else z
                 below += self._inner_cdf(np.full(y.shape, branch.high))
                 below -= self._inner_cdf(just_below)
             else:
@@ -136,7 +139,7 @@ class TransformedPredictive(PredictiveDistribution):
                 below -= self._inner_cdf(np.full(y.shape, branch.low))
         return below.clip(0.0, 1.0)
 
-    def _log_prob(self, y: Array) -> Array:
+    def log_prob_grid(self, y: Array) -> Array:
         """Return the log of the sum over branches of ``p(z) |dz / dy|``, joint over targets."""
         n_targets = y.shape[-1]
         is_monotone = self._transformation.is_monotone
@@ -165,7 +168,7 @@ class TransformedPredictive(PredictiveDistribution):
             slope = np.stack([slopes[k][..., t] for t, k in enumerate(branches)], axis=-1)
             slope = slope.sum(axis=-1)
             is_reached = np.isfinite(z).all(axis=-1) & (slope > -np.inf)
-            inner = self._inner._log_prob(np.where(is_reached[..., None], z, 0.0))
+            inner = self.inner.log_prob_grid(np.where(is_reached[..., None], z, 0.0))
             log_density = inner + np.where(is_reached, slope, 0.0)
             total = np.logaddexp(total, np.where(is_reached, log_density, -np.inf))
         return total

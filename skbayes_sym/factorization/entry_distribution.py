@@ -141,7 +141,7 @@ class EntryPredictive(PredictiveDistribution):
         """Whether entries are classes or counts."""
         return self.classes is not None or self.predictor.likelihood.is_discrete
 
-    def _take(self, rows: Array) -> "EntryPredictive":
+    def take_rows(self, rows: Array) -> "EntryPredictive":
         return replace(self, x=self.x[torch.as_tensor(rows)])
 
     @property
@@ -215,7 +215,7 @@ class EntryPredictive(PredictiveDistribution):
             lambda distribution: torch.cat([distribution.mean(), distribution.std()], dim=1)
         ).T
 
-    def _quantiles(self, levels: Array) -> Array:
+    def quantile_grid(self, levels: Array) -> Array:
         return self._map_blocks(
             lambda distribution: torch.cat(
                 [distribution.quantile(p) for p in levels.tolist()], dim=1
@@ -267,7 +267,7 @@ class EntryPredictive(PredictiveDistribution):
             conditionals = self.predictor.sample_conditionals(self.x, n, generator=generator)
             return self._rescale(conditionals)
 
-    def _log_prob(self, y: Array) -> Array:
+    def log_prob_grid(self, y: Array) -> Array:
         """Log densities (G, E) of a grid; values that are no class have probability 0."""
         values = y[..., 0]
         if self.classes is None:
@@ -283,10 +283,10 @@ class EntryPredictive(PredictiveDistribution):
             raise TypeError("labels have probabilities with likelihood='ordinal' only.")
         return self._map_blocks(lambda distribution: distribution.classes.mean())
 
-    def _cdf(self, y: Array) -> Array:
+    def cdf_grid(self, y: Array) -> Array:
         return self._map_grid(y, lambda distribution, values: distribution.cdf(values))
 
-    def _crps(self, y: Array) -> Array:
+    def crps_grid(self, y: Array) -> Array:
         if self.classes is not None:
             return self._map_grid(y, lambda distribution, values: distribution.crps(values))
         return self._map_grid(y, crps)
