@@ -1,23 +1,23 @@
 r"""Gauss-Newton curvature of an averaged network: Kronecker-factored and full.
 
 The generalised Gauss-Newton matrix is :math:`H = \sum_n w_n J_n' \Lambda_n J_n` with the Jacobian
-of the averaged outputs (Immer et al. 2022, eqs. 11-15). A structure turns minibatches into
-*factors* that add up over them, and the sum and a prior precision :math:`\delta_l` a layer into a
-`Precision`, :math:`H + \Delta`: draws, densities, and what they do to outputs. Its preconditioners
+of the averaged outputs (Immer et al. 2022, eqs. 11-15). A structure computes *factors* of
+minibatches. Their sum and a prior precision :math:`\delta_l` for each layer give the `Precision`
+:math:`H + \Delta`, which has draws, densities, and the covariances of outputs. Its preconditioners
 
 .. math:: P_i = \partial \log\det(H + \Delta) / \partial F_i
 
-(eqs. 22-23) make the gradient in anything that the factors depend on a sum over minibatches,
+(eqs. 22-23) turn the gradient in any parameter of the factors into a sum over minibatches,
 :math:`\sum_i \langle P_i, dF_i \rangle`.
 
 The Kronecker structure takes the derivative of an averaged output as the product of the summed
 gradient and the mean input, :math:`\sum_s g_s a_s' \approx \hat g \bar a'` (exact without
-transformations): a prediction costs O(D^2 + G^2) a row and output instead of O(D G) memory.
+transformations). A prediction then costs O(D^2 + G^2) per row and output, instead of O(D G) memory.
 
 The gradients are those of the averaged network :math:`\hat f(x_n) = \frac1S \sum_s f(x_{ns})` in
-its pre-activations: one recorded forward pass and K backward passes, which never reach the weights
-or the inputs. Where it ends in an elementwise activation :math:`\phi` and a linear layer W, those
-of the last two layers, summed over the samples, need no backward passes:
+its pre-activations. They take one recorded forward pass and K backward passes, which don't reach
+the weights or the inputs. If the network ends in an elementwise activation :math:`\phi` and a
+linear layer W, those of the last two layers, summed over the samples, need no backward passes:
 
 .. math::
 
@@ -45,39 +45,70 @@ from skbayes_sym.numerics.runtime import import_symbolic_shapes
 
 
 class LayerSamples(NamedTuple):
-    """A weight layer on a minibatch, sample by sample."""
+    """Inputs and gradients of a weight layer on a minibatch, for every sample.
+
+    Attributes
+    ----------
+    layer : WeightLayer
+    inputs : Tensor of shape (N, S, *I)
+    gradients : list of Tensor of shape (N, S, *Z)
+        d(f_hat . r_k)/dz for each of K directions.
+    """
 
     layer: WeightLayer
-    inputs: Tensor  # (N, S, *I)
-    gradients: list[Tensor]  # K times d(f_hat . r_k)/dz, (N, S, *Z)
+    inputs: Tensor
+    gradients: list[Tensor]
 
 
 class LayerAverages(NamedTuple):
-    """A weight layer on a minibatch, over the samples."""
+    """Inputs and gradients of a weight layer on a minibatch, averaged over the samples.
+
+    Attributes
+    ----------
+    layer : WeightLayer
+    inputs : Tensor of shape (N, *I)
+        Means over the samples.
+    gradients : Tensor of shape (K, N, *Z)
+        Sums of d(f_hat . r_k)/dz over the samples.
+    """
 
     layer: WeightLayer
-    inputs: Tensor  # (N, *I), the mean
-    gradients: Tensor  # (K, N, *Z), the sum of d(f_hat . r_k)/dz
+    inputs: Tensor
+    gradients: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class AveragedJacobian:
-    """The last weight layers of an averaged network on a minibatch, seen along K directions.
+    """Jacobian of an averaged network on a minibatch along K output directions.
 
-    Ask it once, for `samples` or for `averages`: unless a graph is created, so that the gradients
-    can be differentiated in what made the inputs, the recording's graph is gone afterwards.
+    Use either `samples` or `averages`, and only once. The graph of the recording is freed
+    afterwards, unless ``create_graph`` keeps the gradients differentiable.
+
+    Attributes
+    ----------
+    recording : Recording
+        Recorded pass of N * S inputs, with the samples of a row next to each other.
+    layers : sequence of WeightLayer
+        All weight layers of the network, or its last ones.
+    n_samples : int
+        Number of samples S.
+    averaged : Tensor of shape (N, O)
+        Averaged outputs, computed from ``recording.outputs``.
+    directions : Tensor of shape (K, N, O)
+    create_graph : bool, default=False
+        Whether gradients must be differentiable in the parameters of the inputs.
     """
 
-    recording: Recording  # of N * S inputs, the samples of a row next to each other
-    layers: Sequence[WeightLayer]  # all weight layers of the network, or its last few
-    n_samples: int  # S
-    averaged: Tensor  # (N, O), the averaged outputs, computed from ``recording.outputs``
-    directions: Tensor  # (K, N, O)
+    recording: Recording
+    layers: Sequence[WeightLayer]
+    n_samples: int
+    averaged: Tensor
+    directions: Tensor
     create_graph: bool = False
 
     @cached_property
     def samples(self) -> list[LayerSamples]:
-        """The layers in the order of the forward pass; memory O(K N S) times their widths."""
+        """Every sample's values, in the order of the layers; O(K N S) memory times their widths."""
         with torch.set_grad_enabled(self.create_graph):
             passes = self._passes(len(self.layers))
             rows = zip(self.layers, self._inputs(), zip(*passes, strict=True), strict=True)
@@ -88,7 +119,7 @@ class AveragedJacobian:
 
     @cached_property
     def averages(self) -> list[LayerAverages]:
-        """The layers in the order of the forward pass; memory O(N (K + S)) times their widths."""
+        """Averages, in the order of the layers; O(N (K + S)) memory times their widths."""
         with torch.set_grad_enabled(self.create_graph):
             tail = self._tail()
             n_others = len(self.layers) - len(tail)
@@ -100,12 +131,12 @@ class AveragedJacobian:
             return [LayerAverages(layer, self._mean(inputs), g) for layer, inputs, g in rows]
 
     def _inputs(self) -> list[Tensor]:
-        """Inputs (N, S, *I) of every layer."""
+        """Return the inputs (N, S, *I) of every layer."""
         recorded = self.recording.inputs[-len(self.layers) :]
         return [self._by_sample(self._fixed(inputs)) for inputs in recorded]
 
     def _mean(self, rows: Tensor) -> Tensor:
-        """Mean over the samples; divided last, so that its gradient is a view and no copy."""
+        """Average over the samples. The division comes last, so that the gradient is a view."""
         return rows.sum(1) / self.n_samples
 
     def _by_sample(self, rows: Tensor) -> Tensor:
@@ -115,20 +146,20 @@ class AveragedJacobian:
         return value if self.create_graph else value.detach()
 
     def _passes(self, n_layers: int) -> Iterator[tuple[Tensor, ...]]:
-        """K backward passes to the first ``n_layers`` layers' pre-activations, (N * S, *Z)."""
+        """Make K backward passes to the pre-activations (N * S, *Z) of the first layers."""
         import_symbolic_shapes()
         first = len(self.recording.preactivations) - len(self.layers)
         preactivations = self.recording.preactivations[first : first + n_layers]
         directions = self._fixed(self.directions)[: None if n_layers else 0]
         for k, direction in enumerate(directions, start=1):
-            # The average's own factor 1/S is in `averaged`.
+            # The factor 1/S of the average is contained in `averaged`.
             yield torch.autograd.grad(
                 self.averaged, preactivations, direction, create_graph=self.create_graph,
                 retain_graph=self.create_graph or k < len(directions),
             )  # fmt: skip
 
     def _tail(self) -> list[Tensor]:
-        """Sums over the samples that take no backward pass through the outputs, (K, N, *Z)."""
+        """Return the sums (K, N, *Z) that need no backward pass, of up to two last layers."""
         if self.recording.head is None:
             return []
         directions = self._fixed(self.directions)
@@ -149,9 +180,15 @@ class AveragedJacobian:
 class Directions:
     r"""Output directions r whose squares sum to the curvature :math:`\Lambda` of the likelihood.
 
-    "exact": all columns of a root R of it, K = O: the Gauss-Newton curvature itself. "sketch":
-    random signs times the columns, :math:`r = R\varepsilon`, unbiased as :math:`E[rr'] = RR'`, K =
-    ``n_sketches``; unlike labels drawn from the model they stay differentiable.
+    Attributes
+    ----------
+    kind : {"exact", "sketch"}
+        "exact" takes all columns of a root R of the curvature, K = O, which gives the Gauss-Newton
+        curvature itself. "sketch" takes random combinations of the columns,
+        :math:`r = R\varepsilon` with random signs. It is unbiased, because :math:`E[rr'] = RR'`,
+        and unlike classes drawn from the model it is differentiable.
+    n_sketches : int, default=1
+        Number K of random combinations.
     """
 
     kind: Literal["exact", "sketch"]
@@ -160,7 +197,22 @@ class Directions:
     def columns(
         self, likelihood: Likelihood, outputs: Tensor, y: Tensor, *, generator: torch.Generator
     ) -> Tensor:
-        """Directions (K, N, O) at the averaged outputs (N, O), differentiable in them."""
+        """Return directions, which are differentiable in the outputs.
+
+        Parameters
+        ----------
+        likelihood : Likelihood
+        outputs : Tensor of shape (N, O)
+            Averaged outputs.
+        y : Tensor
+            Targets (N, T) or classes (N,).
+        generator : torch.Generator
+            Source of the signs.
+
+        Returns
+        -------
+        Tensor of shape (K, N, O)
+        """
         root = likelihood.hessian_root(outputs, y)
         if self.kind == "exact":
             return root
@@ -171,10 +223,10 @@ class Directions:
 
 
 def dense_jacobian(jacobian: AveragedJacobian, layout: ParamLayout) -> Tensor:
-    r"""Derivatives of the averaged outputs along the directions, (K, N, P') in the layout's order.
+    r"""Return derivatives (K, N, P') of the averaged outputs, in the layout's order.
 
-    P' counts the parameters of the jacobian's layers, see `parameter_positions`. The sum over the
-    samples is exact: :math:`J = \sum_s g_s a_s'`. Memory is O(K N P').
+    P' is the number of parameters of the Jacobian's layers, see `parameter_positions`. The sum over
+    the samples is exact, :math:`J = \sum_s g_s a_s'`. Memory is O(K N P').
     """
     pieces: dict[str, Tensor] = {}
     for layer, inputs, gradients in jacobian.samples:
@@ -190,13 +242,13 @@ def dense_jacobian(jacobian: AveragedJacobian, layout: ParamLayout) -> Tensor:
 
 
 def parameter_positions(layers: Sequence[WeightLayer], layout: ParamLayout) -> Tensor:
-    """Places in ``theta`` of the layers' parameters, in the layout's order, (P',) int64."""
+    """Return the indices in ``theta`` of the layers' parameters, in its order, (P',) int64."""
     names = {name for layer in layers for name in (layer.weight, layer.bias)}
     return torch.cat([layout.positions(n).flatten() for n in layout.shapes if n in names])
 
 
 def parameter_layers(layers: Sequence[WeightLayer], layout: ParamLayout) -> Tensor:
-    """Number of the layer that each of `parameter_positions` belongs to, (P',) int64."""
+    """Return the index of the layer of each of `parameter_positions`, (P',) int64."""
     owner = {n: i for i, layer in enumerate(layers) for n in (layer.weight, layer.bias) if n}
     names = [n for n in layout.shapes if n in owner]
     return torch.cat([torch.full((layout.positions(n).numel(),), owner[n]) for n in names])
@@ -207,37 +259,56 @@ Factors = list[Tensor]
 
 
 def averaged_vectors(layer: LayerAverages) -> tuple[Tensor, Tensor]:
-    """Mean inputs (N, T, D) and summed gradients (K, N, T, G) at the positions of a layer."""
-    patches = layer.layer.patches(layer.inputs)  # linear, so that the mean could come first
+    """Return mean inputs (N, T, D) and summed gradients (K, N, T, G) at a layer's T positions."""
+    patches = layer.layer.patches(layer.inputs)  # linear, so that the mean may come first
     gradients = layer.layer.positions(layer.gradients.flatten(0, 1))
     return patches, gradients.unflatten(0, layer.gradients.shape[:2])
 
 
 class LayerSpectrum(NamedTuple):
-    """Eigenvectors and eigenvalues of a layer's A/N and G."""
+    """Eigenvectors and eigenvalues of a layer's A/N and G.
 
-    input_basis: Any  # (D, D)
-    input_values: Any  # (D,)
-    output_basis: Any  # (G, G)
-    output_values: Any  # (G,)
+    Attributes
+    ----------
+    input_basis : array of shape (D, D)
+    input_values : array of shape (D,)
+    output_basis : array of shape (G, G)
+    output_values : array of shape (G,)
+    """
+
+    input_basis: Any
+    input_values: Any
+    output_basis: Any
+    output_values: Any
 
 
 @dataclass(frozen=True, eq=False)
 class KroneckerPrecision:
-    r"""Eigenvalues :math:`\lambda_a \lambda_g + \delta` of every layer in its own basis.
+    r"""Precision with eigenvalues :math:`\lambda_a \lambda_g + \delta` in every layer's eigenbasis.
 
     Biases have :math:`\lambda_g + \delta`.
+
+    Attributes
+    ----------
+    spectra : tuple of LayerSpectrum
+    layers : tuple of WeightLayer
+    layout : ParamLayout
+        Layout of all parameters of the network.
+    prior : array of shape (L,)
+        Prior precisions of the layers.
+    total_weight : float
+        Sum of the rows' weights.
     """
 
     spectra: tuple[LayerSpectrum, ...]
     layers: tuple[WeightLayer, ...]
     layout: ParamLayout
-    prior: Any  # (L,), the layers' prior precisions
-    total_weight: float  # of the rows
+    prior: Any
+    total_weight: float
 
     @property
     def entries_per_output(self) -> int:
-        """Numbers that one row's derivative of one output takes."""
+        """Number of entries of one row's derivative of one output."""
         return sum(len(s.input_values) + len(s.output_values) for s in self.spectra)
 
     def map(self, convert: Convert) -> "KroneckerPrecision":
@@ -246,17 +317,18 @@ class KroneckerPrecision:
         return replace(self, spectra=spectra, prior=convert(self.prior))
 
     def log_det(self) -> Tensor:
+        """Log determinant, 0-d."""
         blocks = (b for *_, weight, bias in self._blocks() for b in (weight, bias))
         return torch.stack([block.log().sum() for block in blocks]).sum()
 
     def slopes(self) -> Tensor:
-        """Derivatives of log det in the prior precisions of the layers, (L,)."""
+        """Derivatives of the log determinant in the prior precisions of the layers, (L,)."""
         return torch.stack(
             [w.reciprocal().sum() + b.reciprocal().sum() for *_, w, b in self._blocks()]
         )
 
     def preconditioners(self) -> Factors:
-        """Derivatives of log det in the factors."""
+        """Derivatives of the log determinant in the factors."""
         factors = []
         for _, s, weight, bias in self._blocks():
             inverse = weight.reciprocal().to(s.input_basis)
@@ -271,9 +343,10 @@ class KroneckerPrecision:
         return factors
 
     def _blocks(self) -> Iterator[tuple[WeightLayer, LayerSpectrum, Tensor, Tensor]]:
-        """Layer, its spectrum, and the eigenvalues of its weight (G, D) and bias (G,) blocks.
+        """Iterate over layers, spectra, and eigenvalues of weight (G, D) and bias (G,) blocks.
 
-        Eigenvalues in the prior's dtype: float64 sums of float32 ones. Without a bias, (0,).
+        Eigenvalues have the prior's dtype, float64, because sums of float32 ones are inaccurate. A
+        layer without a bias has a block (0,).
         """
         for layer, s, delta in zip(self.layers, self.spectra, self.prior, strict=True):
             outputs = s.output_values.to(self.prior)
@@ -285,25 +358,26 @@ class KroneckerPrecision:
         shapes = {n: s for n, s in self.layout.shapes.items() if n in names}
         return ParamLayout(shapes).unflatten(flat)
 
-    def quadratic(self, away: Tensor) -> Tensor:
+    def quadratic(self, deviation: Tensor) -> Tensor:
         """Squared Mahalanobis length of deviations (*B, P') from the mode, (*B,)."""
-        parts = self._split(away)
-        total = away.new_zeros(away.shape[:-1])
+        parts = self._split(deviation)
+        total = deviation.new_zeros(deviation.shape[:-1])
         for layer, s, weight, bias in self._blocks():
-            rotated = s.output_basis.mT @ parts[layer.weight].flatten(away.ndim) @ s.input_basis
+            rotated = (
+                s.output_basis.mT @ parts[layer.weight].flatten(deviation.ndim) @ s.input_basis
+            )
             total = total + (weight * rotated.square()).sum((-1, -2))
             if layer.bias is not None:
                 total = total + (bias * (parts[layer.bias] @ s.output_basis).square()).sum(-1)
         return total
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """Deviations from the mode, (n, P')."""
+        """Draw deviations from the mode, (n, P')."""
         parts = {}
         for layer, s, weight, bias in self._blocks():
             z = standard_normal((n, *weight.shape), generator=generator, like=weight)
-            parts[layer.weight] = (
-                s.output_basis @ (z * weight.rsqrt()) @ s.input_basis.mT
-            ).flatten(1)  # fmt: skip
+            rotated = s.output_basis @ (z * weight.rsqrt()) @ s.input_basis.mT
+            parts[layer.weight] = rotated.flatten(1)
             if layer.bias is not None:
                 z = standard_normal((n, len(bias)), generator=generator, like=bias)
                 parts[layer.bias] = (z * bias.rsqrt()) @ s.output_basis.mT
@@ -316,10 +390,10 @@ class KroneckerPrecision:
             self._blocks(), jacobian.averages, strict=True
         ):
             inputs, gradients = _rotated(layer_jacobian, s)
-            if inputs.shape[1] == 1:  # one position: the derivative is an outer product
-                spread = inputs[:, 0].square() @ weight.reciprocal().mT  # (N, G)
+            if inputs.shape[1] == 1:  # at a single position the derivative is an outer product
+                variance = inputs[:, 0].square() @ weight.reciprocal().mT  # (N, G)
                 g = gradients[:, :, 0]
-                total = total + torch.einsum("kng,ng,jng->nkj", g, spread, g)
+                total = total + torch.einsum("kng,ng,jng->nkj", g, variance, g)
             else:
                 j = torch.einsum("kntg,ntd->kngd", gradients, inputs) * weight.rsqrt()
                 total = total + torch.einsum("kngd,jngd->nkj", j, j)
@@ -329,7 +403,7 @@ class KroneckerPrecision:
         return total
 
     def output_root(self, jacobian: AveragedJacobian) -> Tensor:
-        """A root R (K, N, P') of the covariance R_kn . R_jm of outputs k, j at rows n, m."""
+        """Root R (K, N, P') of the covariance R_kn . R_jm of outputs k, j at rows n, m."""
         roots = []
         for (layer, s, weight, bias), layer_jacobian in zip(
             self._blocks(), jacobian.averages, strict=True
@@ -344,20 +418,20 @@ class KroneckerPrecision:
     def output_draws(
         self, jacobian: AveragedJacobian, n: int, *, generator: torch.Generator
     ) -> Tensor:
-        """Deviations of the outputs, (n, N, K)."""
+        """Draw deviations of the outputs, (n, N, K)."""
         rotated = [
             _rotated(t, s)
             for t, (_, s, _, _) in zip(jacobian.averages, self._blocks(), strict=True)
         ]
         draws = []
-        for _ in range(n):  # one draw's weights at a time
+        for _ in range(n):  # the weights of one draw at a time, to save memory
             total: Any = 0.0
             for (layer, _, weight, bias), (inputs, gradients) in zip(
                 self._blocks(), rotated, strict=True
             ):
                 z = standard_normal(weight.shape, generator=generator, like=inputs)
-                moved = inputs @ (z * weight.rsqrt()).mT  # (N, T, G)
-                total = total + torch.einsum("kntg,ntg->nk", gradients, moved)
+                deviation = inputs @ (z * weight.rsqrt()).mT  # (N, T, G)
+                total = total + torch.einsum("kntg,ntg->nk", gradients, deviation)
                 if layer.bias is not None:
                     z = standard_normal(bias.shape, generator=generator, like=inputs)
                     total = total + torch.einsum("kntg,g->nk", gradients, z * bias.rsqrt())
@@ -366,101 +440,140 @@ class KroneckerPrecision:
 
 
 def _rotated(layer: LayerAverages, s: LayerSpectrum) -> tuple[Tensor, Tensor]:
-    """Mean inputs (N, T, D) and summed gradients (K, N, T, G) in the layer's eigenbasis."""
+    """Return mean inputs (N, T, D) and summed gradients (K, N, T, G) in the eigenbasis."""
     inputs, gradients = averaged_vectors(layer)
     return inputs @ s.input_basis, gradients @ s.output_basis
 
 
 @dataclass(frozen=True, eq=False)
 class FullPrecision:
-    """A dense precision, by its lower Cholesky factor."""
+    """A dense precision with its lower Cholesky factor.
 
-    cholesky: Any  # (P', P')
+    Attributes
+    ----------
+    cholesky : array of shape (P', P')
+    layers : sequence of WeightLayer
+    layout : ParamLayout
+        Layout of all parameters of the network.
+    """
+
+    cholesky: Any
     layers: Sequence[WeightLayer]
     layout: ParamLayout
 
     @property
     def entries_per_output(self) -> int:
+        """Number of entries of one row's derivative of one output."""
         return len(self.cholesky)
 
     def map(self, convert: Convert) -> "FullPrecision":
+        """Copy with every array converted."""
         return replace(self, cholesky=convert(self.cholesky))
 
     def log_det(self) -> Tensor:
+        """Log determinant, 0-d."""
         return log_det(self.cholesky)
 
     def slopes(self) -> Tensor:
+        """Derivatives of the log determinant in the prior precisions of the layers, (L,)."""
         values = self.preconditioners()[0].diagonal()
         owner = parameter_layers(self.layers, self.layout).to(values.device)
         return values.new_zeros(len(self.layers)).index_add_(0, owner, values)
 
     def preconditioners(self) -> Factors:
+        """Derivatives of the log determinant in the factors."""
         return [torch.cholesky_inverse(self.cholesky)]
 
-    def quadratic(self, away: Tensor) -> Tensor:
-        return (away @ self.cholesky).square().sum(-1)
+    def quadratic(self, deviation: Tensor) -> Tensor:
+        """Squared Mahalanobis length of deviations (*B, P') from the mode, (*B,)."""
+        return (deviation @ self.cholesky).square().sum(-1)
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """Draw deviations from the mode, (n, P')."""
         z = standard_normal((n, len(self.cholesky)), generator=generator, like=self.cholesky)
         return torch.linalg.solve_triangular(self.cholesky.mT, z.mT, upper=True).mT
 
     def output_root(self, jacobian: AveragedJacobian) -> Tensor:
+        """Root R (K, N, P') of the covariance R_kn . R_jm of outputs k, j at rows n, m."""
         j = dense_jacobian(jacobian, self.layout)
         flat = torch.linalg.solve_triangular(self.cholesky, j.flatten(0, 1).mT, upper=False)
         return flat.mT.unflatten(0, j.shape[:2])
 
     def output_covariance(self, jacobian: AveragedJacobian) -> Tensor:
+        """Covariance (N, K, K) of the outputs along the jacobian's directions."""
         root = self.output_root(jacobian)
         return torch.einsum("knp,jnp->nkj", root, root)
 
     def output_draws(
         self, jacobian: AveragedJacobian, n: int, *, generator: torch.Generator
     ) -> Tensor:
+        """Draw deviations of the outputs, (n, N, K)."""
         root = self.output_root(jacobian)
         z = standard_normal((n, root.shape[-1]), generator=generator, like=root)
         return torch.einsum("knp,sp->snk", root, z)
 
 
-Precision = KroneckerPrecision | FullPrecision  # of P' covered parameters, in the layout's order
+Precision = KroneckerPrecision | FullPrecision  # of the P' covered parameters, in their order
 
 
 @dataclass(frozen=True, eq=False)
 class Kronecker:
-    r"""Block-diagonal :math:`H_l \approx G_l \otimes A_l / N` a layer, and G_l for its bias.
+    r"""Kronecker-factored curvature :math:`H_l \approx G_l \otimes A_l / N` of every layer.
+
+    The bias of the layer has :math:`G_l`, and there are no terms between layers.
 
     :math:`A_l = \frac1T \sum_{nt} w_n \bar a_{nt} \bar a_{nt}'` from the mean inputs and
     :math:`G_l = \sum_{ntr} w_n \hat g_{ntr} \hat g_{ntr}'` from the gradients summed over the
-    samples (eq. 15, with 1/N on one factor only and not on the bias), T the positions of a
-    convolution. Exact for a linear model with constant :math:`\Lambda`.
+    samples (eq. 15, with 1/N for one factor only and not for the bias), where T is the number of
+    positions of a convolution. It is exact for a linear model with constant :math:`\Lambda`.
 
-    Cost a pass O(N (D^2 + K G^2)) beside the network's own, O(D^3 + G^3) for the decomposition.
+    A pass costs O(N (D^2 + K G^2)) in addition to the network, and the decomposition O(D^3 + G^3).
+
+    Attributes
+    ----------
+    layers : sequence of WeightLayer
+    layout : ParamLayout
+        Layout of all parameters of the network.
     """
 
     layers: Sequence[WeightLayer]
     layout: ParamLayout
 
     def factors(self, jacobian: AveragedJacobian, weight: Tensor) -> Factors:
-        """A minibatch's part, differentiable if the jacobian is; ``weight`` (N,)."""
+        """Return the factors of a minibatch of weights (N,), differentiable if the jacobian is."""
         return [_second_moment(v, w) for v, w in self._weighted(jacobian, weight)]
 
     def inner(self, jacobian: AveragedJacobian, weight: Tensor, preconditioners: Factors) -> Tensor:
-        """sum_i <P_i, F_i> of a minibatch, differentiable; the factors aren't formed."""
+        """Return sum_i <P_i, F_i> of a minibatch, differentiable, without forming the factors."""
         pairs = zip(self._weighted(jacobian, weight), preconditioners, strict=True)
         return torch.stack([_inner_moment(v, w, p) for (v, w), p in pairs]).sum()
 
     def _weighted(
         self, jacobian: AveragedJacobian, weight: Tensor
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Vectors (M, D) whose weighted second moments are the factors, and weights (M,)."""
+        """Iterate over vectors (M, D) and weights (M,) whose second moments are the factors."""
         for layer in jacobian.averages:
             patches, gradients = averaged_vectors(layer)
             n_positions = patches.shape[1]
-            each = weight.repeat_interleave(n_positions)
-            yield patches.flatten(0, 1), each / n_positions
-            yield gradients.flatten(0, 2), each.repeat(len(gradients))
+            position_weight = weight.repeat_interleave(n_positions)
+            yield patches.flatten(0, 1), position_weight / n_positions
+            yield gradients.flatten(0, 2), position_weight.repeat(len(gradients))
 
     def precision(self, factors: Factors, total_weight: float, prior: Tensor) -> KroneckerPrecision:
-        """H + Delta of the sum over all minibatches, at prior precisions (L,), float64."""
+        """Return H + Delta, given the sum of the factors over all rows.
+
+        Parameters
+        ----------
+        factors : list of Tensor
+        total_weight : float
+            Sum of the rows' weights.
+        prior : Tensor of shape (L,)
+            Prior precisions of the layers, float64.
+
+        Returns
+        -------
+        KroneckerPrecision
+        """
         spectra = tuple(
             LayerSpectrum(*_decompose(a / total_weight), *_decompose(g))
             for a, g in zip(factors[::2], factors[1::2], strict=True)
@@ -476,9 +589,9 @@ def _second_moment(vectors: Tensor, weight: Tensor) -> Tensor:
 def _inner_moment(vectors: Tensor, weight: Tensor, preconditioner: Tensor) -> Tensor:
     """sum_m w_m v_m' P v_m of (M, D) and a symmetric P, differentiable in the vectors.
 
-    Its gradient is 2 w P v, so that the product made for the value serves for it as well: with
-    ``f`` the detached copy of v, ``w f' P (2 v - f)`` has the value ``w v' P v`` at f = v and the
-    gradient ``2 w P f``. First derivatives only: the second is 0, not ``2 w P``.
+    Its gradient is 2 w P v, so that one product gives value and gradient. With ``f`` the detached
+    copy of v, ``w f' P (2 v - f)`` has the value ``w v' P v`` at f = v and the gradient
+    ``2 w P f``. Only first derivatives are right: the second one is 0 instead of ``2 w P``.
     """
     fixed = vectors.detach()
     slope = (fixed @ preconditioner) * weight[:, None]
@@ -486,12 +599,14 @@ def _inner_moment(vectors: Tensor, weight: Tensor, preconditioner: Tensor) -> Te
 
 
 def _decompose(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvectors and eigenvalues, the latter at least 0 as they would be without rounding.
+    """Return eigenvectors and eigenvalues of a positive semidefinite matrix.
 
-    Dead units leave rows of zeros. They are eigenvectors as they are, and LAPACK's divide and
-    conquer may fail to converge where there are many, and on some matrices that are mostly zero.
+    Eigenvalues are at least 0, as they would be without rounding. Units without gradient give rows
+    of zeros. For these the unit vectors are eigenvectors, and they are left out, because LAPACK's
+    divide and conquer may fail to converge if there are many, and on some matrices that are mostly
+    zero.
     """
-    wide = matrix.double() if len(matrix) <= 512 else matrix  # costs little there
+    wide = matrix.double() if len(matrix) <= 512 else matrix  # is fast for small matrices
     alive = (wide.diagonal() != 0.0).nonzero().squeeze(1)
     values = torch.zeros_like(wide[0])
     vectors = torch.eye(len(wide)).to(wide)
@@ -505,20 +620,30 @@ def _decompose(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class Full:
-    """All of H. Memory O(P^2 + K N P), factor O(P^3)."""
+    """Full matrix H. O(P^2 + K N P) memory, and O(P^3) time for the Cholesky factor.
+
+    Attributes
+    ----------
+    layers : sequence of WeightLayer
+    layout : ParamLayout
+        Layout of all parameters of the network.
+    """
 
     layers: Sequence[WeightLayer]
     layout: ParamLayout
 
     def factors(self, jacobian: AveragedJacobian, weight: Tensor) -> Factors:
+        """Return the matrix of a minibatch with weights (N,), differentiable if the jacobian is."""
         j = dense_jacobian(jacobian, self.layout)
         return [_second_moment(j.flatten(0, 1), weight.repeat(len(j)))]
 
     def inner(self, jacobian: AveragedJacobian, weight: Tensor, preconditioners: Factors) -> Tensor:
+        """Return <P, H> of a minibatch, differentiable."""
         j = dense_jacobian(jacobian, self.layout)
         return _inner_moment(j.flatten(0, 1), weight.repeat(len(j)), preconditioners[0].to(j))
 
-    def precision(self, factors: Factors, total_weight: float, prior: Tensor) -> FullPrecision:
+    def precision(self, factors: Factors, _total_weight: float, prior: Tensor) -> FullPrecision:
+        """Return H + Delta, given the sum over all rows and the layers' prior precisions (L,)."""
         owner = parameter_layers(self.layers, self.layout).to(prior.device)
         factor = cholesky(
             factors[0].double() + prior.double()[owner].diag(),
@@ -528,4 +653,4 @@ class Full:
         return FullPrecision(factor, self.layers, self.layout)
 
 
-Structure = Kronecker | Full  # of the curvature that is kept
+Structure = Kronecker | Full  # part of the curvature that is kept

@@ -142,9 +142,9 @@ class _BaseLaplace(LaplaceEstimator):
         optimizer = self.optimizer
         if not isinstance(optimizer, str):
             return "gauss-newton" if isinstance(optimizer, GaussNewton) else "adam"
-        named = self._likelihoods_by_name
+        likelihoods = self._likelihoods_by_name
         is_default = isinstance(self.likelihood, str) and (
-            named.get(self.likelihood) is named["auto"]
+            likelihoods.get(self.likelihood) is likelihoods["auto"]
         )
         return optimizer if is_default or optimizer != "auto" else "adam"
 

@@ -368,12 +368,12 @@ def select_width(
     chosen_prior = prior
     best = None
     fold_modes = None
-    explains_enough = False
+    has_small_residual = False
     fraction = 1.0
     for width in defaults.widths:
         is_tie = width == defaults.default_width and chosen == smallest
         resized = make_network(network, width)
-        if explains_enough or not defaults.can_validate(resized, y.numel(), is_tie=is_tie):
+        if has_small_residual or not defaults.can_validate(resized, y.numel(), is_tie=is_tie):
             break
 
         # The middle width decides between the priors.
@@ -392,12 +392,12 @@ def select_width(
         # The width is chosen if it is better than all smaller ones.
         if best is None or is_better(held_out.log_density, best.log_density, weight):
             fraction = unexplained_variance_fraction(held_out.mean, y, weight)
-            explains_enough = best is not None and fraction <= defaults.max_unexplained_fraction
+            has_small_residual = best is not None and fraction <= defaults.max_unexplained_fraction
             chosen = width
             chosen_prior = prior
             best = held_out
             fold_modes = fit
-    if explains_enough:
+    if has_small_residual:
         has_low_noise = fraction <= defaults.negligible_noise_fraction
         return WidthSelection(defaults.default_width, prior, scores, has_low_noise=has_low_noise)
     return WidthSelection(chosen, chosen_prior, scores, fold_modes=fold_modes)
@@ -989,7 +989,9 @@ class _ClassificationSearcher:
         n_searches = 2 * len(start) + 2 if allow_label_noise else len(start)
         fraction = 1.0 / n_searches  # of the progress
 
-        def search_here(problem: CategoricalEvidence, theta: Tensor, high_noise: bool) -> Search:
+        def search_serially(
+            problem: CategoricalEvidence, theta: Tensor, high_noise: bool
+        ) -> Search:
             on_step = self._on_step(fraction, max_iter, partial(self._better, problem))
             return search_single(config, problem, theta, high_noise, on_step)
 
@@ -1002,7 +1004,7 @@ class _ClassificationSearcher:
             )
 
         subsample, rough = search_classification(
-            search_here if self._is_serial else partial(search_single, config),
+            search_serially if self._is_serial else partial(search_single, config),
             subsample,
             start,
             alternative_prior,

@@ -96,17 +96,17 @@ def search_regression(
         return fallback
 
     # A start whose modes are all worse is replaced by further restarts of the other one.
-    kept = _select_restarts(first.modes.score, high_noise, n)
-    n_missing = n - len(kept)
+    selected = _select_restarts(first.modes.score, high_noise, n)
+    n_missing = n - len(selected)
     if not n_missing:
-        return first.select(kept)
+        return first.select(selected)
     n_done = int(first.modes.n_iter.max())
     callback = on_step and (lambda step, _: on_step(n_done + step, lambda: fallback))
-    better_start = high_noise[kept[:1]].expand(n_missing)
+    better_start = high_noise[selected[:1]].expand(n_missing)
     second = config.search(problem, theta[n : n + n_missing], better_start, callback)
     if second.was_stopped:
         return fallback.with_stop_reason(second.stop_reason)
-    return concatenate_searches([first.select(kept), second])
+    return concatenate_searches([first.select(selected), second])
 
 
 def alternating_mask(n: int, like: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Values of ``invariances`` and ``image_shape``, and half-widths learned, as users read them."""
+"""The parameters ``invariances`` and ``image_shape``, and the attributes of learned half-widths."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +31,13 @@ from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
 
 def image_shape(dimensions: Any, n_features: int) -> ImageShape | None:
-    """``image_shape`` as (C, H, W), checked against the number of columns."""
+    """Return ``image_shape`` as (C, H, W).
+
+    Raises
+    ------
+    ValueError
+        If it isn't the shape of images with as many pixels as there are columns.
+    """
     if dimensions is None:
         return None
     values = np.asarray(dimensions)
@@ -46,13 +52,18 @@ def image_shape(dimensions: Any, n_features: int) -> ImageShape | None:
     return channels, height, width
 
 
-def check_invariances(value: Any) -> Invariances | None:
-    """``invariances`` as an object; families alone are shorthand."""
-    return value if value is None or isinstance(value, Invariances) else Invariances(value)
+def resolve_invariances(value: Any) -> Invariances | None:
+    """Return ``invariances`` as an object. Families are an abbreviation of one."""
+    if value is None or isinstance(value, Invariances):
+        return value
+    return Invariances(value)
 
 
 def image_scaling(rows: Rows) -> Scaling:
-    """Images as a whole, and without a shift: 0 stays 0 outside."""
+    """Return the scaling of images by their largest pixel, without a shift.
+
+    A pixel outside the image is 0, and stays 0.
+    """
     n = rows.X.shape[1]
     largest = float(np.abs(rows.X).max())
     return Scaling(np.zeros(n), np.full(n, largest if largest > 0 else 1.0))
@@ -60,26 +71,42 @@ def image_scaling(rows: Rows) -> Scaling:
 
 @dataclass(frozen=True)
 class TransformationFamilies:
-    """Families of transformations whose half-widths may be learned."""
+    """Families of transformations whose half-widths may be learned.
 
-    families: tuple[Augmentation, ...]  # not bound to inputs yet; the first acts first
-    image_shape: ImageShape | None  # (C, H, W), if the rows are images
-    n_samples: int  # transformations per row in training
+    Attributes
+    ----------
+    families : tuple of Augmentation
+        Families before they are bound to inputs. The first one acts first.
+    image_shape : tuple of int or None
+        (C, H, W), if the rows are images.
+    n_samples : int
+        Transformations per row in training.
+    """
+
+    families: tuple[Augmentation, ...]
+    image_shape: ImageShape | None
+    n_samples: int
 
     @classmethod
     def from_parameter(
         cls, invariances: Invariances | None, image_shape: ImageShape | None
     ) -> "TransformationFamilies":
-        """Families that the constructor's object stands for; TypeError if it is none."""
+        """Return the families of the parameter ``invariances``.
+
+        Raises
+        ------
+        TypeError
+            If it isn't a family or a list of them.
+        """
         if invariances is None:
             return cls((), image_shape, 1)
         value: Any = invariances.families
         if isinstance(value, str) and value == "auto":
             value = () if image_shape is None else (Affine(),)
-        several = isinstance(value, Sequence) and not isinstance(value, str)
+        is_list = isinstance(value, Sequence) and not isinstance(value, str)
         families = [
             ModuleAugmentation(item) if isinstance(item, torch.nn.Module) else item
-            for item in (value if several else [value])
+            for item in (value if is_list else [value])
         ]
         for family in families:
             require_attributes(
@@ -90,28 +117,34 @@ class TransformationFamilies:
         return cls(tuple(families), image_shape, invariances.n_augmentations)
 
     def bind(self, data: Training) -> Augmentation:
-        """Bind all families as one that acts on scaled inputs."""
+        """Bind all families to the data, as one that acts on scaled inputs.
+
+        Raises
+        ------
+        ValueError
+            If the squares of a column overflow.
+        """
         if not self.families:
             return Identity()
         rows = data.rows
-        spread = tuple(column_scaling(rows.X, rows.weight, enabled=True).scale.tolist())
-        if max(spread) > LARGEST[torch.float64]:
+        std = tuple(column_scaling(rows.X, rows.weight, enabled=True).scale.tolist())
+        if max(std) > LARGEST[torch.float64]:
             raise ValueError(
-                f"column {spread.index(max(spread))} of X spreads by {max(spread):.3g}, beyond the "
+                f"column {std.index(max(std))} of X spreads by {max(std):.3g}, beyond the "
                 f"{LARGEST[torch.float64]:g} whose squares numbers hold: rescale it."
             )
-        bound = [family.bind(spread, self.image_shape) for family in self.families]
+        bound = [family.bind(std, self.image_shape) for family in self.families]
         for family in bound:
             _warn_if_standardised(family, rows)
-        together = bound[0] if len(bound) == 1 else Composed(tuple(bound))
+        composed = bound[0] if len(bound) == 1 else Composed(tuple(bound))
         mean, scale = data.x_scaling
         if self.image_shape is not None or not (np.any(mean) or np.any(scale != 1.0)):
-            return together
-        return RescaledAugmentation(together, tuple(mean.tolist()), tuple(scale.tolist()))
+            return composed
+        return RescaledAugmentation(composed, tuple(mean.tolist()), tuple(scale.tolist()))
 
 
 def warn_no_invariance() -> None:
-    """Say what ``invariances="auto"`` is on a table."""
+    """Warn that ``invariances="auto"`` learns nothing for a table."""
     warn_user(
         "there is nothing to learn: invariances='auto' has transformations of images alone, and "
         "without image_shape X is a table. What is fitted is LaplaceClassifier's or "
@@ -127,8 +160,8 @@ def _warn_if_standardised(family: Augmentation, rows: Rows) -> None:
         return
     columns = family.columns
     scaling = column_scaling(rows.X[:, list(columns)], rows.weight, enabled=True)
-    away = np.stack([scaling.mean, scaling.scale - 1.0])
-    if np.all(np.abs(away) < 1e-6):
+    deviation = np.stack([scaling.mean, scaling.scale - 1.0])
+    if np.all(np.abs(deviation) < 1e-6):
         warn_user(
             f"columns {columns} look standardised one by one: a rotation of the data as "
             "measured is then no rotation of the columns. Give raw coordinates (standardize=True "
@@ -139,46 +172,59 @@ def _warn_if_standardised(family: Augmentation, rows: Rows) -> None:
 
 @dataclass(frozen=True, eq=False)
 class LearnedInvariances:
-    """A family with the half-widths that were found."""
+    """A family of transformations with learned half-widths.
 
-    augmentation: Augmentation  # of scaled inputs
-    eta: Array  # (half_width.n_params,)
-    curve: Sequence[Array]  # eta after every block of steps
-    predicts_plainly: bool  # whether they are too small for predictions to be averages
+    Attributes
+    ----------
+    augmentation : Augmentation
+        Transformations of scaled inputs.
+    eta : ndarray of shape (half_width.n_params,)
+        Free parameters of the half-widths.
+    curve : sequence of ndarray
+        ``eta`` after every block of steps.
+    is_negligible : bool
+        Whether the half-widths are so small that predictions needn't average.
+    """
+
+    augmentation: Augmentation
+    eta: Array
+    curve: Sequence[Array]
+    is_negligible: bool
 
     def attributes(self) -> dict[str, Any]:
-        """The learned invariances as users read them."""
+        """Return the fitted attributes of the learned invariances."""
         distribution = self.augmentation.half_width
-        eta, *curve = (torch.as_tensor(one).double() for one in (self.eta, *self.curve))
+        eta, *curve = (torch.as_tensor(values).double() for values in (self.eta, *self.curve))
         covariance = distribution.covariance(eta).numpy()
-        reach = amplitude(distribution, eta).numpy()
-        amplitudes = [amplitude(distribution, one).numpy() for one in curve]
+        half_widths = amplitude(distribution, eta).numpy()
+        amplitudes = [amplitude(distribution, values).numpy() for values in curve]
         curves = np.array(amplitudes).reshape(len(amplitudes), len(distribution.names))
         displacement = np.ones(len(distribution.names))
         if isinstance(self.augmentation, Affine):
             displacement = np.array(self.augmentation.displacement)
-        moved, directions = _directions(covariance, displacement)
+        direction_amplitudes, directions = _principal_directions(covariance, displacement)
         scale = np.sqrt(np.diag(covariance))
-        meaningful = reach >= 0.1
+        # The correlations of negligible half-widths are noise.
+        is_relevant = half_widths >= 0.1
+        is_relevant_pair = np.outer(is_relevant, is_relevant)
         with np.errstate(invalid="ignore", divide="ignore"):
             correlation = covariance / np.outer(scale, scale)
+        correlation = np.where(is_relevant_pair, correlation, np.nan)
         return {
             "augmentation_": self.augmentation,
             "eta_": self.eta,
-            "_predicts_plainly_": self.predicts_plainly,
-            "invariance_": dict(zip(distribution.names, reach.tolist(), strict=True)),
+            "_predicts_plainly_": self.is_negligible,
+            "invariance_": dict(zip(distribution.names, half_widths.tolist(), strict=True)),
             "invariance_curve_": dict(zip(distribution.names, curves.T, strict=True)),
             "invariance_covariance_": covariance,
-            "invariance_correlation_": np.where(
-                np.outer(meaningful, meaningful), correlation, np.nan
-            ),
+            "invariance_correlation_": correlation,
             "invariance_directions_": directions,
-            "invariance_direction_amplitudes_": moved,
+            "invariance_direction_amplitudes_": direction_amplitudes,
         }
 
 
-def _directions(covariance: Array, displacement: Array) -> tuple[Array, Array]:
-    """Root mean squared displacements, largest first, and what moves: rows over the names."""
+def _principal_directions(covariance: Array, displacement: Array) -> tuple[Array, Array]:
+    """Return root mean squared displacements in falling order, and their directions (rows)."""
     root = np.sqrt(displacement)
     values, vectors = np.linalg.eigh(root[:, None] * covariance * root)
     order = np.argsort(values)[::-1]
@@ -189,23 +235,33 @@ def _directions(covariance: Array, displacement: Array) -> tuple[Array, Array]:
     return np.sqrt(np.clip(values[order], 0.0, None)), rows
 
 
-EVALUATION_SAMPLES = 32  # transformations a row of the reported evidence and of predictions
+EVALUATION_SAMPLES = 32  # transformations per row in the reported evidence and in predictions
 
 
 class Transformations(NamedTuple):
-    """A family of transformations of scaled inputs, as learned."""
+    """Transformations of scaled inputs with learned half-widths.
+
+    Attributes
+    ----------
+    augmentation : Augmentation
+    eta : Tensor
+        Free parameters of the half-widths.
+    n : int
+        Number of transformations that predictions average over. If it is 1, inputs aren't
+        transformed.
+    """
 
     augmentation: Augmentation
     eta: Tensor
-    n: int = EVALUATION_SAMPLES  # that predictions average over; 1: inputs as they are
+    n: int = EVALUATION_SAMPLES
 
     def noise(self, seed: int) -> Tensor:
-        """Noise that the transformations are made of, (S, k) on the host: equal for all rows.
+        """Draw the noise of the transformations from the seed of predictions, (S, k) on the host.
 
-        Equal on every device, too: a prediction depends on its own row alone. ``seed``: of
-        predictions.
+        It is the same for all rows and devices, so that the prediction of a row doesn't depend on
+        other rows.
         """
-        seed, _ = spawn_seeds(seed, 2)  # the other one is of draws of the outputs
+        seed, _ = spawn_seeds(seed, 2)  # the other one is the seed of draws of the outputs
         k = self.augmentation.half_width.n_noise
         if self.n == 1 or not k:
             return torch.zeros(1, k, dtype=torch.float32)
@@ -217,10 +273,23 @@ class Transformations(NamedTuple):
 def averaging_is_negligible(
     evidence: LaplaceEvidence, theta: Tensor, hyper: Tensor, seed: int
 ) -> bool:
-    """Whether inputs as they are predict what averages over transformations do.
+    """Whether averaging over transformations hardly changes predictions.
 
-    They do if no log density of 200 training rows, evenly spread, changes by more than .001 nats:
-    what training takes for converged. ``seed``: of predictions.
+    Parameters
+    ----------
+    evidence : LaplaceEvidence
+    theta : Tensor of shape (P,)
+        Weights.
+    hyper : Tensor
+        Flat vector of hyperparameters.
+    seed : int
+        Seed of predictions.
+
+    Returns
+    -------
+    bool
+        True if no log density of 200 evenly spaced training rows changes by more than 0.001 nats,
+        which is the tolerance of training.
     """
     model = evidence.model
     data = evidence.data
@@ -235,11 +304,11 @@ def averaging_is_negligible(
         return likelihood.log_prob(outputs, y)
 
     n_rows = len(data.x)
-    rows = (
-        torch.linspace(0, n_rows - 1, min(n_rows, 200), dtype=torch.float32)
-        .long()
-        .to(data.x.device)
-    )
-    blocks = ((data.x[some], data.y[some]) for some in rows.split(evidence.batch_size))
-    changes = (log_prob(x, y, transformations.n) - log_prob(x, y, 1) for x, y in blocks)
-    return all(float(change.abs().max()) <= 1e-3 for change in changes)
+    rows = torch.linspace(0, n_rows - 1, min(n_rows, 200), dtype=torch.float32).long()
+    for block in rows.to(data.x.device).split(evidence.batch_size):
+        x = data.x[block]
+        y = data.y[block]
+        change = log_prob(x, y, transformations.n) - log_prob(x, y, 1)
+        if not float(change.abs().max()) <= 1e-3:  # also if it is nan
+            return False
+    return True

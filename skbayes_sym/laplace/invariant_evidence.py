@@ -381,10 +381,10 @@ class AveragedProblem:
             MemoryAllocation(f"the curvature of {n_covered:,} weights", n_numbers * size, remedy),
         ]  # fmt: skip
         if curvature == "full":
-            what = f"the derivatives of {self.evidence.batch_size} rows by {n_covered:,} weights"
+            name = f"the derivatives of {self.evidence.batch_size} rows by {n_covered:,} weights"
             jacobian = shapes[-1][0] * self.evidence.batch_size * n_covered * size
             parts.append(
-                MemoryAllocation(what, jacobian, "Lower batch_size, or use curvature='auto'.")
+                MemoryAllocation(name, jacobian, "Lower batch_size, or use curvature='auto'.")
             )
         require_memory(parts, self.data.device)
 

@@ -603,7 +603,7 @@ def _iterate(
     if i >= problem.schedule.first_best_step and problem.keeps_best:
         is_better = current.score > state.best.score
         state = state._replace(
-            best=_select_where(is_better, current, state.best),
+            best=_choose_by_restart(is_better, current, state.best),
             n_since_best=torch.where(is_better, 0, state.n_since_best + 1),
         )
     updated = problem.update(theta, expansion, hyper, system)
@@ -619,7 +619,7 @@ def _has_update(problem: EvidenceProblem, i: int) -> bool:
     return n_steps >= 0 and n_steps % interval == 0
 
 
-def _select_where(condition: Tensor, first: Batch, second: Batch) -> Batch:
+def _choose_by_restart(condition: Tensor, first: Batch, second: Batch) -> Batch:
     """Select restarts of ``first`` where the condition (R,) is true, of ``second`` elsewhere."""
 
     def select(a: Tensor, b: Tensor) -> Tensor:
@@ -664,7 +664,7 @@ def _collect_modes(
     -------
     Search
     """
-    theta, hyper, *_ = _select_where(state.best.score > -inf, state.best, state.current)
+    theta, hyper, *_ = _choose_by_restart(state.best.score > -inf, state.best, state.current)
     value, system = problem.evaluate(theta, problem.expansion(theta), hyper)
     log_hyperprior = problem.prior.log_hyperprior(hyper.log_precision)
     n_restarts = torch.ones_like(state.n_iter)

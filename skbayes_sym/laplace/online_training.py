@@ -109,7 +109,7 @@ class JointDensity:
         self._rest = hyper.new_tensor([rest_precision])
         self._total_weight = float(batches.data.weight.double().sum())
         self._recorder: OnlineEvidence | None = None
-        self._is_recorded: Callable[[int], bool] = lambda step: False
+        self._is_recorded: Callable[[int], bool] = lambda _step: False
         self._n_evaluations = 0
 
     @property

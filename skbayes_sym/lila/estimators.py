@@ -28,9 +28,9 @@ from skbayes_sym.laplace.invariance_parameters import (
     EVALUATION_SAMPLES,
     TransformationFamilies,
     Transformations,
-    check_invariances,
     image_scaling,
     image_shape,
+    resolve_invariances,
     warn_no_invariance,
 )
 from skbayes_sym.models.augmentations.augmentation import OBJECTIVES, ImageShape, TransformObjective
@@ -95,7 +95,7 @@ class LILAEstimator(LaplaceEstimator):
 
     def _n_parallel_networks(self, _n_weights: int) -> float:
         """Return the number of transformations per row."""
-        invariances = check_invariances(self.invariances)
+        invariances = resolve_invariances(self.invariances)
         return 1.0 if invariances is None else float(invariances.n_augmentations)
 
     @property
@@ -112,7 +112,7 @@ class LILAEstimator(LaplaceEstimator):
         adam = resolve_adam(self.optimizer, EvidenceAdam)
         if adam.layers != "all":
             raise ValueError("LILA's posterior covers all layers: leave layers='all'.")
-        invariances = check_invariances(self.invariances)
+        invariances = resolve_invariances(self.invariances)
         objective = resolve_objective(adam)
         is_auto = invariances is not None and invariances.families == "auto"
         if is_auto and objective.transforms and self.image_shape is None:
@@ -142,7 +142,7 @@ class LILAEstimator(LaplaceEstimator):
     def n_predict_augmentations_(self) -> int:
         """Number of transformations that predictions average over."""
         check_is_fitted(self)
-        invariances = check_invariances(self.invariances)
+        invariances = resolve_invariances(self.invariances)
         if invariances is not None and not isinstance(invariances.n_predict_augmentations, str):
             return invariances.n_predict_augmentations
         return 1 if self._predicts_plainly_ else EVALUATION_SAMPLES
@@ -160,8 +160,8 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
               - \tfrac12 \log \left| \tfrac{1}{2\pi} (H(\eta) + \Delta) \right|
 
     over the half-widths :math:`\eta`, the prior precisions and the noise while the weights are
-    trained: which transformations the data are invariant to, and how far, is learned from training
-    data alone.
+    trained. Thereby the training data determine to which transformations they are invariant, and by
+    how much.
 
     Parameters
     ----------
@@ -170,14 +170,16 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
         Activation of the hidden layers.
     image_shape : (H, W) or (C, H, W), optional
-        Shape of the images that the rows of ``X`` hold, pixel by pixel; None: ``X`` is a table.
+        Shape of the images that the rows of ``X`` contain, pixel by pixel. If None, ``X`` is a
+        table.
     network : str, torch.nn.Module or Network, default="mlp"
-        "mlp" is a multilayer perceptron with ``hidden_layer_sizes`` and ``activation``; "cnn":
-        three convolutions and a hidden layer; "resnet-8-8" (or "resnet") and "resnet-8-16": three
-        residual blocks of 8 or 16 channels at first, with Fixup initialisation; "wrn-16-4": the
-        Wide ResNet. A module of Linear and Conv2d layers and elementwise activations is taken as an
-        architecture: it is copied, its weights are drawn anew at their own scale, scalars of other
-        modules start at their own values, and it gets images as (C, H, W).
+        "mlp" is a multilayer perceptron with ``hidden_layer_sizes`` and ``activation``. "cnn" has
+        three convolutions and a hidden layer. "resnet-8-8" (or "resnet") and "resnet-8-16" have
+        three residual blocks, the first of 8 or 16 channels, with Fixup initialisation. "wrn-16-4"
+        is the Wide ResNet. A torch module of Linear and Conv2d layers and elementwise activations
+        defines the architecture. The module is copied, and its weights are initialised again at
+        their own scale. Scalars of other modules keep their values. It receives images as
+        (C, H, W).
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs. "auto" is normal noise with standard
         deviation ``noise_std``. "heteroscedastic" is normal noise that depends on the input,
@@ -186,24 +188,24 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
     invariances : "auto", None, augmentation, list or Invariances, default="auto"
         Families of transformations. "auto" is `~skbayes_sym.models.Affine` (translation, rotation,
         scale, aspect and shear of images) with an ``image_shape``, and none without. Others
-        (`Rotation2D`, `ColumnShift`, `LogScale`) act on ``X`` as given. Torch modules are called as
-        ``module(x, eps)`` with a parameter ``eta`` and uniform noise on [-1, 1]. Several act one
-        after the other. `~skbayes_sym.models.Invariances` also says how many transformations per
-        row training takes (8) and predictions average over (32), and how fast half-widths grow.
-        None: the paper's non-invariant model.
+        (`Rotation2D`, `ColumnShift`, `LogScale`) act on ``X`` before it is standardised. Torch
+        modules are called as ``module(x, eps)`` with a parameter ``eta`` and uniform noise on
+        [-1, 1]. Several families act one after the other. `~skbayes_sym.models.Invariances` also
+        sets the number of transformations per row in training (8) and in predictions (32), and the
+        step size of the half-widths. None is the non-invariant model of the paper.
     prior : "learn", float or sequence of float, default="learn"
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
-        one number or one per layer. "learn" maximises the evidence over it, layer by layer, from
-        3.0. Under a wide prior the learned noise exceeds the targets' spread.
+        one number or one per layer. "learn" maximises the evidence over one scale per layer,
+        starting from 3.0. Under a wide fixed prior the learned noise exceeds the targets' spread.
     max_iter : int or "auto", default="auto"
-        Maximum number of optimiser steps; "auto" is 1000, and 3000 without transformations.
+        Maximum number of optimiser steps. "auto" is 1000, or 3000 without transformations.
     standardize : bool or {"X", "y"}, default=True
         Whether to standardise the columns of ``X`` and ``y`` before the fit. "X" and "y"
         standardise only one of them. Predictions and densities are in the units of ``y`` in any
         case. Images are divided by their largest pixel instead.
     optimizer : "adam" or Adam, default="adam"
-        `~skbayes_sym.base.optimizers.EvidenceAdam` says the curvature, when the half-widths,
-        prior and noise move and by what objective; "adam" is its defaults.
+        `~skbayes_sym.base.optimizers.EvidenceAdam` sets the curvature, the objective, and when
+        half-widths, prior and noise are updated. "adam" uses its defaults.
     tol : float or None, default=0.001
         Training stops when the log evidence (the log posterior, where nothing is learned by the
         evidence) gains less than this many nats per unit of sample weight from one tenth of
@@ -223,8 +225,8 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
     Attributes
     ----------
     log_evidence_ : float
-        Laplace approximation of log p(y | X) at the hyperparameters found, nats: an estimate, no
-        bound.
+        Laplace approximation of log p(y | X) at the learned hyperparameters, in nats. It is an
+        estimate and not a bound.
     log_evidence_std_error_ : float
         Monte Carlo standard error of `log_evidence_`, in nats. It stems from the sum over symmetric
         copies, which is averaged over draws from the posterior. It is 0 if no copies are summed,
@@ -235,27 +237,30 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         up to 50,000 copies (six units in a layer). "lower" for more copies, and if a single mode is
         used without copies. The Laplace approximation itself isn't a bound of the evidence.
     log_evidence_curve_ : ndarray of shape (n_updates,)
-        The same at every update.
+        Log evidence at every update of the hyperparameters.
     invariance_ : dict
-        Half-width of the uniform law of every generator. ``translation_x`` and
-        ``translation_y`` in half-images, ``rotation`` in radians, ``scale``, ``aspect``,
-        ``scale_x``, ``scale_y`` and ``shear`` as logarithms; of tables in the columns' units.
+        Half-width of the uniform distribution of every generator. ``translation_x`` and
+        ``translation_y`` are in half-images, ``rotation`` is in radians, and ``scale``,
+        ``aspect``, ``scale_x``, ``scale_y`` and ``shear`` are logarithms. For tables they are in
+        the columns' units.
     invariance_curve_ : dict
-        The same after every block of steps, arrays of shape (n_blocks,).
+        Half-widths after every block of steps, arrays of shape (n_blocks,).
     augmentation_ : Augmentation
-        The transformations of standardised inputs that the half-widths belong to.
+        Transformations of standardised inputs with these half-widths.
     eta_ : ndarray
-        The half-widths' free parameters, as ``augmentation_.transform`` takes them.
+        Free parameters of the half-widths, which ``augmentation_.transform`` takes.
     n_predict_augmentations_ : int
-        Transformations that predictions average over; 1: inputs as they are.
+        Number of transformations that predictions average over. If it is 1, inputs aren't
+        transformed.
     invariance_covariance_ : ndarray of shape (k, k)
         Covariance of the generators' coefficients.
     invariance_correlation_ : ndarray of shape (k, k)
-        Their correlations; NaN where a half-width is below 0.1, which leaves none to speak of.
+        Their correlations, NaN where a half-width is below 0.1 and the generator is negligible.
     invariance_directions_ : ndarray of shape (k, k)
-        Rows: uncorrelated combinations of generators, those that move pixels furthest first.
+        Uncorrelated combinations of generators (rows), in falling order of the displacement of
+        pixels.
     invariance_direction_amplitudes_ : ndarray of shape (k,)
-        Root mean squared displacement of each, in half-images.
+        Root mean squared displacement of each combination, in half-images.
     prior_scale_ : ndarray of shape (n_layers,)
         Prior standard deviation of every covered layer's weights and biases.
     posterior_ : LaplacePosterior
@@ -288,15 +293,15 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
 
     See Also
     --------
-    LaplaceRegressor : The same without invariances.
+    LaplaceRegressor : Regression without invariances.
 
     Notes
     -----
-    One update costs about two Augerino epochs with ``Updates(gradient="exact")``; with "online" all
-    of training costs about one and a half times Augerino's.
+    One update costs about two Augerino epochs with ``Updates(gradient="exact")``. With "online",
+    the training as a whole costs about 1.5 times Augerino's.
 
-    Beyond the paper: stratified noise, the similarity basis, correlated generators, a sketch of the
-    likelihood's curvature, and one-pass updates.
+    Stratified noise, the similarity basis, correlated generators, a sketch of the likelihood's
+    curvature, and one-pass updates are additions to the paper.
 
     References
     ----------
@@ -342,14 +347,16 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
         Activation of the hidden layers.
     image_shape : (H, W) or (C, H, W), optional
-        Shape of the images that the rows of ``X`` hold, pixel by pixel; None: ``X`` is a table.
+        Shape of the images that the rows of ``X`` contain, pixel by pixel. If None, ``X`` is a
+        table.
     network : str, torch.nn.Module or Network, default="mlp"
-        "mlp" is a multilayer perceptron with ``hidden_layer_sizes`` and ``activation``; "cnn":
-        three convolutions and a hidden layer; "resnet-8-8" (or "resnet") and "resnet-8-16": three
-        residual blocks of 8 or 16 channels at first, with Fixup initialisation; "wrn-16-4": the
-        Wide ResNet. A module of Linear and Conv2d layers and elementwise activations is taken as an
-        architecture: it is copied, its weights are drawn anew at their own scale, scalars of other
-        modules start at their own values, and it gets images as (C, H, W).
+        "mlp" is a multilayer perceptron with ``hidden_layer_sizes`` and ``activation``. "cnn" has
+        three convolutions and a hidden layer. "resnet-8-8" (or "resnet") and "resnet-8-16" have
+        three residual blocks, the first of 8 or 16 channels, with Fixup initialisation. "wrn-16-4"
+        is the Wide ResNet. A torch module of Linear and Conv2d layers and elementwise activations
+        defines the architecture. The module is copied, and its weights are initialised again at
+        their own scale. Scalars of other modules keep their values. It receives images as
+        (C, H, W).
     likelihood : str or Likelihood, default="auto"
         Distribution of a class given the network's outputs. "auto" is ``Categorical()``, the
         softmax of one output per class. "bernoulli" is the logistic function of a single output,
@@ -357,24 +364,25 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
     invariances : "auto", None, augmentation, list or Invariances, default="auto"
         Families of transformations. "auto" is `~skbayes_sym.models.Affine` (translation, rotation,
         scale, aspect and shear of images) with an ``image_shape``, and none without. Others
-        (`Rotation2D`, `ColumnShift`, `LogScale`) act on ``X`` as given. Torch modules are called as
-        ``module(x, eps)`` with a parameter ``eta`` and uniform noise on [-1, 1]. Several act one
-        after the other. `~skbayes_sym.models.Invariances` also says how many transformations per
-        row training takes (8) and predictions average over (32), and how fast half-widths grow.
-        None: the paper's non-invariant model.
+        (`Rotation2D`, `ColumnShift`, `LogScale`) act on ``X`` before it is standardised. Torch
+        modules are called as ``module(x, eps)`` with a parameter ``eta`` and uniform noise on
+        [-1, 1]. Several families act one after the other. `~skbayes_sym.models.Invariances` also
+        sets the number of transformations per row in training (8) and in predictions (32), and the
+        step size of the half-widths. None is the non-invariant model of the paper.
     prior : "auto", "learn", float or sequence of float, default="auto"
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
-        one number or one per layer. "learn" maximises the evidence over it, layer by layer, from
-        3.0: of images it ends narrower and underfits, which cost up to 0.26 nats per test row on 17
-        sets of 18. "auto" is 3.0 with an ``image_shape``, else "learn", which gained up to 0.8.
+        one number or one per layer. "learn" maximises the evidence over one scale per layer,
+        starting from 3.0. For images the scales become too small and the network underfits, which
+        cost up to 0.26 nats per test row on 17 of 18 data sets. "auto" is 3.0 with an
+        ``image_shape``, and otherwise "learn", which gained up to 0.8 nats per test row.
     max_iter : int or "auto", default="auto"
-        Maximum number of optimiser steps; "auto" is 1000, and 3000 without transformations.
+        Maximum number of optimiser steps. "auto" is 1000, or 3000 without transformations.
     standardize : bool, default=True
         Whether to standardise the columns of ``X`` before the fit.
         Images are divided by their largest pixel instead.
     optimizer : "adam" or Adam, default="adam"
-        `~skbayes_sym.base.optimizers.EvidenceAdam` says the curvature, when the half-widths,
-        prior and noise move and by what objective; "adam" is its defaults.
+        `~skbayes_sym.base.optimizers.EvidenceAdam` sets the curvature, the objective, and when
+        half-widths, prior and noise are updated. "adam" uses its defaults.
     tol : float or None, default=0.001
         Training stops when the log evidence (the log posterior, where nothing is learned by the
         evidence) gains less than this many nats per unit of sample weight from one tenth of
@@ -388,9 +396,9 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
     verbose : int, default=0
         0 logs nothing above level DEBUG, 1 logs a summary to stderr, 2 also logs progress.
     predictive : {"sampling", "plugin"} or int, default="plugin"
-        How probabilities are averaged over the linearised posterior: by 200 draws of the logits (an
-        int is another number), or not at all: the average of images is too wide, and costs 0.2 to
-        0.8 nats per row on digits.
+        How probabilities are averaged over the linearised posterior. "sampling" averages over 200
+        draws of the logits (an int is another number). "plugin" doesn't average: for images the
+        average is too uncertain, which costs 0.2 to 0.8 nats per row on digits.
 
     Attributes
     ----------
@@ -404,30 +412,33 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         up to 50,000 copies (six units in a layer). "lower" for more copies, and if a single mode is
         used without copies. The Laplace approximation itself isn't a bound of the evidence.
     log_evidence_ : float
-        Laplace approximation of log p(y | X) at the hyperparameters found, nats: an estimate, no
-        bound.
+        Laplace approximation of log p(y | X) at the learned hyperparameters, in nats. It is an
+        estimate and not a bound.
     log_evidence_curve_ : ndarray of shape (n_updates,)
-        The same at every update.
+        Log evidence at every update of the hyperparameters.
     invariance_ : dict
-        Half-width of the uniform law of every generator. ``translation_x`` and
-        ``translation_y`` in half-images, ``rotation`` in radians, ``scale``, ``aspect``,
-        ``scale_x``, ``scale_y`` and ``shear`` as logarithms; of tables in the columns' units.
+        Half-width of the uniform distribution of every generator. ``translation_x`` and
+        ``translation_y`` are in half-images, ``rotation`` is in radians, and ``scale``,
+        ``aspect``, ``scale_x``, ``scale_y`` and ``shear`` are logarithms. For tables they are in
+        the columns' units.
     invariance_curve_ : dict
-        The same after every block of steps, arrays of shape (n_blocks,).
+        Half-widths after every block of steps, arrays of shape (n_blocks,).
     augmentation_ : Augmentation
-        The transformations of standardised inputs that the half-widths belong to.
+        Transformations of standardised inputs with these half-widths.
     eta_ : ndarray
-        The half-widths' free parameters, as ``augmentation_.transform`` takes them.
+        Free parameters of the half-widths, which ``augmentation_.transform`` takes.
     n_predict_augmentations_ : int
-        Transformations that predictions average over; 1: inputs as they are.
+        Number of transformations that predictions average over. If it is 1, inputs aren't
+        transformed.
     invariance_covariance_ : ndarray of shape (k, k)
         Covariance of the generators' coefficients.
     invariance_correlation_ : ndarray of shape (k, k)
-        Their correlations; NaN where a half-width is below 0.1, which leaves none to speak of.
+        Their correlations, NaN where a half-width is below 0.1 and the generator is negligible.
     invariance_directions_ : ndarray of shape (k, k)
-        Rows: uncorrelated combinations of generators, those that move pixels furthest first.
+        Uncorrelated combinations of generators (rows), in falling order of the displacement of
+        pixels.
     invariance_direction_amplitudes_ : ndarray of shape (k,)
-        Root mean squared displacement of each, in half-images.
+        Root mean squared displacement of each combination, in half-images.
     prior_scale_ : ndarray of shape (n_layers,)
         Prior standard deviation of every covered layer's weights and biases.
     posterior_ : LaplacePosterior
@@ -454,11 +465,11 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
 
     See Also
     --------
-    LaplaceClassifier : The same without invariances.
+    LaplaceClassifier : Classification without invariances.
 
     Notes
     -----
-    Costs, what goes beyond the paper and the references are as in `LILARegressor`.
+    See `LILARegressor` for costs, additions to the paper and references.
 
     Examples
     --------
