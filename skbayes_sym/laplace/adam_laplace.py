@@ -21,6 +21,7 @@ from skbayes_sym.base.rows import Array
 from skbayes_sym.base.training import Training, default_batch_size, resolve_batch_size
 from skbayes_sym.base.warnings import warn_unless_converged, warn_user
 from skbayes_sym.laplace.base import layer_precisions, recording
+from skbayes_sym.laplace.defaults import resolve_auto
 from skbayes_sym.laplace.evidence import AveragedNetwork, LaplaceEvidence
 from skbayes_sym.laplace.invariance_parameters import TransformationFamilies
 from skbayes_sym.laplace.invariant_evidence import (
@@ -69,7 +70,9 @@ def best_constant(data: Training, likelihood: Likelihood) -> float:
     if not likelihood.noise_scale.numel():
         return -np.inf
     std = data.target_std
-    noise = std if likelihood.n_params else likelihood.noise_scale.double().numpy()
+    noise = std
+    if not likelihood.n_params:
+        noise = likelihood.noise_scale.double().numpy()
     terms = 0.5 * (std / noise) ** 2 + np.log(noise) + 0.5 * np.log(2 * np.pi)
     return float(-weight.sum() * np.sum(terms))
 
@@ -287,8 +290,7 @@ class AdamLaplace:
 
     @property
     def _weights_rate(self) -> float:
-        learning_rate = self.adam.learning_rate
-        return self.defaults.weights_rate if isinstance(learning_rate, str) else learning_rate
+        return resolve_auto(self.adam.learning_rate, self.defaults.weights_rate)
 
     def _is_online(self, problem: AveragedProblem) -> bool:
         """Whether the sums of an update may come from the training steps themselves."""
@@ -301,7 +303,9 @@ class AdamLaplace:
     ) -> TrainingSchedule:
         block = max(1, self.max_iter // self._updates.n)
         n_blocks = -(-self.max_iter // block)
-        tol = None if self.tol is None else self.tol * problem.data.total_weight
+        tol = self.tol
+        if tol is not None:
+            tol = tol * problem.data.total_weight
         burn_in = int(self._updates.burn_in * n_blocks)
         if self.adam.updates is None and self._has_narrow_start(problem.model.likelihood):
             burn_in = 0
@@ -355,9 +359,7 @@ class AdamLaplace:
             None if the evidence determines nothing.
         """
         learns_prior = self.learn_prior and self.objective.learns_prior
-        rate = self._updates.learning_rate
-        if isinstance(rate, str):
-            rate = self.defaults.hyper_rate
+        rate = resolve_auto(self._updates.learning_rate, self.defaults.hyper_rate)
         half_width_rate = 0.0
         if self.objective.reward is None:
             half_width_rate = self._half_width_rate(problem.model)

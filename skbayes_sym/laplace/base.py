@@ -23,6 +23,7 @@ from skbayes_sym.base.requirements import RECORDED_LAYERS, refuse_parameters
 from skbayes_sym.base.rows import STANDARDIZE, Array
 from skbayes_sym.base.scikit_learn import Interval, StrOptions
 from skbayes_sym.base.training import Training
+from skbayes_sym.laplace.defaults import resolve_auto
 from skbayes_sym.laplace.evidence import AveragedNetwork
 from skbayes_sym.laplace.invariance_parameters import Transformations
 from skbayes_sym.laplace.posterior import (
@@ -93,8 +94,10 @@ def resolve_network(
                 "network='mlp'."
             )
         return ARCHITECTURES[spec](image_shape, n_outputs)
-    is_module = isinstance(spec, nn.Module)
-    network = ModuleNetwork(spec, image_shape or (n_features,)) if is_module else recording(spec)
+    if isinstance(spec, nn.Module):
+        network: RecordingNetwork = ModuleNetwork(spec, image_shape or (n_features,))
+    else:
+        network = recording(spec)
     if not network.weight_layers:
         raise ValueError(
             "network has no Linear or Conv2d layer whose weights are trained (requires_grad): "
@@ -236,15 +239,13 @@ class LaplaceClassification(BayesianClassifierMixin, LaplaceEstimator):
 
     def predictor(self, like: Tensor) -> Predictor:
         """Return the predictor on the device of ``like``."""
-        n_draws = 200 if isinstance(self.predictive, str) else self.predictive
-        variance_scale = 1.0 if isinstance(self.variance_scale, str) else self.variance_scale
         return LinearisedClassPredictor(
             self._linearised(like),
             self.fitted_likelihood.to(like),
             self._draws_seed,
-            n_draws,
-            self._integral,
-            variance_scale,
+            n_draws=resolve_auto(self.predictive, 200),
+            integral=self._integral,
+            variance_scale=resolve_auto(self.variance_scale, 1.0),
         )
 
     @property

@@ -357,7 +357,9 @@ def _log_likelihood(
         Nats.
     """
     n_outputs = distribution.mean.shape[1]
-    root = variance_scale**0.5 * distribution.root if variance_scale else None
+    root = None
+    if variance_scale:
+        root = variance_scale**0.5 * distribution.root
     parts = []
     size = n_rows_per_block(1 << 22, (n_outputs + 1) * len(rule.weights))  # 32 MB at once
     for start in range(0, len(y), size):

@@ -150,7 +150,9 @@ class AveragedJacobian:
         import_symbolic_shapes()
         first = len(self.recording.preactivations) - len(self.layers)
         preactivations = self.recording.preactivations[first : first + n_layers]
-        directions = self._fixed(self.directions)[: None if n_layers else 0]
+        if not n_layers:
+            return
+        directions = self._fixed(self.directions)
         for k, direction in enumerate(directions, start=1):
             # The factor 1/S of the average is contained in `averaged`.
             yield torch.autograd.grad(
@@ -351,7 +353,10 @@ class KroneckerPrecision:
         for layer, s, delta in zip(self.layers, self.spectra, self.prior, strict=True):
             outputs = s.output_values.to(self.prior)
             weight = torch.outer(outputs, s.input_values.to(self.prior)) + delta
-            yield layer, s, weight, outputs[: None if layer.bias else 0] + delta
+            bias = outputs + delta
+            if layer.bias is None:
+                bias = bias[:0]
+            yield layer, s, weight, bias
 
     def _split(self, flat: Tensor) -> dict[str, Tensor]:
         names = {n for layer in self.layers for n in (layer.weight, layer.bias)}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from skbayes_sym.laplace.gauss_newton import is_row_space_smaller
 from skbayes_sym.laplace.initialization import MODES_PER_FOLD
@@ -41,6 +42,14 @@ def gauss_newton_cost(
         return in_weight_space
     step = 4.0 * m**2 * n_params + 2.0 * m**3
     return min(in_weight_space, n_restarts * (max_iter * step + 10.0 * n_params**3))
+
+
+Value = TypeVar("Value")
+
+
+def resolve_auto(value: Value | str, default: Value) -> Value:
+    """Return the default if a parameter is a string such as "auto", and its value otherwise."""
+    return default if isinstance(value, str) else value
 
 
 def make_network(network: MLP, width: int) -> MLP:
@@ -234,8 +243,9 @@ class GaussNewtonDefaults:
 
     def max_network_work(self, network: MLP) -> float:
         """Largest work of a network for "auto": less where a narrower one can be tried."""
-        is_narrower = network.hidden_layer_sizes[0] in self.narrower_widths[:-1]
-        return self.alternative_work if is_narrower else self.max_work
+        if network.hidden_layer_sizes[0] in self.narrower_widths[:-1]:
+            return self.alternative_work
+        return self.max_work
 
     def choose_regression_width(self, n_rows: int, n_inputs: int, n_outputs: int) -> int:
         """Choose the initial width in regression, with time for a few modes."""
@@ -355,7 +365,9 @@ class GaussNewtonDefaults:
 
         has_rows = n_targets >= self.ard_rows_per_weight * network.layout.n_params
         has_time = self.affordable_modes(self.min_modes, n_rows, network) > 0
-        return network if has_rows and has_time else None
+        if has_rows and has_time:
+            return network
+        return None
 
     def has_ample_rows(self, n_rows: int, network: MLP) -> bool:
         """Whether there are so many rows that a network can't overfit, whatever the noise is."""

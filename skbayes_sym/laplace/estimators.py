@@ -40,7 +40,7 @@ from skbayes_sym.laplace.base import (
     layer_prior,
     recording,
 )
-from skbayes_sym.laplace.defaults import GaussNewtonDefaults, gauss_newton_cost
+from skbayes_sym.laplace.defaults import GaussNewtonDefaults, gauss_newton_cost, resolve_auto
 from skbayes_sym.laplace.gauss_newton_laplace import (
     STRONG_HYPERPRIOR,
     WEAK_HYPERPRIOR,
@@ -125,8 +125,7 @@ class _BaseLaplace(LaplaceEstimator):
 
     @property
     def _max_restarts(self) -> int:
-        n_restarts = self._n_restarts
-        return self._max_modes if isinstance(n_restarts, str) else n_restarts
+        return resolve_auto(self._n_restarts, self._max_modes)
 
     def _is_too_expensive(self, n_rows: int, network: MLP) -> bool:
         """Whether Gauss-Newton steps take too long, so that "auto" is Adam."""
@@ -164,7 +163,7 @@ class _BaseLaplace(LaplaceEstimator):
         return {**super()._fitted_attributes(data, model, fitted), "optimizer_": self.optimizer_}
 
     def _max_steps(self, default: int) -> int:
-        return default if isinstance(self.max_iter, str) else self.max_iter
+        return resolve_auto(self.max_iter, default)
 
     def _make_prior(self, network: Network) -> Prior:
         is_learned = isinstance(self.prior, str) and self.optimizer_ == "gauss-newton"
@@ -184,8 +183,8 @@ class _BaseLaplace(LaplaceEstimator):
         first = [float(scale[slices[layer.weight]][0]) for layer in recorded.weight_layers]
         if not torch.allclose(layer_prior(first, recorded).scale.to(scale), scale):
             raise ValueError(
-                "Adam's curvature takes one prior scale a layer, of weights and biases alike. Use "
-                "Normal(scale) with one number or one a layer, or optimizer='gauss-newton'."
+                "Adam's curvature takes one prior scale per layer, of both weights and biases. Use "
+                "Normal(scale) with one number or one per layer, or optimizer='gauss-newton'."
             )
         return bound
 
@@ -203,7 +202,7 @@ class _BaseLaplace(LaplaceEstimator):
         defaults = self._adam_defaults
         if (adam.updates or Updates()).objective != "evidence":
             raise ValueError("other objectives than 'evidence' are for the LILA estimators.")
-        tol = defaults.tol if isinstance(self.tol, str) else self.tol
+        tol = resolve_auto(self.tol, defaults.tol)
         learns_scales = isinstance(self.prior, str)
         return AdamLaplace(adam, learns_scales, self._max_steps(defaults.max_iter), tol, defaults)
 
@@ -437,8 +436,10 @@ class LaplaceRegressor(_BaseLaplace, LaplaceRegression):
             return super().predictor(like)
         noise = torch.as_tensor(self.noise_std_modes_ / self.y_scale_).unsqueeze(1).log()
         levels = self._noise_levels_modes_
-        scaled = None if levels is None else torch.as_tensor(levels / self.y_scale_).to(like)
-        return ModesPredictor(self._modes(like), Gaussian(noise.to(like)), scaled)
+        scaled_levels = None
+        if levels is not None:
+            scaled_levels = torch.as_tensor(levels / self.y_scale_).to(like)
+        return ModesPredictor(self._modes(like), Gaussian(noise.to(like)), scaled_levels)
 
 
 @dataclass(eq=False, repr=False)
@@ -648,7 +649,9 @@ class LaplaceClassifier(_BaseLaplace, LaplaceClassification):
 
     def _learned_prior(self, network: Network) -> UnboundPrior:
         # A linear model has one mode, whose scales don't run away.
-        return STRONG_HYPERPRIOR if require_mlp(network).hidden_layer_sizes else LayerScales()
+        if not require_mlp(network).hidden_layer_sizes:
+            return LayerScales()
+        return STRONG_HYPERPRIOR
 
     def _search_cost(self, n_rows: int, network: MLP) -> float:
         """Return the number of multiplications of all restarts."""

@@ -773,4 +773,7 @@ class CategoricalEvidence(EvidenceProblem):
         size = jacobian_block_size(self.network)
         for start in range(0, len(data.x), size):
             rows = slice(start, start + size)
-            yield Data(*(t[rows] for t in data)), None if self.root is None else self.root[rows]
+            root = None
+            if self.root is not None:
+                root = self.root[rows]
+            yield Data(*(t[rows] for t in data)), root

@@ -25,7 +25,7 @@ from skbayes_sym.base.stacking_weights import leave_one_out
 from skbayes_sym.base.training import Training
 from skbayes_sym.base.warnings import warn_moving_mode
 from skbayes_sym.laplace.class_predictive import RefinedModes, choose_variance_scale, refine
-from skbayes_sym.laplace.defaults import GaussNewtonDefaults, make_network
+from skbayes_sym.laplace.defaults import GaussNewtonDefaults, make_network, resolve_auto
 from skbayes_sym.laplace.evidence_problem import (
     CategoricalEvidence,
     EvidenceProblem,
@@ -529,7 +529,9 @@ class GaussNewtonLaplaceRegression:
         learns_noise = problem.noise_precision is None
         selects_width = self.selects_width and learns_noise and initial_modes is None
         validates_width = selects_width and defaults.cross_validates_width(n_rows, network)
-        wide_network = defaults.wider_network(n_rows, network) if selects_width else None
+        wide_network = None
+        if selects_width:
+            wide_network = defaults.wider_network(n_rows, network)
 
         # One scale per layer or one per column: cross-validation compares them, unless there are so
         # many rows that scales per column are used anyway.
@@ -701,7 +703,6 @@ class _RegressionSearcher:
         draw = partial(self._draw, problem)
         config = self._config(problem, has_low_noise=has_low_noise)
         on_step = self._on_step(problem)
-        modes = None if fold_modes is None else fold_modes.search.modes
         n_final = defaults.final_steps(self.data.n_rows, problem.network)
         if n_final and isinstance(self._method.max_iter, str):
             # Large data: a subsample finds the modes, and a few steps of all rows complete them.
@@ -713,6 +714,9 @@ class _RegressionSearcher:
             final = replace(config, max_iter=steps, max_extra_steps=0)
             search = final.resume(problem, rough.modes, on_step)
         else:
+            modes = None
+            if fold_modes is not None:
+                modes = fold_modes.search.modes
             search = search_regression(config, problem, draw, n, on_step, modes)
         fit = self._fit(problem, merge_copies(problem, search))
         if search.was_stopped or len(fit.search.modes.theta) == 1:
@@ -763,7 +767,7 @@ class _RegressionSearcher:
         config = self._config(problem)
         tol = config.tol
         if tol is not None:
-            tol = max(defaults.validation_tol, 0.0 if isinstance(tol, str) else tol)
+            tol = max(defaults.validation_tol, resolve_auto(tol, 0.0))
         steps = min(config.max_iter, defaults.validation_steps)
         max_extra_steps = config.max_iter + config.max_extra_steps - steps
         max_extra_steps = min(max_extra_steps, defaults.validation_extra_steps)
@@ -895,7 +899,7 @@ class GaussNewtonLaplaceClassification:
         _require_memory(data, network, n_restarts, 3)
         problem = CategoricalEvidence(network, data.double_data, group_scales(model.prior))
         start_seed, predict_seed = spawn_seeds(data.seed, 2)
-        variance_scale = 1.0 if isinstance(self.variance_scale, str) else self.variance_scale
+        variance_scale = resolve_auto(self.variance_scale, 1.0)
 
         def make_fit(problem: CategoricalEvidence, search: Search) -> ModesFit:
             """Fit before the variational steps, which is what an interrupt returns."""
@@ -986,7 +990,9 @@ class _ClassificationSearcher:
         alternative_prior = None
         if allow_label_noise and method.alternative_prior is not None:
             alternative_prior = group_scales(method.alternative_prior.bind(network.layout))
-        n_searches = 2 * len(start) + 2 if allow_label_noise else len(start)
+        n_searches = len(start)
+        if allow_label_noise:
+            n_searches = 2 * len(start) + 2
         fraction = 1.0 / n_searches  # of the progress
 
         def search_serially(

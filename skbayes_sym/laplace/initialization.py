@@ -220,9 +220,10 @@ def search_classification(
         jobs = [partial(search, *one) for one in arguments]
         with closing(run_parallel(jobs, n_jobs)) as outputs:
             for (searched_problem, _, _), result in zip(arguments, outputs, strict=True):
-                stops = on_mode(searched_problem, result) and not result.was_stopped
-                results.append(result.with_stop_reason("callback") if stops else result)
-                if stops or result.was_stopped:
+                if on_mode(searched_problem, result) and not result.was_stopped:
+                    result = result.with_stop_reason("callback")
+                results.append(result)
+                if result.was_stopped:
                     break
         return results
 
@@ -277,7 +278,9 @@ def _best(searches: Sequence[Search]) -> Search:
     """
     best = max(searches, key=lambda search: float(search.modes.score[0]))
     last = searches[-1]
-    return best.with_stop_reason(last.stop_reason) if last.was_stopped else best
+    if last.was_stopped:
+        return best.with_stop_reason(last.stop_reason)
+    return best
 
 
 MODES_PER_FOLD = 2  # one from a low-noise start, one from a high-noise start

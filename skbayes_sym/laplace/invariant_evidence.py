@@ -451,4 +451,6 @@ class LaplaceFit:
 
 def as_array(tensor: Any) -> Array:
     """Copy to an array on the host."""
-    return np.array(tensor.detach().cpu().numpy() if isinstance(tensor, Tensor) else tensor)
+    if isinstance(tensor, Tensor):
+        tensor = tensor.detach().cpu().numpy()
+    return np.array(tensor)

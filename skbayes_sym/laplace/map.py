@@ -612,9 +612,14 @@ def _single_target_leverages(rows: Tensor) -> Callable[[Tensor], Tensor]:
     """
     n, p = rows.shape
     with explain_torch_errors():
-        values, vectors = torch.linalg.eigh(rows.mT @ rows if p < n else rows @ rows.mT)
-    values = values.clamp_min(0.0)
-    squares = (rows @ vectors).square() if p < n else vectors.square() * values
+        if p < n:
+            values, vectors = torch.linalg.eigh(rows.mT @ rows)
+            values = values.clamp_min(0.0)
+            squares = (rows @ vectors).square()
+        else:
+            values, vectors = torch.linalg.eigh(rows @ rows.mT)
+            values = values.clamp_min(0.0)
+            squares = vectors.square() * values
     return lambda precision: (squares @ (precision / (1.0 + precision * values))).unsqueeze(0)
 
 

@@ -260,7 +260,9 @@ class OnlineEvidence:
         if self._needs_gradient and self._preconditioners is not None:
             value = self._evidence.surrogate(terms, batch.weight, self._preconditioners)
             gradient = torch.autograd.grad(value, hyper)[0]
-            self._gradient = gradient + (0.0 if self._gradient is None else self._gradient)
+            if self._gradient is not None:
+                gradient = gradient + self._gradient
+            self._gradient = gradient
         self._factors = add_factors(self._factors, factors)
         self._log_lik += float(terms.log_likelihood.detach())
         self._gathered_weight += float(batch.weight.sum())

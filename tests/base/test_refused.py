@@ -129,7 +129,7 @@ REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
         ({"optimizer": Mine()}, "is not for this estimator: give EvidenceAdam"),
         ({"optimizer": "gauss-newton", "network": LINEAR}, "fully connected"),
         ({"optimizer": "adam", "prior": ARD()}, "learns its scales by Gauss-Newton"),
-        ({"optimizer": "adam", "prior": Normal(np.arange(1.0, 102.0))}, "one prior scale a layer"),
+        ({"optimizer": "adam", "prior": Normal(np.arange(1.0, 102.0))}, "prior scale per layer"),
     ],
     sk.LaplaceClassifier: [
         *OF_NETWORKS,
