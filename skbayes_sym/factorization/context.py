@@ -99,7 +99,9 @@ class ContextPosterior(NamedTuple):
         context = data.context
         weight = data.weight
         assert context is not None
-        weighted = context if weight is None else context * weight.unsqueeze(-1)
+        weighted = context
+        if weight is not None:
+            weighted = context * weight.unsqueeze(-1)
         gram = (weighted.mT @ context).double()
         cross = (weighted.mT @ residual).double()
         precision = gram / noise

@@ -185,7 +185,9 @@ class EntryPredictive(PredictiveDistribution):
             for x, *arguments in blocks:
                 distribution = self._rescale(self.predictor.distribution(x))
                 results.append(evaluate(distribution, *arguments))
-        return torch.cat(results).numpy() if results else np.zeros(0)
+        if not results:
+            return np.zeros(0)
+        return torch.cat(results).numpy()
 
     def _map_grid(self, y: Array, evaluate: Callable[[Any, Tensor], Tensor]) -> Array:
         """Evaluate a function of the distribution and a grid of values, (G, E, 1)."""

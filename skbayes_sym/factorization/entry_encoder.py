@@ -167,7 +167,9 @@ class EntryEncoder:
         """
         if self.classes is None:
             values = np.asarray(values, dtype=np.float64)
-            return (values - self.mean) / self.scale if self.is_standardized else values
+            if not self.is_standardized:
+                return values
+            return (values - self.mean) / self.scale
         index = np.searchsorted(self.classes, values).clip(max=len(self.classes) - 1)
         unknown = np.asarray(values)[self.classes[index] != values]
         if unknown.size:

@@ -479,6 +479,9 @@ class FactorPredictor(BasePredictor):
         context = None
         if self.context is not None:
             context = (self.context.mean.numpy(), self.context.cov.numpy())
+        draws = None
+        if self.draws is not None:
+            draws = self.draws.numpy()
         return {
             "rows": (self.rows.mean.numpy(), self.rows.cov.numpy()),
             "columns": (self.columns.mean.numpy(), self.columns.cov.numpy()),
@@ -491,7 +494,7 @@ class FactorPredictor(BasePredictor):
             "context": context,
             "params": self.likelihood.params.numpy(),
             "intercept": self.intercept,
-            "draws": None if self.draws is None else self.draws.numpy(),
+            "draws": draws,
         }
 
     @classmethod
@@ -505,6 +508,9 @@ class FactorPredictor(BasePredictor):
         if arrays["unseen"] is not None:
             unseen_row, unseen_column = arrays["unseen"]
             unseen = (_restore_moments(unseen_row), _restore_moments(unseen_column))
+        draws = None
+        if arrays["draws"] is not None:
+            draws = torch.as_tensor(arrays["draws"])
         context = None
         if arrays["context"] is not None:
             context = ContextPosterior.from_moments(*arrays["context"])
@@ -515,7 +521,7 @@ class FactorPredictor(BasePredictor):
             row_priors=(rows_prior, columns_prior),
             likelihood=likelihood.at(torch.as_tensor(arrays["params"])),
             intercept=arrays["intercept"],
-            draws=None if arrays["draws"] is None else torch.as_tensor(arrays["draws"]),
+            draws=draws,
             unseen=unseen,
             context=context,
         )

@@ -133,7 +133,9 @@ def compute_sites(
     # An entry of the lowest precision has next to no influence.
     precision = (-2.0 * terms.d_variance[:, 0]).clamp(min=1e-6)
     precision = torch.maximum(precision, gradient.abs() / (3.0 * 2.0 ** min(log2_radius, 500)))
-    weight = precision if moments.weight is None else precision * moments.weight
+    weight = precision
+    if moments.weight is not None:
+        weight = precision * moments.weight
     return moments.mean + gradient / precision, weight
 
 

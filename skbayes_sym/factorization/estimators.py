@@ -302,7 +302,12 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
 
     @fit_context(prefer_skip_nested_validation=True)
     def fit(
-        self, X: Any, y: Any = None, *, row_features: Any = None, column_features: Any = None
+        self,
+        X: Any,
+        y: Any = None,  # noqa: ARG002 (scikit-learn passes targets)
+        *,
+        row_features: Any = None,
+        column_features: Any = None,
     ) -> Self:
         """Fit the posterior of the factors.
 
@@ -343,7 +348,7 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
             self._fit_data(data)
         return self
 
-    def partial_fit(self, X: Any, y: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002 (scikit-learn's protocol)
         """Add entries to those of earlier calls and continue from the present posterior.
 
         If the number of entries has grown by half, or parameters have changed, the model is fitted
@@ -372,7 +377,9 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
         self._validate_params()
         refuse_parameters(self, ["context"], "a stream keeps no context of entries", "fit")
         is_fitted = self.__sklearn_is_fitted__()
-        stream = getattr(self, "_stream_", None) if is_fitted else None
+        stream = None
+        if is_fitted:
+            stream = getattr(self, "_stream_", None)
         if is_fitted and stream is None:
             warn_user("fit keeps no entries to add to: partial_fit begins anew.", UserWarning)
         if stream is not None and not is_entry_list(X, self.columns):
@@ -395,12 +402,13 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
 
             observed, dtype = self._read_entries(entries)
             data = self._prepare_data(entries, observed, dtype)
-            self._fit_data(data, stream if continues else None)
-            self._stream_ = entries
             if continues:
+                self._fit_data(data, stream)
                 self._stream_start_ = (n_at_start, settings_at_start)
             else:
+                self._fit_data(data)
                 self._stream_start_ = (n_entries, settings)
+            self._stream_ = entries
         return self
 
     def _read_entries(self, X: Any) -> tuple[ObservedEntries, torch.dtype]:
@@ -416,7 +424,9 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
         if 0 in observed.shape:
             raise ValueError("a list of entries has 0 sample(s): at least one entry is required.")
         labels = observed.column_labels
-        self._set_feature_names(np.arange(observed.shape[1]) if labels is None else labels)
+        if labels is None:
+            labels = np.arange(observed.shape[1])
+        self._set_feature_names(labels)
         return observed, choose_dtype(observed.values)
 
     def _prepare_data(
@@ -550,22 +560,26 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
                     "the units of X, or use 'learn'."
                 )
 
-        rows, columns = (
+        features = [
             None if side is None else torch.as_tensor(side.values, device=data.device)
             for side in data.features
-        )
+        ]
         lowest_noise, highest_noise = _NOISE_RANGE
         noise_range = (
             float((lowest_noise * data.std) ** 2),
             float((highest_noise * data.std) ** 2),
         )
+        # Real entries are centred. Others have an intercept.
+        intercept = 0.0
+        if not likelihood.scales_targets:
+            intercept = data.mean
         return FactorModel(
             coordinates=Coordinates(k, *OFFSETS[self.offsets]),
             likelihood=likelihood,
-            prior=FactorPrior(prior, (rows, columns)),
+            prior=FactorPrior(prior, (features[0], features[1])),
             shape=data.shape,
             noise_range=noise_range,
-            intercept=0.0 if likelihood.scales_targets else data.mean,
+            intercept=intercept,
         )
 
     def _resolve_likelihood(self) -> Likelihood:
@@ -654,7 +668,9 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
         """The group that the posterior is averaged over; if none was used, that of the prior."""
         n_rows = len(self.posterior_.rows.mean) + len(self.posterior_.columns.mean)
         solver = self._solver()
-        symmetry = solver.symmetry if isinstance(solver, VI) else None
+        symmetry = None
+        if isinstance(solver, VI):
+            symmetry = solver.symmetry
         return resolve_symmetry(symmetry or "auto", self.prior, n_rows, len(self.components_))
 
     @property

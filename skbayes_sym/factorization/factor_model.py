@@ -222,12 +222,16 @@ class FactorProblem:
             fixed = index_tensor(split.fixed, cov)
             cov[factor.own_rows, fixed, fixed] = 0.0
         context = self.data.by_row.context
-        effects = None if context is None else ContextPosterior.initial(context)
+        effects = None
+        if context is not None:
+            effects = ContextPosterior.initial(context)
         return FactorState(mean, cov, model.likelihood, self._initial_row_priors(), effects)
 
     def row_priors(self, state: FactorState) -> tuple[RowPrior, RowPrior]:
         """Priors of the rows of U and of V in a state, or the initial ones if it has none."""
-        return self._initial_row_priors() if state.row_priors is None else state.row_priors
+        if state.row_priors is None:
+            return self._initial_row_priors()
+        return state.row_priors
 
     def _initial_row_priors(self) -> tuple[RowPrior, RowPrior]:
         variance = self.model.coordinates.fixed_value**2
@@ -322,7 +326,9 @@ def resolve_symmetry(
         return Orthogonal(index)
     if isinstance(symmetry, str):
         return Units(index.mT, permute=symmetry == "signed_permutation", flip=True)
-    acted_on = symmetry.index if isinstance(symmetry, UnitGroup | Orthogonal) else index
+    acted_on = index
+    if isinstance(symmetry, UnitGroup | Orthogonal):
+        acted_on = symmetry.index
     if acted_on.numel() != index.numel():
         raise ValueError(
             f"symmetry={type(symmetry).__name__}(...) acts on {acted_on.numel()} numbers, but U "

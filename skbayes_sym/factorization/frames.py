@@ -67,7 +67,9 @@ class ListColumns(NamedTuple):
 
 def frame_names(X: Any) -> list[Any]:
     """Names of the columns of a frame of pandas, polars or pyarrow."""
-    return list(X.column_names if hasattr(X, "column_names") else X.columns)
+    if hasattr(X, "column_names"):
+        return list(X.column_names)
+    return list(X.columns)
 
 
 def find_list_columns(X: Any, columns: Any = "auto", *, valued: bool = True) -> list[Any] | None:
@@ -99,9 +101,10 @@ def find_list_columns(X: Any, columns: Any = "auto", *, valued: bool = True) -> 
     if not isinstance(columns, str):
         return _resolve_columns(names, columns, valued=valued).names
     candidates = {role: match_role(names, role) for role in ("row", "column", "value")}
-    has_values = bool(candidates["value"]) or not valued
-    if candidates["row"] and candidates["column"] and has_values:
-        roles = ("row", "column", "value") if valued else ("row", "column")
+    roles = ["row", "column"]
+    if valued:
+        roles.append("value")
+    if all(candidates[role] for role in roles):
         return [_require_unique(candidates[role], role) for role in roles]
     _require_matrix(X, names, candidates)
     return None
@@ -125,7 +128,9 @@ def get_role_column(columns: Any, role: str) -> Any:
     if isinstance(columns, str) or role == "time":
         return None
     index = ROLES.index(role)
-    return columns[index] if index < len(columns) else None
+    if index >= len(columns):
+        return None
+    return columns[index]
 
 
 def check_columns(columns: Any) -> None:
@@ -149,12 +154,14 @@ def check_columns(columns: Any) -> None:
 def _resolve_columns(names: list[Any], columns: Any, *, valued: bool) -> ListColumns:
     """Return the named columns; roles that a dict leaves out are matched by well-known names."""
     check_columns(columns)
-    roles = ("row", "column", "value", "weight") if valued else ("row", "column")
+    roles = ["row", "column"]
+    if valued:
+        roles += ["value", "weight"]
     resolved = {role: get_role_column(columns, role) for role in ROLES}
     missing = [resolved[role] for role in roles if resolved[role] not in (None, *names)]
     if missing:
-        given = dict(columns) if isinstance(columns, Mapping) else tuple(columns)
-        raise ValueError(f"columns={given!r} names {missing}, X has {names}.")
+        argument = dict(columns) if isinstance(columns, Mapping) else tuple(columns)
+        raise ValueError(f"columns={argument!r} names {missing}, X has {names}.")
     others = [name for name in names if name not in resolved.values()]
     for role in roles[:3]:
         if resolved[role] is None:
@@ -270,7 +277,9 @@ def _find_kind(column: Any) -> str:
     head = [value for value in values.ravel()[:1000].tolist() if not isinstance(value, float)]
     if any(isinstance(value, str | bytes | tuple) for value in head):
         return "U"
-    return "M" if any(isinstance(value, date | timedelta) for value in head) else "f"
+    if any(isinstance(value, date | timedelta) for value in head):
+        return "M"
+    return "f"
 
 
 def _are_pairs(first: Any, second: Any) -> bool:
@@ -360,10 +369,14 @@ def select_context_columns(X: Any, context: Any, columns: Any) -> Any:
         others = [name for name in frame_names(X) if name not in list_columns]
     missing = [name for name in names if name not in others]
     if missing:
-        description = f"X has {others} besides" if others else "X is no frame with more than"
+        description = "X is no frame with more than"
+        if others:
+            description = f"X has {others} besides"
         raise ValueError(f"{context=} names {missing}, but {description} rows, columns and values.")
     is_pyarrow = hasattr(X, "column_names")
-    return X.select(names) if is_pyarrow else X[names]
+    if is_pyarrow:
+        return X.select(names)
+    return X[names]
 
 
 def read_entry_times(X: Any, columns: Any = "auto") -> Array:
@@ -435,8 +448,10 @@ def parse_times(raw: Any, name: Any = "time") -> Array:
         raise ValueError(
             f"{name} must hold times, got {times.dtype} such as {short_repr(times[:1])}."
         )
-    is_missing = np.isnat(times) if times.dtype.kind in "mM" else np.isnan(times.astype(float))
-    _refuse_missing(is_missing, name)
+    if times.dtype.kind in "mM":
+        _refuse_missing(np.isnat(times), name)
+    else:
+        _refuse_missing(np.isnan(times.astype(float)), name)
     return times
 
 

@@ -112,7 +112,9 @@ def convert_labels(
 def _parse_integers(labels: Array) -> Array | None:
     """Convert text to integers; None if any label is no integer."""
     integers = [_parse_integer(text) for text in labels.tolist()]
-    return None if None in integers else np.array(integers, dtype=np.int64)
+    if None in integers:
+        return None
+    return np.array(integers, dtype=np.int64)
 
 
 def _match_integers(labels: Array, known: Array) -> Array | None:
@@ -189,13 +191,17 @@ def _convert_objects(labels: Array) -> Array:
 
 def _to_text(label: Any) -> str:
     """Convert a label to text; equal numbers have equal text."""
-    if isinstance(label, np.generic):
-        label = label.item()
+    label = _to_python(label)
     if isinstance(label, float) and label.is_integer():
         label = int(label)
     if isinstance(label, tuple):
-        label = tuple(part.item() if isinstance(part, np.generic) else part for part in label)
+        label = tuple(_to_python(part) for part in label)
     return str(label)
+
+
+def _to_python(label: Any) -> Any:
+    """Convert a scalar of NumPy to Python's type."""
+    return label.item() if isinstance(label, np.generic) else label
 
 
 def _parse_integer(text: str) -> int | None:
@@ -210,12 +216,16 @@ def _parse_dates(texts: Array) -> Array | None:
         dates = texts.astype("M8[us]")
     except ValueError:
         return None
-    return None if np.isnat(dates).any() else dates
+    if np.isnat(dates).any():
+        return None
+    return dates
 
 
 def _example_row(labels: Array) -> str:
     """Return the first label, for an error message."""
-    return short_repr(labels[0].item() if labels.dtype.kind not in "mM" else str(labels[0]))
+    if labels.dtype.kind in "mM":
+        return short_repr(str(labels[0]))
+    return short_repr(labels[0].item())
 
 
 def locate_labels(raw: Any, n_known: int, name: str, known: Array | None) -> tuple[Array, int]:
@@ -245,7 +255,8 @@ def locate_labels(raw: Any, n_known: int, name: str, known: Array | None) -> tup
         If a position lies outside the matrix, or if labels can't be converted to the kind of the
         known ones.
     """
-    raw = [raw] if np.ndim(raw) == 0 else raw
+    if np.ndim(raw) == 0:
+        raw = [raw]
     if known is None:
         return _check_positions(np.asarray(raw), n_known, name, raw), 0
     labels = convert_labels(check_labels(raw, name), known, name)

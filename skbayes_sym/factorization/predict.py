@@ -264,7 +264,13 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         """
         return self._append(X, column_features, 1)
 
-    def score(self, X: Any, y: Any = None, *, row_features: Any = None) -> float:
+    def score(
+        self,
+        X: Any,
+        y: Any = None,  # noqa: ARG002 (scikit-learn passes targets)
+        *,
+        row_features: Any = None,
+    ) -> float:
         """Mean log density of entries.
 
         Parameters
@@ -351,7 +357,9 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         generator = generator_from(draw_seed(random_state), torch.device("cpu"))
 
         # Rows are ranked in blocks, because there is a score for every column and draw.
-        scores_per_row = n_columns * n_draws if by == "probability_best" else n_columns
+        scores_per_row = n_columns
+        if by == "probability_best":
+            scores_per_row = n_columns * n_draws
         n_blocks = max(1, len(row_index) * scores_per_row // _SCORES_PER_BLOCK)
         columns = list[Array]()
         values = list[Array]()

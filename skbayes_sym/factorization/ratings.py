@@ -53,9 +53,9 @@ class ObservedEntries(NamedTuple):
             rows=self.rows[mask],
             columns=self.columns[mask],
             values=self.values[mask],
-            weights=None if self.weights is None else self.weights[mask],
-            list_index=None if self.list_index is None else self.list_index[mask],
-            context=None if self.context is None else self.context[mask],
+            weights=_index(self.weights, mask),
+            list_index=_index(self.list_index, mask),
+            context=_index(self.context, mask),
         )
 
     @property
@@ -107,12 +107,19 @@ class ObservedEntries(NamedTuple):
         )
 
 
+def _index(array: Array | None, index: Array) -> Array | None:
+    """Index an array that may be None."""
+    return None if array is None else array[index]
+
+
 def find_frame_labels(X: Any) -> tuple[Array | None, Array | None]:
     """Return the labels of a frame's rows and columns; None where they are only numbered."""
     if not is_frame(X):
         return None, None
     # Frames of polars and pyarrow have no index.
-    index = X.index if hasattr(X, "index") else np.arange(len(X))
+    index = np.arange(len(X))
+    if hasattr(X, "index"):
+        index = X.index
     row_labels = _find_labels(index, "the index of X")
     return row_labels, _find_labels(frame_names(X), "columns of X")
 
@@ -131,7 +138,9 @@ def mask_to_nan(X: Any) -> Any:
     if not np.ma.isMaskedArray(X):
         return X
     mask = np.ma.getmaskarray(X)
-    return np.where(mask, np.nan, np.ma.getdata(X)) if mask.any() else np.ma.getdata(X)
+    if not mask.any():
+        return np.ma.getdata(X)
+    return np.where(mask, np.nan, np.ma.getdata(X))
 
 
 def extract_entries(X: Any) -> ObservedEntries:
@@ -357,7 +366,9 @@ def split_entry_list(X: Any, columns: Any = "auto") -> EntryList:
     row_labels = check_labels(parts[0], names[0])
     column_labels = check_labels(parts[1], names[1])
     values = _check_values(parts[2], names[2])
-    weights = _check_values(parts[3], names[3]) if len(parts) == 4 else None
+    weights = None
+    if len(parts) == 4:
+        weights = _check_values(parts[3], names[3])
     checked = (row_labels, column_labels, values, weights)
     lengths = [len(part) for part in checked if part is not None]
     if len(set(lengths)) > 1:
@@ -400,7 +411,7 @@ def parse_entry_list(X: Any, columns: Any = "auto") -> ObservedEntries:
         columns[order],
         values[order],
         (len(row_labels), len(column_labels)),
-        None if weights is None else weights[order],
+        _index(weights, order),
         row_labels,
         column_labels,
         order,
@@ -464,4 +475,6 @@ def _check_values(raw: Any, name: Hashable) -> Array:
             f"{name} of a list of entries must be numbers, 1D; got {values.dtype} of shape "
             f"{values.shape} such as {short_repr(values[:2].tolist())}."
         )
-    return values if values.dtype == np.float32 else values.astype(np.float64)
+    if values.dtype == np.float32:
+        return values
+    return values.astype(np.float64)

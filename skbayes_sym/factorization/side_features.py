@@ -265,8 +265,10 @@ class FeatureEncoder:
         directions = None
         names: tuple[str, ...] = ()
         if features is not None:
-            table = None if sp.issparse(features.table) else as_table(features.table)
-            columns = None if table is None else Columns.from_table(table)
+            if not sp.issparse(features.table):
+                table = as_table(features.table)
+                if table is not None:
+                    columns = Columns.from_table(table)
             if is_frame(features.table):
                 names = tuple(map(str, frame_names(features.table)))
             values = cls(columns, np.ones(1)).encode_given(features)
@@ -331,7 +333,9 @@ class FeatureEncoder:
         if self.columns is None:
             with numeric_conversion(name, ENCODE):
                 array = check_array(table, accept_sparse=True, dtype=np.float64, input_name=name)
-            values = np.asarray(array.toarray() if sp.issparse(array) else array)
+            if sp.issparse(array):
+                array = array.toarray()
+            values = np.asarray(array)
         else:
             names = [column.name for column in self.columns.columns]
             columns = read_table(table)

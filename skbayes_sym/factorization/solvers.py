@@ -93,7 +93,7 @@ class Solver(Protocol):
 class _SolverParameters:
     """Parameters of a solver, by scikit-learn's ``get_params``, ``set_params`` and ``clone``."""
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
+    def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002 (scikit-learn's protocol)
         """Get the parameters by name.
 
         Parameters
@@ -201,7 +201,9 @@ class VI(_SolverParameters):
             gap = row_gap(
                 group, is_isotropic=family.is_isotropic, is_elementwise=family.is_elementwise
             )
-        seeded_gap = None if gap is None else SeededGap(gap, problem.generator("gap"))
+        seeded_gap = None
+        if gap is not None:
+            seeded_gap = SeededGap(gap, problem.generator("gap"))
         start = initialise_from_svd(problem)
         result = fit_factors(problem, start, family, gap=seeded_gap, on_sweep=on_sweep)
 
@@ -248,7 +250,7 @@ class Gibbs(_SolverParameters):
     def __post_init__(self) -> None:
         check_count("n_draws", self.n_draws)
 
-    def group(self, model: FactorModel, n_rows: int) -> None:
+    def group(self, model: FactorModel, n_rows: int) -> None:  # noqa: ARG002 (protocol `Solver`)
         """Return None, because draws aren't averaged; refuse likelihoods other than Gaussian."""
         if not is_normal(model.likelihood):
             raise ValueError(

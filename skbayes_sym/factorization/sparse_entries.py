@@ -63,8 +63,8 @@ class CSREntries(NamedTuple):
             self.indptr[first : last + 1] - begin,
             self.indices[begin:end],
             self.value[begin:end],
-            None if self.weight is None else self.weight[begin:end],
-            None if self.context is None else self.context[begin:end],
+            _index(self.weight, slice(begin, end)),
+            _index(self.context, slice(begin, end)),
         )
 
     @property
@@ -95,6 +95,11 @@ class CSREntries(NamedTuple):
         if self.weight is not None:
             squares = squares * self.weight
         return float(squares.sum())
+
+
+def _index(part: Tensor | None, index: Tensor | slice) -> Tensor | None:
+    """Index a tensor that may be None."""
+    return None if part is None else part[index]
 
 
 class FactorEntries(NamedTuple):
@@ -132,10 +137,11 @@ class Entries(NamedTuple):
 
     def with_values(self, value: Tensor, weight: Tensor | None) -> "Entries":
         """Replace values and weights, both given in the order of ``by_row``."""
-        weight_by_column = None if weight is None else weight[self.order]
         return self._replace(
             by_row=self.by_row._replace(value=value, weight=weight),
-            by_column=self.by_column._replace(value=value[self.order], weight=weight_by_column),
+            by_column=self.by_column._replace(
+                value=value[self.order], weight=_index(weight, self.order)
+            ),
         )
 
     @property
@@ -199,18 +205,15 @@ def group_entries(
         rows = rows[order]
         columns = columns[order]
         values = values[order]
-        if weights is not None:
-            weights = weights[order]
-        if context is not None:
-            context = context[order]
+        weights = _index(weights, order)
+        context = _index(context, order)
     order_by_column = torch.argsort(columns, stable=True).int()
-    weights_by_column = None if weights is None else weights[order_by_column]
     by_row = CSREntries(_count_pointers(rows, shape[0]), columns, values, weights, context)
     by_column = CSREntries(
         _count_pointers(columns, shape[1]),
         rows[order_by_column],
         values[order_by_column],
-        weights_by_column,
+        _index(weights, order_by_column),
     )
     return Entries(by_row, by_column, order_by_column)
 
@@ -316,7 +319,9 @@ def compute_packed_equations(data: CSREntries, packed: Tensor, mean: Tensor) -> 
     starts = data.indptr[:-1].to(data.indices)
     weight = data.weight
     gram = embedding_bag(data.indices, packed, starts, mode="sum", per_sample_weights=weight)
-    value = data.value if weight is None else data.value * weight
+    value = data.value
+    if weight is not None:
+        value = value * weight
     rhs = embedding_bag(data.indices, mean, starts, mode="sum", per_sample_weights=value)
     return NormalEquations(gram, rhs)
 
@@ -326,7 +331,9 @@ def compute_products(row_factors: Tensor, column_factors: Tensor, data: CSREntri
     block_size = max(64, _ELEMENTS_PER_BLOCK // max(row_factors.shape[1], 1))
     blocks = zip(data.row_index.split(block_size), data.indices.split(block_size), strict=True)
     products = [(row_factors[i] * column_factors[j]).sum(-1) for i, j in blocks]
-    return torch.cat(products) if products else row_factors.new_zeros(0)
+    if not products:
+        return row_factors.new_zeros(0)
+    return torch.cat(products)
 
 
 class CoordinateSplit(NamedTuple):

@@ -129,7 +129,9 @@ class EntryKFold:
         # Every unit, an entry, a row or a column, is assigned to a fold.
         unit = np.arange(len(index))
         if self.by != "entries":
-            labels = entries.rows if self.by == "rows" else entries.columns
+            labels = entries.columns
+            if self.by == "rows":
+                labels = entries.rows
             unit = np.unique(labels, return_inverse=True)[1]
         n_units = int(unit.max()) + 1
         if n_units < self.n_splits:
@@ -331,8 +333,11 @@ def _fit_and_score(
 
     rows, columns, values = test
     distribution = None
+    test_entries = test_list
+    if test_list is None:
+        test_entries = (rows, columns)
     if isinstance(estimator, EntryPredictionMixin):
-        distribution = predictive(estimator, (rows, columns) if test_list is None else test_list)
+        distribution = predictive(estimator, test_entries)
         mean, std = distribution.moments()
     else:
         mean, std = estimator.predict_entries(rows, columns, return_std=True)

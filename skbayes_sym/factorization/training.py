@@ -156,8 +156,9 @@ class MatrixTrainingData:
     @cached_property
     def weights(self) -> Array:
         """Weights of the entries, (N,)."""
-        weights = self.observed.weights
-        return np.ones(len(self.observed.values)) if weights is None else weights
+        if self.observed.weights is None:
+            return np.ones(len(self.observed.values))
+        return self.observed.weights
 
     @cached_property
     def entries(self) -> Entries:
@@ -192,7 +193,9 @@ class MatrixTrainingData:
 
     def attributes(self) -> dict[str, Any]:
         """Return the fitted attributes that depend on the data alone."""
-        row_features, column_features = self.features
+        row_encoder, column_encoder = (
+            None if features is None else features.encoder for features in self.features
+        )
         attributes = {
             "mean_": self.mean,
             "scale_": self.scale,
@@ -200,11 +203,7 @@ class MatrixTrainingData:
             "device_": str(self.device),
             "dtype_": str(self.dtype).removeprefix("torch."),
             "_is_list_": self.is_list,
-            "_encoders_": (
-                None if row_features is None else row_features.encoder,
-                None if column_features is None else column_features.encoder,
-                self.context_encoder,
-            ),
+            "_encoders_": (row_encoder, column_encoder, self.context_encoder),
         }
         optional = {
             "row_labels_": self.observed.row_labels,
@@ -254,8 +253,9 @@ def encode_features(
         side = features[axis]
         if side is not None:
             side = side.align(entries.row_labels, entries.shape[0])
-        is_implicit = implicit in (True, ("rows", "columns")[axis])
-        indicator = entries.indicator if is_implicit else None
+        indicator = None
+        if implicit in (True, ("rows", "columns")[axis]):
+            indicator = entries.indicator
         encoded.append(FeatureEncoder.fit(side, indicator, n_directions))
     return encoded[0], encoded[1]
 
@@ -349,7 +349,9 @@ def merge_entries(old: LabelledEntries | None, new: ObservedEntries) -> Labelled
     """
     rows, columns = new.entry_labels
     values = new.values
-    weights = np.ones(len(values)) if new.weights is None else new.weights
+    weights = new.weights
+    if weights is None:
+        weights = np.ones(len(values))
     if new.row_labels is None and new.column_labels is None:
         # Missing entries represent the rows and columns of a matrix that have no entries.
         n, m = new.shape

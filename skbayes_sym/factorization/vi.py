@@ -151,7 +151,9 @@ def fit_factors(
     state = start._replace(mean=start.mean.clone(), cov=start.cov.clone())
     log2_radius = 0
     state, data, _ = _update_sites(problem, state, log2_radius, learns=False)
-    schedule = None if gap is None else GapSchedule(gap)
+    schedule = None
+    if gap is not None:
+        schedule = GapSchedule(gap)
     has_axes = covariance.is_elementwise and not covariance.is_isotropic
     rotates = has_axes and problem.warm_start is None
 
@@ -191,8 +193,9 @@ def fit_factors(
                 _, data, _ = _update_sites(problem, state, log2_radius, learns=False)
             previous_elbo = elbo
 
-            gap_value = 0.0 if gap_gradient is None else float(gap_gradient.value)
-            curve.append(elbo + gap_value)
+            curve.append(elbo)
+            if gap_gradient is not None:
+                curve[-1] += float(gap_gradient.value)
             loop.stop_if("callback", on_sweep(state, curve[-1]))
             recent = curve[first_compared:]
             is_stalled = has_stalled(recent, n_compared, problem.tol / divisor)
