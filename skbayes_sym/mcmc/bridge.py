@@ -446,8 +446,8 @@ def _select_random_half(chains: Tensor, generator: torch.Generator) -> Tensor:
 def _divide_chains(chains: Tensor) -> Tensor:
     """Label consecutive pieces of chains, at least 20 in total if there are enough draws.
 
-    If there are many chains, each is one piece: their means are independent, whatever the
-    correlations within them.
+    If there are many chains, each is one piece: their means are independent even if
+    their draws are correlated.
     """
     _, label, size = chains.unique(return_inverse=True, return_counts=True)
     n_pieces = ceil(20 / len(size))

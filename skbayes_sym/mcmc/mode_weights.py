@@ -117,16 +117,16 @@ def evidence_budget(config: SamplingConfig, chains: ChainDraws) -> tuple[Compute
         Settings of the fit. A fit may cost ``1 + mode_weights.budget`` times as much as the
         requested chains.
     chains : ChainDraws
-        Initial chains, with what they cost.
+        Initial chains, which determine the cost so far.
 
     Returns
     -------
     budget : ComputeBudget
-        Budget of the evidence. It is half of what the initial chains left, or everything but the
+        Budget of the evidence. It is half of the remaining budget, or everything but the
         cost of the restarted chains' draws if that is more. It is at most ``mode_weights.budget``
         times the cost of the requested chains.
     reserve : float
-        Multiplications reserved for restarted chains, in addition to what the evidence leaves.
+        Multiplications reserved for restarted chains, in addition to the evidence's remainder.
     """
     budget = config.make_budget()
     relative_budget = config.mode_weights.budget
@@ -198,7 +198,7 @@ def _estimate_evidence(
     generator : torch.Generator
         Random stream of alignment, bridge sampling and starting points.
     budget : ComputeBudget
-        Reduced by the cost of what was computed.
+        It is reduced by the cost of this function.
 
     Returns
     -------

@@ -42,7 +42,7 @@ from skbayes_sym.symmetry.relabelling import orbit_mean
 # millisecond at about 3e10 multiplications per second.
 _CALL_OVERHEAD = 5e6
 
-# Cost of a move beside its gradients, in calls: momenta, energies, and the test whether the chain
+# Cost of a move in addition to its gradients, in calls: momenta, energies, and the test whether the chain
 # stays in its fundamental domain.
 MOVE_OVERHEAD = 8.0
 
@@ -190,8 +190,8 @@ class ModeSampler:
         seed : int
             Seed of the chains.
         budget : ComputeBudget, optional
-            Limits the thinning and the length of trajectories. It is reduced by what the chains
-            cost. Unlimited by default.
+            Limits the thinning and the length of trajectories. It is reduced by the cost of
+            the chains. Unlimited by default.
         on_step : callable (step, info) -> bool, optional
             Progress callback of `sample_chains`.
 
@@ -387,8 +387,8 @@ def refine_evidence(
     seed : int
         Seed of the chains.
     budget : ComputeBudget, optional
-        Modes are refined from the highest down, as long as the budget lasts. It is reduced by what
-        was spent. Unlimited by default.
+        Modes are refined from the highest down, as long as the budget lasts. It is reduced by
+        the cost of this function. Unlimited by default.
 
     Returns
     -------

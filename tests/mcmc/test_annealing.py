@@ -53,7 +53,7 @@ def starts(density, n=3):
     return density.network.init(n, generator=torch.Generator().manual_seed(3))
 
 
-def arrived(sampler, state, density, adaptation=None, on_move=lambda state, info: None):
+def run_burn_in(sampler, state, density, adaptation=None, on_move=lambda state, info: None):
     return sampler.run(
         state, density, adaptation or KroneckerAdaptation(density),
         generator=torch.Generator().manual_seed(0), on_move=on_move,
@@ -78,7 +78,7 @@ def test_adam_climbs():
 
 @pytest.mark.long
 def test_the_energy_error_falls_as_asked(generator):
-    """Over the last hot steps its variance is that of the end, far below that of the beginning."""
+    """Over the last hot steps its variance is the final target, far below the initial one."""
     density, positions = bowl(20), []
     sampler = Annealing(n_adam=0, n_hot=1500, energy_error=(0.05, 1e-6), n_settle=0)
     end = sampler.run(
@@ -101,7 +101,7 @@ def test_the_energy_error_falls_as_asked(generator):
 def test_it_ends_where_it_says_with_the_curvature_there():
     density, told = posterior(), []
     state = initial_state(starts(density), density)
-    end = arrived(SHORT, state, density, on_move=lambda state, info: told.append(info))
+    end = run_burn_in(SHORT, state, density, on_move=lambda state, info: told.append(info))
     assert len(told) == SHORT.n_steps == 90
     assert sum(int(info.n_gradients[0]) for info in told) == 20 + 2 * 70
     torch.testing.assert_close(end.state, initial_state(end.state.position, density))
@@ -110,28 +110,28 @@ def test_it_ends_where_it_says_with_the_curvature_there():
 
 
 @pytest.mark.long
-def test_a_detour_begins_where_another_density_led():
-    """In its precision; where it ends, state and curvature are those of the density itself."""
+def test_chains_start_where_annealing_of_a_surrogate_ended():
+    """Annealing uses the surrogate's precision. Final state and curvature are the target's."""
     density = posterior()
     other = replace(
         density,
         prior=Normal(0.1).bind(density.network.layout),
         data=Data(*(t.float() for t in density.data)),
     )
-    detour = SurrogateAnnealing(SHORT, other)
-    end = arrived(detour, initial_state(starts(density), density), density)
-    alone = arrived(SHORT, initial_state(starts(density).float(), other), other)
+    annealing = SurrogateAnnealing(SHORT, other)
+    end = run_burn_in(annealing, initial_state(starts(density), density), density)
+    alone = run_burn_in(SHORT, initial_state(starts(density).float(), other), other)
     assert torch.equal(end.state.position, alone.state.position.double())
     torch.testing.assert_close(end.state, initial_state(end.state.position, density))
     assert torch.equal(end.preconditioner.precision, torch.ones(3).double())
-    assert detour.n_steps == SHORT.n_steps
+    assert annealing.n_steps == SHORT.n_steps
 
 
-def test_a_stop_on_a_detour_leaves_the_density_s_own_state():
+def test_a_stop_during_surrogate_annealing_keeps_the_target_s_state():
     density = posterior()
     other = replace(density, data=Data(*(t.float() for t in density.data)))
-    detour = SurrogateAnnealing(SHORT, other)
-    found = run(density, detour, block_size=3, on_step=lambda step, info: step >= 50)
+    annealing = SurrogateAnnealing(SHORT, other)
+    found = run(density, annealing, block_size=3, on_step=lambda step, info: step >= 50)
     state = found.blocks[0].state
     torch.testing.assert_close(state, initial_state(state.position, density))
     assert state.position.dtype == torch.float64
@@ -139,7 +139,7 @@ def test_a_stop_on_a_detour_leaves_the_density_s_own_state():
 
 @pytest.mark.long
 def test_draws_do_not_depend_on_where_a_run_was_cut():
-    """The approach is part of the warm-up, and a block of its own random stream."""
+    """The burn-in is part of the warm-up and uses the block's random stream."""
     density = posterior()
     whole = run(density)
     sampler = Sampler(HMC(max_leapfrog=8), density, KroneckerAdaptation(density), burn_in=SHORT)
@@ -171,7 +171,7 @@ def test_a_chain_that_is_lost_leaves_the_others_alone():
     lost = state._replace(position=state.position.clone(), gradient=state.gradient.clone())
     lost.position[1], lost.gradient[1] = 1e200, 1e200
     hot = replace(SHORT, n_adam=0, n_settle=0)
-    ends = [arrived(hot, s, density, FixedPreconditioner()).state for s in (state, lost)]
+    ends = [run_burn_in(hot, s, density, FixedPreconditioner()).state for s in (state, lost)]
     for before, after in zip(*ends, strict=True):
         assert torch.equal(before[[0, 2]], after[[0, 2]])
     assert bool(ends[1].value[[0, 2]].isfinite().all())
@@ -199,7 +199,7 @@ def go(start, density, step_size, scaling, n_steps):
 
 
 def test_kicks_of_one_slope_compose(generator):
-    """The exact flow: a + b is first a, then b, and what they gain adds up."""
+    """The flow is exact: a time a + b equals a, then b, and the gains add up."""
     u = sample_directions(torch.zeros(50, 4).double(), generator)
     slope = torch.randn(50, 4, generator=generator, dtype=torch.float64)
     a, b = torch.rand(2, 50, generator=generator, dtype=torch.float64) * 5
@@ -234,7 +234,7 @@ def test_trajectories_are_reversible(generator):
 
 @pytest.mark.parametrize("density", [quartic(), scaled(torch.tensor([1.0, 0.5, 2.0]))])
 def test_energy_error_of_a_step_is_of_third_order(density, generator):
-    """Half the step: an eighth of the error, a sixty-fourth of its variance."""
+    """Half the step size gives an eighth of the error."""
     start, scaling = random_start(400, density, generator), preconditioner()
 
     def rms(size):
@@ -255,7 +255,7 @@ def test_refreshing_keeps_the_uniform_law(generator):
 
 
 def unadjusted_variances(target, generator, n_dims=10, n_steps=400):
-    """Of every coordinate over its own, with its standard error: independent chains."""
+    """Mean relative variance of the coordinates, its standard error, and the energy error."""
     scale = torch.logspace(-0.5, 0.5, n_dims, dtype=torch.float64)
     density, n = scaled(scale), 200
     own = DiagonalPreconditioner(scale * torch.linspace(0.7, 1.4, n_dims).double())
@@ -277,7 +277,7 @@ def unadjusted_variances(target, generator, n_dims=10, n_steps=400):
 
 @pytest.mark.long
 def test_the_unadjusted_bias_falls_with_the_energy_error(generator):
-    """A known covariance: within its error at a small target, plainly missed at a large one."""
+    """The variance agrees within its error for a small target, and not for a large one."""
     good, error, reached = unadjusted_variances(1e-6, generator)
     assert abs(good - 1) < N_SE * error
     assert reached == pytest.approx(1e-6, rel=0.7)  # averaged in the logarithm, not in the mean

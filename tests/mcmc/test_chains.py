@@ -108,7 +108,7 @@ def test_same_draws_whatever_runs_them(backend):
 
 @pytest.mark.long
 def test_blocks_do_not_know_each_other():
-    """Any order and any company: a block draws the same."""
+    """The draws of a block depend on neither the order nor the other blocks."""
     sampler, blocks = small(9)
     together = sample_chains(sampler, blocks, **SHORT)
     backwards = sample_chains(sampler, blocks[::-1], **SHORT)
@@ -147,7 +147,7 @@ def test_counts():
 
 @pytest.mark.long
 def test_warm_up_learns_each_coordinates_scale():
-    """Standard deviations over two orders of magnitude, from no idea of them."""
+    """Standard deviations over two orders of magnitude are learned from a unit scale."""
     scale = torch.logspace(-1, 1, 6, dtype=torch.float64)
     sampler, blocks = small(20, 10, density=scaled(scale))
     result = sample_chains(replace(sampler, kernel=HMC()), blocks, n_warmup=300, n_draws=20)
@@ -173,7 +173,7 @@ class Interrupting:
 
 @pytest.mark.long
 def test_interrupt_keeps_the_draws():
-    """All chains have about as many, the same as without the interrupt."""
+    """All chains have about as many draws, the same as without the interrupt."""
     sampler, blocks = small()
     whole = sample_chains(sampler, blocks, n_warmup=30, n_draws=60)
     calls = Interrupting(sampler.log_density, -1)
@@ -257,7 +257,7 @@ def test_start_that_is_not_finite_is_named():
 
 
 def test_stuck_and_lost_chains_are_reported():
-    """One chain on an island of its own; the others sample as if it weren't there."""
+    """One chain is trapped; the others sample as if it weren't there."""
 
     class Island:
         n_dims = 2
@@ -338,7 +338,7 @@ class Narrowing:
 
 
 def run(high, n_draws=8):
-    """Six chains in three blocks, steps right for the wide side; those of ``high`` are narrow."""
+    """Six chains in three blocks, tuned for the wide part; ``high`` are in the narrow one."""
     position = 0.01 * torch.randn(6, 4, generator=torch.Generator().manual_seed(0)).double()
     position[high, -1] = 100.0
     density = Narrowing()

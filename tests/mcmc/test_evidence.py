@@ -58,7 +58,7 @@ def test_one_hidden_unit_has_its_evidence_by_quadrature(dtype):
 
 @pytest.mark.long
 def test_evidence_of_a_classifier():
-    """Two classes, no inputs that matter: p(y) by quadrature over the difference of two biases."""
+    """Two classes and irrelevant inputs: p(y) by quadrature over the difference of two biases."""
     rng = np.random.default_rng(1)
     X, y = np.zeros((20, 1)), rng.permutation(np.repeat([0, 1], [14, 6]))
     clf = MCMCClassifier((), standardize=False, **FAST).fit(X, y)
@@ -73,7 +73,7 @@ def test_evidence_of_a_classifier():
 
 @pytest.mark.long
 def test_where_weights_are_open_low_modes_have_none_all_the_same(monkeypatch):
-    """Some chains of 16 end where the log density is 60 nats lower; nobody restarts there."""
+    """Some of 16 chains end in a mode 60 nats lower, in which no chain is restarted."""
     monkeypatch.setattr("skbayes_sym.mcmc.mode_weights.robust_weights", lambda *args: None)
     x = np.linspace(-3, 3, 120)
     y = np.sin(2 * x) + 0.1 * np.random.default_rng(0).standard_normal(120)
@@ -115,7 +115,7 @@ def test_where_the_evidence_cant_be_trusted_it_is_nan():
 
 @pytest.mark.long
 def test_a_net_too_deep_for_evidence_keeps_all_draws_asked_for():
-    """Explorers make at most 50 draws for the bridge; without it they go on."""
+    """Initial chains make at most 50 draws for bridge sampling; without it they continue."""
     X, y = make_sinusoidal(40, random_state=0)
     settings = FAST | {"n_chains": 2, "sampler": chains(10), "n_draws": 52}
     voting, trying = (

@@ -52,7 +52,7 @@ def matrix(preconditioner, n_chains, n_dims):
 
 
 def gauss_newton(posterior, theta):
-    """Of one chain, with the prior, by automatic differentiation (P, P)."""
+    """Gauss-Newton matrix and prior precision of one chain by automatic differentiation, (P, P)."""
     x, y, weight = posterior.data
     outputs = posterior.network.forward(theta, x)
     jacobian = jacrev(lambda t: posterior.network.forward(t, x))(theta)
@@ -74,7 +74,7 @@ def test_the_map_of_gradients_is_the_transpose(hidden, generator):
 
 @pytest.mark.parametrize("prior_scale", [0.7, 30.0])
 def test_a_linear_network_has_precision_one(prior_scale, generator):
-    """Exact: the curvature is a Kronecker product, of weighted rows and several noises too."""
+    """The curvature is exactly a Kronecker product, also with weights and several noise levels."""
     network = MLP(3, (), 2, IDENTITY)
     prior = Normal(prior_scale).bind(network.layout)
     posterior = problem(network, NOISE, 40, generator, prior)
@@ -130,7 +130,7 @@ def posterior_parts(posterior):
 
 
 def test_the_scale_of_a_learned_noise(generator):
-    """At the maximum over it, ``d2 / d(log sigma)2 = -2 N`` and a little of the prior."""
+    """At the maximum, ``d2 / d(log sigma)2 = -2 N`` plus a small term from the prior."""
     network = MLP(2, (), 1, IDENTITY)
     posterior = problem(network, Gaussian(torch.zeros(1).double()), 500, generator)
     theta = torch.zeros(1, 3).double()
@@ -141,7 +141,7 @@ def test_the_scale_of_a_learned_noise(generator):
     assert float(found) == pytest.approx(float(2 * weight.sum()) ** -0.5, rel=0.01)
 
 
-def test_a_place_visited_before_counts_less(generator):
+def test_an_earlier_position_has_a_smaller_weight(generator):
     posterior = problem(MLP(3, (4,), 2, TANH), NOISE, 6, generator)
     first, second = start(posterior, 2, generator)[:, None]
     adaptation = KroneckerAdaptation(posterior)

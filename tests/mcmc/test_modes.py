@@ -1,4 +1,4 @@
-"""Draws of modes: how many chains each gets, and what is kept."""
+"""Budget of the evidence, and symmetries that aren't exchanges of units."""
 
 from dataclasses import dataclass
 from math import inf
@@ -22,7 +22,7 @@ from skbayes_sym.symmetry.units import Units
 N_CHAINS, N_GRADIENTS = 16, 1000
 
 
-def a_fit(cost, n_draws, made_draws):
+def make_fit(cost, n_draws, made_draws):
     """Settings, and initial chains: 1,000 gradients each, in 50 moves and ``made_draws``."""
     config = SimpleNamespace(
         n_warmup=50, n_draws=n_draws, thinning=1, mode_weights=ModeWeights(budget=cost),
@@ -40,15 +40,15 @@ def a_fit(cost, n_draws, made_draws):
 
 @pytest.mark.parametrize("cost", [0.0, 0.3, 1.0, 4.0])
 @pytest.mark.parametrize("n_draws", [50, 100, 1000])
-def test_all_of_it_costs_what_was_asked_for_and_so_many_times_as_much(cost, n_draws):
+def test_the_total_cost_is_within_the_budget(cost, n_draws):
     made = ComputeBudget(1e4).batch_cost(N_GRADIENTS, N_CHAINS) + ComputeBudget(1e4).batch_cost(
         8 * 100, 0
     )
     asked = made * (50 + n_draws) / 100
-    evidence, rest = evidence_budget(*a_fit(cost, n_draws, 50))
+    evidence, rest = evidence_budget(*make_fit(cost, n_draws, 50))
     assert 0.0 <= evidence.remaining <= cost * asked * (1.0 + 1e-12)
     assert made + evidence.remaining + rest <= (1.0 + cost) * asked * (1.0 + 1e-12)
-    if cost >= 1.0:  # half of what was asked for, whatever the evidence needed
+    if cost >= 1.0:  # half of the requested cost is left for restarted chains
         assert rest >= 0.49 * asked
 
 

@@ -77,7 +77,7 @@ def test_dual_averaging_stays_bounded(acceptance):
 
 @pytest.mark.parametrize("start", [1e-4, 0.3, 100.0])
 def test_reasonable_step_size_crosses_the_target(start, generator):
-    """At the size found one step is on the other side of the target than a factor of two before."""
+    """The final size and the one before, a factor of two apart, bracket the target."""
     scale = torch.tensor([1e-2, 1.0, 3.0]).double()
     state = initial_state(torch.randn(40, 3, generator=generator).double() * scale, scaled(scale))
     preconditioner = DiagonalPreconditioner(
@@ -154,7 +154,7 @@ def test_pooled_variance_by_hand():
 
 
 def test_stuck_chains_do_not_set_the_scale(generator):
-    """Chains that hardly move or run away barely change what the others get."""
+    """Chains that hardly move or diverge barely change the scales of the others."""
     variance = 1 + 0.01 * torch.rand(9, 7, generator=generator, dtype=torch.float64)
     odd = torch.cat([variance, torch.full((2, 7), 1e-12), torch.full((2, 7), 1e12)]).double()
     dead = torch.cat([variance, torch.zeros(30, 7).double()])
@@ -166,7 +166,7 @@ def test_stuck_chains_do_not_set_the_scale(generator):
 
 
 def test_pooled_variance_is_equivariant(generator):
-    """Another copy of the mode in every chain: the same scales, moved along."""
+    """With another copy of the mode in every chain the scales are permuted alike."""
     variance = torch.rand(8, 7, generator=generator, dtype=torch.float64).exp()
     keys = torch.rand(8, 3, generator=generator)
     order = torch.cat([keys.argsort(1), keys.argsort(1) + 3, torch.full((8, 1), 6)], 1)

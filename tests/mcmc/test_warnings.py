@@ -1,4 +1,4 @@
-"""Why an evidence is not to be trusted: each reason with its figure and a remedy."""
+"""Warnings about the evidence: each has a reason, a number and a remedy."""
 
 from types import SimpleNamespace
 
@@ -21,7 +21,7 @@ MOVING = SimpleNamespace(stuck=np.zeros(4, dtype=bool))
 
 
 def weighing(counts=(100, 40), heights=(-5.0, 0.0), std_error=0.1, evidences=(-5.0, -3.0)):
-    """Two modes with so many draws each, of so high a log density and such evidence."""
+    """Two modes with given numbers of draws, mean log densities and evidences."""
     counts = torch.tensor(counts)
     labels = torch.arange(len(counts)).repeat_interleave(counts)
     values = torch.tensor(heights, dtype=torch.float64)[labels]
@@ -53,9 +53,12 @@ def test_each_reason_with_its_figure(change, reason):
     ("known", "weights"),
     [
         ({}, [0.1192, 0.8808]),
-        ({"std_error": 2.0}, None),  # a nat of doubt moves them by .1 and more
-        ({"evidences": (-30.0, -3.0), "std_error": 2.0}, [0.0, 1.0]),  # 27 nats ahead: who cares
-        ({"evidences": (np.nan, -3.0)}, None),  # the other may be heavier
+        ({"std_error": 2.0}, None),  # the weights change by more than 0.1
+        (
+            {"evidences": (-30.0, -3.0), "std_error": 2.0},
+            [0.0, 1.0],
+        ),  # 27 nats ahead
+        ({"evidences": (np.nan, -3.0)}, None),  # the other mode may have the mass
         ({"evidences": (np.nan, np.nan), "heights": (-110.0, 0.0)}, [0.0, 1.0]),
         ({"heights": (-110.0, 0.0), "std_error": 2.0}, [0.0, 1.0]),  # airfoil
     ],

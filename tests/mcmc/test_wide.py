@@ -30,7 +30,7 @@ QUICK = {
     "sampler": Chains(HMC(max_leapfrog=4), init=Annealing(60, 40, n_settle=20), n_warmup=30),
 }  # fmt: skip
 NOISY = MCMCRegressor(**QUICK, likelihood="heteroscedastic")
-# Where two fits have to be the same, wherever they are.
+# For comparisons of two fits.
 SHORT = clone(NOISY).set_params(
     sampler__init=Annealing(10, 6, n_settle=3), sampler__n_warmup=4, n_draws=3
 )
@@ -139,7 +139,7 @@ def test_annealed_chains_have_given_scales_by_default(noisy):
 
 @pytest.mark.long
 def test_noise_of_repeated_rows_has_a_least(noisy):
-    """Without it their likelihood has no bound; asked for as an object it is as given."""
+    """Without the bound their likelihood is unbounded. A likelihood object isn't changed."""
     assert noisy.likelihood_.least == 0.0
     twice = np.concatenate([np.arange(60), [0, 1]])
     repeated = fitted(SHORT, X[twice], Y[twice])
@@ -155,7 +155,7 @@ def test_noise_of_repeated_rows_has_a_least(noisy):
 
 
 def test_values_are_as_precise_as_the_data(noisy):
-    """Gradients alone are of float32, where trajectories are exact under any."""
+    """Only gradients are float32; the acceptance step corrects their error."""
     last = torch.as_tensor(noisy.draw_positions()[:, -1])
     offset = noisy.log_posterior_samples_[:, -1] - noisy.posterior_density()(last).numpy()
     np.testing.assert_allclose(offset, offset[0], rtol=1e-12)
@@ -172,7 +172,7 @@ def test_wide_layers_have_smaller_ones():
 
 @pytest.mark.long
 def test_scales_are_learned_where_asked():
-    """From places that chains came to under given scales, in float32: then as asked."""
+    """Annealing uses fixed scales and float32; the chains then sample the learned scales."""
     model = fitted(clone(NOISY).set_params(prior="learn"), X, Y)
     assert model.samples_.dtype == np.float64
     assert model.prior_scale_.shape == (6,)
@@ -189,7 +189,7 @@ def model_of(*hidden):
 
 
 def test_the_size_of_the_network_chooses():
-    n_rows = 10**8  # too many to find modes
+    n_rows = 10**8  # too many rows to find modes
     few, many = model_of(28), model_of(29)  # 197 weights
     assert choose_init(few, n_rows, SamplingDefaults()) == "prior"
     assert choose_init(many, n_rows, SamplingDefaults()) == "ensemble"

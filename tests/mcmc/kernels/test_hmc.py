@@ -44,7 +44,7 @@ def test_leapfrog_is_reversible(preconditioner, generator):
 
 @pytest.mark.parametrize("preconditioner", PRECONDITIONERS)
 def test_energy_error_is_of_second_order(preconditioner, generator):
-    """Same path, half the step: a quarter of the error."""
+    """Half the step size on the same path gives a quarter of the error."""
     density, scaling = quartic(), PRECONDITIONERS[preconditioner](50, 3)
     x, p = torch.randn(2, 50, 3, generator=generator, dtype=torch.float64)
     start = initial_state(x, density)
@@ -70,7 +70,7 @@ def test_leapfrog_of_a_standard_normal_turns(generator):
 
 
 def test_large_energy_error_is_divergent(generator):
-    """Finite but hopeless counts as divergent; so does a proposal no energy can be given to."""
+    """A huge energy error is divergent, and so is one that isn't finite."""
     state = State(*(torch.zeros(s, dtype=torch.float64) for s in ((5, 1), (5,), (5, 1))))
     error = torch.tensor([0.0, 999.0, 1001.0, torch.nan, -torch.inf], dtype=torch.float64)
     moved, info = metropolis(state, state, error, n_gradients=7, generator=generator)
@@ -82,7 +82,7 @@ def test_large_energy_error_is_divergent(generator):
 
 
 def test_number_of_steps(generator):
-    """ceil(T u / median): uniform u, the slow and the fast chain don't matter."""
+    """ceil(T u / median) with uniform u: the extreme step sizes don't matter."""
     kernel = HMC(path_length=2.0, jitter=(0.5, 1.5), max_leapfrog=100)
     eps = torch.tensor([1e-6, 0.1, 0.1, 0.1, 50.0])
     n = torch.tensor(
@@ -96,7 +96,7 @@ def test_number_of_steps(generator):
 
 @pytest.mark.parametrize("cap", [1, 2, 9, 64])
 def test_number_of_steps_at_the_cap(cap, generator):
-    """Uniform in the upper half, never one number."""
+    """The number is uniform in the upper half and not constant."""
     kernel = HMC(jitter=(0.5, 1.5), max_leapfrog=cap)
     n = {kernel.choose_n_steps(1e-4, generator) for _ in range(1000)}
     assert n == set(range((cap + 1) // 2, cap + 1))
@@ -156,7 +156,7 @@ def stepped(kernel, state, target, size, preconditioner, generator):
 
 @pytest.mark.long
 def test_hmc_confined_to_the_domain_keeps_exact_draws_exact(generator):
-    """And the same trajectories with relabelling instead lose them."""
+    """The same trajectories with relabelling instead of rejection lose the moments."""
     n, target, inner = 4000, standard_normal(2), HMC(1.0, (0.5, 1.5), 16)
     kernel = replace(inner, domain=SWAP_DOMAIN)
     start = initial_state(inside(SWAP_DOMAIN, n, 2, generator), target)

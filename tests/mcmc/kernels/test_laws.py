@@ -26,7 +26,7 @@ every_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.k
 
 
 def diagonal(covariance, n_chains):
-    """Each chain its own scales, up to 40 % off."""
+    """Scales of each chain, with errors of up to 40 %."""
     off = torch.rand(n_chains, len(covariance), generator=torch.Generator().manual_seed(1))
     return DiagonalPreconditioner(covariance.diagonal().sqrt() * (0.8 * (off - 0.5)).exp().double())
 
@@ -136,7 +136,7 @@ def two_weights():
 
 @dataclass(frozen=True)
 class HalfNormal:
-    """No mass below zero: a boundary that trajectories run into."""
+    """No mass below zero: trajectories meet a boundary."""
 
     n_dims: int = 1
 
@@ -315,7 +315,7 @@ def test_the_state_given_stays_as_it_was(kernel):
 
 @every_kernel
 def test_float32_follows_float64(kernel):
-    """One move: rounding may decide an acceptance otherwise in a rare chain, not in 1 of 32."""
+    """One move. Rounding may change the acceptance of a rare chain, but not of 1 in 32."""
     single, double = (few_moves(kernel, dtype, n=1)[0] for dtype in (torch.float32, torch.float64))
     assert {t.dtype for t in single} == {torch.float32}
     close = torch.isclose(single.position.double(), double.position, atol=1e-4).all(1)
@@ -345,7 +345,7 @@ def test_a_step_far_too_long_is_divergent_and_rejected(kernel):
 
 @every_kernel
 def test_chains_dont_see_each_other(kernel):
-    """A chain that is lost changes nothing for the others."""
+    """A divergent chain doesn't change the others."""
     start = torch.randn(64, 2, generator=torch.Generator().manual_seed(3)).double()
     lost = start.clone()
     lost[5] = 1e200

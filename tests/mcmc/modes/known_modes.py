@@ -15,7 +15,7 @@ D = 3
 
 
 class Mixture:
-    """Gaussians with diagonal covariance, each holding a known share of exp(``log_total``).
+    """Gaussians with diagonal covariance, each with a known fraction of exp(``log_total``).
 
     With a group, every Gaussian is averaged over its copies, so that it still holds its share.
     """
@@ -40,7 +40,7 @@ TWO = Mixture([[2.0, 0.5, 0.0], [3.0, 1.5, 6.0]], [[0.2] * 3, [0.1] * 3], [0.3, 
 
 
 def bumps(generator, distance=40.0):
-    """Two Gaussians in four dimensions that hold 0.7 and 0.3."""
+    """Two Gaussians in four dimensions with masses 0.7 and 0.3."""
     loc = torch.randn(2, 4, generator=generator, dtype=F64)
     loc[1] += distance
     root = torch.randn(2, 4, 4, generator=generator, dtype=F64)
@@ -50,12 +50,12 @@ def bumps(generator, distance=40.0):
 
 
 def scrambled(x, generator):
-    """Every draw moved to a random copy."""
+    """Move every draw to a random copy."""
     return UNITS.act(UNITS.sample(x.shape[:-1], generator=generator), x)
 
 
 def pooled(target, group, generator, n_chains=(4, 12), n_draws=40, copies=True):
-    """Chains that stay in their modes, in numbers that don't tell the masses."""
+    """Chains that stay in their modes. Their numbers aren't proportional to the masses."""
     draws = torch.cat([target.sample(k, (n, n_draws), generator) for k, n in enumerate(n_chains)])
     if copies:
         draws = scrambled(draws, generator)

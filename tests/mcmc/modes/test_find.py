@@ -41,13 +41,13 @@ def centres(n, generator, spread=2.0):
 
 
 def partition(labels, truth):
-    """Whether two labellings make the same groups."""
+    """Whether two labellings define the same partition."""
     pairs = torch.stack([labels, truth], dim=1).unique(dim=0)
     return len(pairs) == len(labels.unique()) == len(truth.unique())
 
 
 def test_chains_of_unlike_heights(generator):
-    """As on the airfoil data: 6 chains at -840, 2 at -946, 14 at -1014."""
+    """As on the airfoil data: 6 chains at -840 nats, 2 at -946 and 14 at -1014."""
     at = centres(3, generator)
     layout = zip(at, [-840.0, -946.0, -1014.0], [6, 2, 14], strict=True)
     groups = [chains_at(c, h, n, 50, generator) for c, h, n in layout]
@@ -61,7 +61,7 @@ def test_chains_of_unlike_heights(generator):
 
 
 def test_height_alone_separates(generator):
-    """A narrow mode inside a wide one: the means agree, the heights don't."""
+    """A narrow mode inside a wide one: the means agree, the log densities don't."""
     centre = centres(1, generator)
     wide = chains_at(centre, -100.0, 8, 60, generator, scale=1.0)
     narrow = chains_at(centre, -60.0, 4, 60, generator, scale=0.05)

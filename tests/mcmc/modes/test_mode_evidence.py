@@ -1,4 +1,4 @@
-"""Draws of chains pooled, divided and weighed: masses that are known exactly."""
+"""Evidence of modes found in pooled draws, against masses that are known exactly."""
 
 from math import isnan, nan
 
@@ -38,7 +38,7 @@ def test_a_pool_has_one_member_of_every_orbit(generator):
 
 @pytest.mark.parametrize("n_points", [1, 2])
 def test_a_chain_that_hardly_moved_is_no_mode_of_its_own(n_points, generator):
-    """Its points are far out in a mode, and count once each however long it stayed."""
+    """Its points lie in the tail of a mode. Each is included once, not once per draw."""
     common = TWO.sample(0, (16, 40), generator)
     far = TWO.means[0] + 3.4 * TWO.scales[0] * torch.tensor([1.0, 0.0, 0.0])
     stuck = torch.stack([far, far + 1e-3])[torch.arange(40) * n_points // 40]
@@ -52,7 +52,7 @@ def test_a_chain_that_hardly_moved_is_no_mode_of_its_own(n_points, generator):
 
 
 def test_repeats_of_a_chain_that_moved_are_draws(generator):
-    """A rejected move leaves the position where it is, and counts."""
+    """A rejected move repeats the position, which is a draw."""
     draws = TWO.sample(0, (4, 12), generator).repeat_interleave(3, dim=1)
     values = TWO(draws.flatten(0, 1)).reshape(4, 36)
     pool = pool_draws(draws, values, UNITS, generator=generator)
@@ -61,7 +61,7 @@ def test_repeats_of_a_chain_that_moved_are_draws(generator):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_two_modes_have_their_masses_whatever_the_chains_say(seed):
-    """A quarter of the chains is where 0.3 of the mass is."""
+    """A quarter of the chains is in the mode with 0.3 of the mass."""
     generator = torch.Generator().manual_seed(seed)
     _, _, pool = pooled(TWO, UNITS, generator)
     found = estimate_mode_evidence(TWO, pool, UNITS, generator=generator)
@@ -77,7 +77,7 @@ def test_two_modes_have_their_masses_whatever_the_chains_say(seed):
 
 
 def test_a_mode_within_another_is_counted_once(generator):
-    """A narrow one, on the slope of a wide one, holds half of the mass."""
+    """A narrow mode on the slope of a wide one has half of the mass."""
     both = Mixture([[0.0] * 3, [1.5, 0.0, 0.0]], [[1.0] * 3, [0.1] * 3], [0.5, 0.5], 0.0)
     _, _, pool = pooled(both, Trivial(), generator, n_chains=(20, 20), copies=False)
     found = estimate_mode_evidence(both, pool, Trivial(), generator=generator)
@@ -86,7 +86,7 @@ def test_a_mode_within_another_is_counted_once(generator):
 
 
 def test_a_mode_too_low_to_matter_is_not_bridged(generator):
-    """Its draws are more than 30 nats lower: no evidence, no weight, and no error from it."""
+    """Its draws are more than 30 nats lower. It has no evidence, weight or error."""
     steep = Mixture(
         [[2.0, 0.5, 0.0], [3.0, 1.5, 6.0]], [[0.2] * 3, [0.2] * 3], [1.0, 1e-20], 0.0, UNITS
     )

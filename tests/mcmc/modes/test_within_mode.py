@@ -1,4 +1,4 @@
-"""Chains in modes: they stay there and draw what is there."""
+"""Chains within a mode: they stay in it and sample its distribution."""
 
 from math import ceil, isnan
 from types import SimpleNamespace
@@ -8,7 +8,7 @@ import torch
 from mcmc.modes.known_modes import TWO, UNITS, D, Mixture, pooled, scrambled
 from mcmc.modes.mode_samplers import SETTINGS, posterior_of, sampler_of, two_modes
 
-from skbayes_sym.mcmc import within_mode as confined
+from skbayes_sym.mcmc import within_mode
 from skbayes_sym.mcmc.kernels import HMC
 from skbayes_sym.mcmc.mode_evidence import estimate_mode_evidence, pool_draws
 from skbayes_sym.mcmc.within_mode import MOVE_OVERHEAD, ComputeBudget, ModeSampler, refine_evidence
@@ -16,14 +16,14 @@ from skbayes_sym.mcmc.within_mode import MOVE_OVERHEAD, ComputeBudget, ModeSampl
 
 @pytest.fixture
 def kernels(monkeypatch):
-    """The kernel of every run of chains."""
-    seen, original = [], confined.sample_chains
+    """Record the kernel of every run of chains."""
+    seen, original = [], within_mode.sample_chains
 
     def sample_chains(sampler, *args, **kwargs):
         seen.append(sampler.kernel)
         return original(sampler, *args, **kwargs)
 
-    monkeypatch.setattr(confined, "sample_chains", sample_chains)
+    monkeypatch.setattr(within_mode, "sample_chains", sample_chains)
     return seen
 
 
@@ -59,14 +59,14 @@ def test_starts_are_draws_of_the_mode_none_twice(generator):
     starts = []
 
     sampler = sampler_of(TWO, generator, still)
-    original = confined.start_blocks
+    original = within_mode.start_blocks
 
     def start_blocks(position, *args, **kwargs):
         starts.append(position)
         return original(position, *args, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(confined, "start_blocks", start_blocks)
+        patch.setattr(within_mode, "start_blocks", start_blocks)
         sampler.sample_mode(found, k, n + 3, seed=0)
     own = found.modes.regions.domains[k].enter(found.pool.draws[found.modes.labels == k])[0]
     matches = (starts[0].unsqueeze(1) == own).all(dim=-1)
@@ -76,8 +76,8 @@ def test_starts_are_draws_of_the_mode_none_twice(generator):
 
 @pytest.mark.long
 def test_where_units_overlap_chains_run_free(kernels, generator):
-    """N(0, I): its copies touch everywhere, so the boundary would stop most moves; and free chains
-    have its moments."""
+    """The copies of N(0, I) overlap, so the boundary would reject most proposals. Unconfined chains
+    have the right moments."""
     blob = Mixture([[0.0] * 3], [[1.0] * 3], [1.0], 0.0, UNITS)
     _, _, pool = pooled(blob, UNITS, generator, n_chains=(8,))
     found = estimate_mode_evidence(blob, pool, UNITS, generator=generator)
@@ -95,8 +95,8 @@ def test_where_units_overlap_chains_run_free(kernels, generator):
 
 
 def test_a_stop_while_they_warm_up_is_the_end(monkeypatch, generator):
-    """Also where the boundary would have them warm up again, free."""
-    monkeypatch.setattr(confined, "_boundary_loss", lambda warm: 1.0)
+    """Also if the boundary would have led to a second, unconfined warm-up."""
+    monkeypatch.setattr(within_mode, "_boundary_loss", lambda warm: 1.0)
     calls = []
 
     def stop(step, info):
@@ -110,15 +110,15 @@ def test_a_stop_while_they_warm_up_is_the_end(monkeypatch, generator):
 
 @pytest.mark.parametrize("crossed", [False, True])
 def test_what_chains_cost_is_taken_off_their_allowance(crossed, monkeypatch, generator):
-    """Also of a first warm-up at whose boundary too many moves ended."""
-    monkeypatch.setattr(confined, "_boundary_loss", lambda run: float(crossed))
-    runs, original = [], confined.sample_chains
+    """Also the cost of a first warm-up in which the boundary rejected too many proposals."""
+    monkeypatch.setattr(within_mode, "_boundary_loss", lambda run: float(crossed))
+    runs, original = [], within_mode.sample_chains
 
     def sample_chains(*args, **kwargs):
         runs.append(original(*args, **kwargs))
         return runs[-1]
 
-    monkeypatch.setattr(confined, "sample_chains", sample_chains)
+    monkeypatch.setattr(within_mode, "sample_chains", sample_chains)
     budget = ComputeBudget(1e4, 1e9)
     plan = SETTINGS._replace(n_warmup=20, n_draws=10)
     sampler_of(TWO, generator, plan).sample_mode(two_modes(), 0, 4, seed=1, budget=budget)
@@ -145,7 +145,7 @@ def test_chains_have_the_precision_asked_for(generator):
 
 
 def warmed(step_size, a_move, n_chains=8):
-    """What is asked of chains that have warmed up."""
+    """The attributes of warmed-up chains that the choice of the thinning uses."""
     gradients = torch.full((n_chains,), a_move * SETTINGS.n_warmup)
     block = SimpleNamespace(step_size=torch.full((n_chains,), step_size))
     tally = SimpleNamespace(n_gradients=gradients)
@@ -174,7 +174,7 @@ def test_a_draw_costs_what_it_may_in_as_few_trajectories_as_that_takes(step_size
 
 
 def few_in_the_heavy_mode(generator):
-    """One chain of 12 draws where 0.7 of the mass is: fewer than 5 a parameter."""
+    """One chain of 12 draws in the mode with 0.7 of the mass: fewer than 5 per parameter."""
     chains = torch.cat([TWO.sample(0, (27, 12), generator), TWO.sample(1, (1, 12), generator)])
     values = TWO(chains.flatten(0, 1)).reshape(28, 12)
     return pool_draws(scrambled(chains, generator), values, UNITS, generator=generator)
@@ -201,7 +201,7 @@ def test_refining_finds_the_mass_of_a_mode_with_too_few_draws(generator):
 
 @pytest.mark.long
 def test_refining_ends_with_its_allowance(generator):
-    """Nothing to spend: no chain. Enough for one run: one round, and its cost is taken off."""
+    """Without a budget no chain runs. A budget for one run allows one round, and is reduced."""
     found = estimate_mode_evidence(
         TWO, few_in_the_heavy_mode(generator), UNITS, generator=generator
     )
@@ -218,7 +218,7 @@ def test_refining_ends_with_its_allowance(generator):
 
 
 def test_hopeless_modes_are_not_refined(generator):
-    """A chain in a mode e^40 times lighter stays as it is."""
+    """A mode with e^-40 of the mass gets no further draws."""
     steep = Mixture(TWO.means.tolist(), TWO.scales.tolist(), [1.0, 4e-18], 0.0, UNITS)
     _, _, pool = pooled(steep, UNITS, generator, n_chains=(8, 1))
     found = estimate_mode_evidence(steep, pool, UNITS, generator=generator)
@@ -241,7 +241,7 @@ def test_an_interrupt_while_refining_is_raised(generator):
 
 
 def test_chains_of_a_block_share_their_calls():
-    """10 and 30 calls of 2 and 3 chains, one of which made only 20 of its gradients."""
+    """Blocks of 2 and 3 chains take 10 and 30 calls; one chain made only 20 gradients."""
     budget = ComputeBudget(1e6)
     made, moves = torch.tensor([10, 10, 30, 30, 20]), torch.tensor([2, 2, 3, 3, 3])
     calls, gradients = 10 + 30 + 20, 10 + 10 + 30 + 30 + 20
