@@ -42,8 +42,8 @@ from skbayes_sym.symmetry.relabelling import orbit_mean
 # millisecond at about 3e10 multiplications per second.
 _CALL_OVERHEAD = 5e6
 
-# Cost of a move in addition to its gradients, in calls: momenta, energies, and the test whether the chain
-# stays in its fundamental domain.
+# Cost of a move in addition to its gradients, in calls: momenta, energies, and the test whether the
+# chain stays in its fundamental domain.
 MOVE_OVERHEAD = 8.0
 
 
