@@ -1,13 +1,13 @@
-"""Models: networks, likelihoods and priors; immutable, without weights of their own.
+"""Models: networks, likelihoods and priors, all immutable and without weights.
 
-Reading order: `predictive_mixtures` (mixtures that answer every question about new targets),
-`likelihoods` (outputs to targets), `priors`, `networks` (inputs and flat weights to outputs),
-`augmentations` (random transformations of inputs), `model` (the four nouns together, rows on the
-device, and minibatches).
+Reading order: `predictive_mixtures` (predictive distributions of new targets), `likelihoods`
+(distributions of targets given outputs), `priors`, `networks` (functions of inputs and flat
+weights), `augmentations` (random transformations of inputs), `model` (network, likelihood, prior
+and group together, training data on the device, and minibatches).
 
 In: groups of `skbayes_sym.symmetry`, which networks declare. Out: log densities in nats and their
-derivatives. One's own likelihood inherits from `TargetLikelihood` or `Likelihood`, one's own
-network from `BaseNetwork`, one's own prior from `Prior`.
+derivatives. A new likelihood inherits from `TargetLikelihood` or `ClassLikelihood`, a new network
+from `BaseNetwork`, and a new prior from `Prior`.
 """
 
 from skbayes_sym.models.augmentations.augmentation import (

@@ -1,4 +1,4 @@
-"""The four nouns of a model together, and rows on the device."""
+"""A model (network, likelihood, prior and symmetry group), and training data on the device."""
 
 from typing import NamedTuple
 
@@ -12,20 +12,36 @@ from skbayes_sym.symmetry.group import SymmetryGroup
 
 
 class Data(NamedTuple):
-    """Training data in the scale the network sees."""
+    """Training data in the units that the network uses.
 
-    x: Tensor  # (N, n_inputs)
-    y: Tensor  # (N, n_outputs) or (N,) int64
-    weight: Tensor  # (N,)
+    Attributes
+    ----------
+    x : Tensor of shape (N, n_inputs)
+        Inputs.
+    y : Tensor of shape (N, n_outputs), or (N,) int64
+        Targets or classes.
+    weight : Tensor of shape (N,)
+        Weights of the rows.
+    """
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor
 
 
 class Batches:
-    """Rows of every step, and their weights scaled to the whole data set.
+    """Minibatches, with weights scaled to the whole data set.
 
-    Drawn without replacement; a last incomplete batch is dropped.
+    Rows are sampled without replacement, and an incomplete last batch is dropped.
 
-    ``batch_size``: rows a step; N or more for all of them. ``generator``: what a step draws beside
-    its rows may come from it too.
+    Parameters
+    ----------
+    data : Data
+        Training data.
+    batch_size : int
+        Rows per step. N or more means all of them.
+    generator : torch.Generator
+        Random generator, which the steps can use as well.
     """
 
     def __init__(self, data: Data, batch_size: int, generator: torch.Generator) -> None:
@@ -39,11 +55,11 @@ class Batches:
 
     @property
     def batch_size(self) -> int:
-        """Rows a step."""
+        """Number of rows per step."""
         return min(self._size, self._n)
 
     def next(self) -> Data:
-        """The rows of the next step."""
+        """Return the rows of the next step."""
         if self._size >= self._n:
             return self._weighted
         if self._next + self._size > self._n:
@@ -59,7 +75,7 @@ class Batches:
 class Model(NamedTuple):
     """Targets ``y ~ likelihood(network(theta, x))`` with ``theta ~ prior``.
 
-    The transformations in ``group`` change neither function nor prior.
+    The transformations in ``group`` change neither the function nor the prior.
     """
 
     network: Network

@@ -1,4 +1,4 @@
-"""Arguments of public functions, checked in one wording: name, what is expected, what was given."""
+"""Checks of arguments, with messages that state name, expectation and received value."""
 
 from collections.abc import Collection, Mapping
 from math import inf, isnan
@@ -9,27 +9,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def check_count(name: str, value: Any, least: int = 1, most: float = inf) -> int:
-    """An int within limits."""
+def check_count(name: str, value: Any, minimum: int = 1, maximum: float = inf) -> int:
+    """Return an int within limits, or raise ValueError."""
     is_count = isinstance(value, Integral) and not isinstance(value, bool | np.bool_)
-    if not is_count or not least <= value <= most:
-        limit = f"of at least {least}" if most == inf else f"from {least} to {most:g}"
+    if not is_count or not minimum <= value <= maximum:
+        has_maximum = maximum < inf
+        limit = f"from {minimum} to {maximum:g}" if has_maximum else f"of at least {minimum}"
         raise ValueError(f"{name} must be an int {limit}, got {short_repr(value)}.")
     return int(value)
 
 
 def check_number(name: str, value: Any, low: float = -inf, high: float = inf) -> float:
-    """A finite number from ``low`` to ``high``, both included."""
+    """Return a finite number from ``low`` to ``high``, both included, or raise ValueError."""
     is_real = is_number(value)
     if not is_real or isnan(value) or abs(value) == inf or not low <= value <= high:
-        limit = "" if (low, high) == (-inf, inf) else f" from {low:g} to {high:g}"
-        limit = f" of at least {low:g}" if low > -inf and high == inf else limit
+        if (low, high) == (-inf, inf):
+            limit = ""
+        elif low > -inf and high == inf:
+            limit = f" of at least {low:g}"
+        else:
+            limit = f" from {low:g} to {high:g}"
         raise ValueError(f"{name} must be a finite number{limit}, got {short_repr(value)}.")
     return float(value)
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a real number that floating-point arithmetic has; booleans aren't."""
+    """Whether a value is a real number that a float can represent. Booleans aren't."""
     if not isinstance(value, Real) or isinstance(value, bool | np.bool_):
         return False
     try:
@@ -40,7 +45,7 @@ def is_number(value: Any) -> bool:
 
 
 def check_positive(name: str, value: Any, high: float = inf) -> float:
-    """A finite number above zero, at most ``high``."""
+    """Return a finite number above zero and at most ``high``, or raise ValueError."""
     if not is_number(value) or not 0.0 < value <= high or value == inf:
         limit = "" if high == inf else f" of at most {high:g}"
         raise ValueError(f"{name} must be a positive number{limit}, got {short_repr(value)}.")
@@ -48,7 +53,7 @@ def check_positive(name: str, value: Any, high: float = inf) -> float:
 
 
 def check_range(name: str, value: Any) -> tuple[float, float]:
-    """Two positive numbers."""
+    """Return two positive numbers, or raise ValueError."""
     is_pair = isinstance(value, tuple | list) and len(value) == 2
     if not is_pair or not all(is_number(v) and 0.0 < v < inf for v in value):
         raise ValueError(f"{name} must be two positive numbers, got {short_repr(value)}.")
@@ -56,8 +61,8 @@ def check_range(name: str, value: Any) -> tuple[float, float]:
 
 
 def check_vector(name: str, value: Any) -> None:
-    """Check that it is a tensor or array with an axis: parameters of a likelihood."""
-    # A tensor has both attributes, too: students check arguments where there is no torch.
+    """Raise ValueError unless the value is a tensor or an array with at least one axis."""
+    # Attributes instead of types, since students check arguments without torch.
     if not hasattr(value, "tolist") or getattr(value, "ndim", 0) < 1:
         raise ValueError(f"{name} must be a tensor with an axis, got {short_repr(value)}.")
 
@@ -65,7 +70,7 @@ def check_vector(name: str, value: Any) -> None:
 def check_random_state(value: Any) -> np.random.RandomState:
     """Return the generator that a ``random_state`` stands for.
 
-    None is a new generator with fresh entropy. NumPy's global generator, which scikit-learn takes
+    None gives a new generator with fresh entropy. NumPy's global generator, which scikit-learn uses
     for None, is neither used nor advanced.
     """
     if value is None:
@@ -84,18 +89,35 @@ def check_random_state(value: Any) -> np.random.RandomState:
 
 
 def draw_seed(random_state: Any) -> int:
-    """A seed for streams of one's own; see `check_random_state`."""
+    """Return a seed from a ``random_state``, see `check_random_state`."""
     return int(check_random_state(random_state).randint(2**31 - 1))
 
 
 def check_arrays(
     owner: str, shapes: Mapping[str, str | int], **arguments: Any
 ) -> dict[str, NDArray[Any]]:
-    """Arrays of numbers whose axes agree.
+    """Return numeric arrays, after checking that their shapes agree.
 
-    ``owner``: who was given them. ``shapes``: the length of the one axis of an argument, or the
-    axes of each, a letter each: ``{"x": "n", "values": "nq"}``. The same letter is the same length,
-    a number is that length, and with "?" at the end None is passed over.
+    Parameters
+    ----------
+    owner : str
+        Name of the object whose arguments they are, for error messages.
+    shapes : mapping of str to str or int
+        Shape of each argument. A string has a letter per axis, as in ``{"x": "n", "values":
+        "nq"}``. Equal letters stand for equal lengths, and digits for that length. An int is the
+        length of a single axis. With "?" at the end the argument can be None.
+    **arguments : array-like
+        The arguments.
+
+    Returns
+    -------
+    dict of str to ndarray
+        The arguments that aren't None.
+
+    Raises
+    ------
+    ValueError
+        If an argument isn't numeric or has another shape.
     """
     lengths: dict[str, int] = {}
     checked = {}
@@ -104,34 +126,41 @@ def check_arrays(
         axes = [str(shape)] if isinstance(shape, int) else list(shape.removesuffix("?"))
         if value is None and str(shape).endswith("?"):
             continue
-        array = _numbers(value)
-        named = zip(axes, () if array is None else array.shape, strict=False)
+        array = _as_numeric(value)
+        shape_of_array = () if array is None else array.shape
         agrees = array is not None and array.ndim == len(axes) and all(
             size == (int(axis) if axis.isdigit() else lengths.setdefault(axis, size))
-            for axis, size in named
+            for axis, size in zip(axes, shape_of_array, strict=False)
         )  # fmt: skip
         if array is None or not agrees:
-            wanted = ", ".join(str(lengths.get(axis, axis)) for axis in axes)
-            wanted = f"({wanted},)" if len(axes) == 1 else f"({wanted})"
+            expected = ", ".join(str(lengths.get(axis, axis)) for axis in axes)
+            expected = f"({expected},)" if len(axes) == 1 else f"({expected})"
             got = short_repr(value) if array is None else f"shape {array.shape}"
-            raise ValueError(f"{owner}: {name} must be numbers of shape {wanted}, got {got}.")
+            raise ValueError(f"{owner}: {name} must be numbers of shape {expected}, got {got}.")
         checked[name] = array
     return checked
 
 
 def check_names(owner: str, name: str, value: Any, n: int) -> list[str]:
-    """Names of ``n`` things, strings."""
+    """Return ``n`` strings, or raise ValueError.
+
+    Parameters
+    ----------
+    owner, name : str
+        Names of the object and of the argument, for the error message.
+    value : collection of str
+        The argument.
+    n : int
+        Expected number of strings.
+    """
     names = list(value) if isinstance(value, Collection) and not isinstance(value, str) else None
-    if names is None or len(names) != n or not all(isinstance(one, str) for one in names):
+    if names is None or len(names) != n or not all(isinstance(text, str) for text in names):
         raise ValueError(f"{owner}: {name} must be {n} strings, got {short_repr(value)}.")
     return names
 
 
 def check_not_masked(name: str, value: Any) -> None:
-    """Refuse a masked array with masked entries, whose data would be used unseen.
-
-    ``name``: of the argument.
-    """
+    """Raise ValueError if an array has masked entries, whose data would be used inadvertently."""
     if isinstance(value, list | tuple):
         is_masked = np.array([item is np.ma.masked or np.ma.is_masked(item) for item in value])
     elif np.ma.is_masked(value):
@@ -148,12 +177,22 @@ def check_not_masked(name: str, value: Any) -> None:
 
 
 def is_frame(X: Any) -> bool:
-    """Whether it is a table with named columns, pandas' or another library's."""
+    """Whether a value is a table with named columns, of pandas or another library."""
     return hasattr(X, "columns") and not isinstance(X, Mapping)
 
 
 def check_name(owner: str, name: str, value: Any, default: str = "") -> str:
-    """A string; ``default`` where None is given."""
+    """Return a string, or ``default`` for None.
+
+    Parameters
+    ----------
+    owner, name : str
+        Names of the object and of the argument, for the error message.
+    value : str or None
+        The argument.
+    default : str
+        Value for None.
+    """
     if value is None:
         return default
     if not isinstance(value, str):
@@ -162,28 +201,29 @@ def check_name(owner: str, name: str, value: Any, default: str = "") -> str:
 
 
 def unique_classes(y: NDArray[Any], name: str = "y_true") -> NDArray[Any]:
-    """The different labels, sorted."""
+    """Return the distinct classes in sorted order."""
     try:
         return np.unique(y)
     except TypeError as error:
-        some = short_repr(y.ravel()[:10].tolist())
-        raise TypeError(f"{name} must hold labels of one kind, got {some}.") from error
+        values = short_repr(y.ravel()[:10].tolist())
+        raise TypeError(f"{name} must hold labels of one kind, got {values}.") from error
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """True or False."""
+    """Return a bool, or raise ValueError."""
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"{name} must be True or False, got {short_repr(value)}.")
     return bool(value)
 
 
-def short_repr(value: Any, most: int = 60) -> str:
-    """A value as an error message shows it: in one line, and not too long."""
+def short_repr(value: Any, max_length: int = 60) -> str:
+    """Return the representation of a value, in one line of limited length."""
     text = " ".join(repr(value).split())
-    return text if len(text) <= most else f"{text[:most]}..."
+    return text if len(text) <= max_length else f"{text[:max_length]}..."
 
 
-def _numbers(value: Any) -> NDArray[Any] | None:
+def _as_numeric(value: Any) -> NDArray[Any] | None:
+    """Return a real numeric array, or None if the value isn't one."""
     if value is None:
         return None
     if np.ma.is_masked(value):

@@ -1,4 +1,4 @@
-"""Assignment of units to units: the discrete half of aligning draws."""
+"""Linear assignment of units, and random assignments: the discrete part of aligning draws."""
 
 from itertools import permutations
 
@@ -11,17 +11,25 @@ from skbayes_sym.numerics.permanent import require_square, sinkhorn
 
 
 def best_assignment(similarity: Tensor) -> Tensor:
-    """Permutation that maximises the total similarity, exactly.
+    """Return the permutation that maximises the total similarity, exactly.
 
-    ``similarity`` (*B, d, d): gain of putting unit ``j`` of the draw in place ``i`` of the
-    reference; finite. Returns ``permutation`` int64 (*B, d): ``permutation[..., i]`` is the unit
-    that goes to place ``i``.
+    Parameters
+    ----------
+    similarity : Tensor of shape (*B, d, d)
+        Gain of putting unit ``j`` of a draw into place ``i`` of the reference; finite.
 
-    All d! at once up to 4 units, else O(d^3) a draw (Jonker-Volgenant),
-    on the CPU.
+    Returns
+    -------
+    Tensor of shape (*B, d), int64
+        ``permutation[..., i]`` is the unit for place ``i``.
+
+    Notes
+    -----
+    Up to 4 units, all d! permutations are compared at once. Otherwise it takes O(d^3) per draw
+    (Jonker-Volgenant), on the CPU.
     """
     d = similarity.shape[-1]
-    if 0 < d <= 4:  # trying all d! permutations at once beats one solver call a draw
+    if 0 < d <= 4:  # trying all d! permutations is faster than a solver call per draw
         table = torch.tensor(list(permutations(range(d))), device=similarity.device)
         totals = similarity[..., torch.arange(d, device=similarity.device), table].sum(dim=-1)
         return table[totals.argmax(dim=-1)]
@@ -33,27 +41,32 @@ def best_assignment(similarity: Tensor) -> Tensor:
 
 
 def has_improving_exchange(similarity: Tensor, tol: Tensor | float = 0.0) -> Tensor:
-    """Whether exchanging some two units raises the total similarity by more than ``tol``.
+    """Whether an exchange of two units increases the total similarity by more than ``tol``.
 
-    Necessary for the identity not to be `best_assignment`, not sufficient: longer cycles may gain
-    where no exchange does. O(d^2) a draw.
-
-    ``similarity`` (*B, d, d). Returns bool (*B,).
+    Otherwise the identity can still differ from `best_assignment`, since longer cycles can gain
+    where no exchange does. The shapes are (*B, d, d) -> (*B,); O(d^2) per draw.
     """
     gain = similarity - similarity.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
     return (gain + gain.mT).amax(dim=(-2, -1)) > tol
 
 
 def second_best_margin(similarity: Tensor) -> Tensor:
-    """Loss of total similarity from the identity, the best permutation, to the second best.
+    """Return the loss of total similarity from the best to the second best permutation.
 
-    Any other permutation is a set of cycles, each of which loses something, so the second best is
-    the single cheapest cycle: all of them are seen by Floyd and Warshall's recursion on the losses
-    ``similarity[i, i] - similarity[j, i]`` of moving unit ``i`` to place ``j``.
+    The best permutation must be the identity. Any other permutation is a set of cycles, each with a
+    loss, so the second best is the single cheapest cycle. The recursion of Floyd and Warshall on
+    the losses ``similarity[i, i] - similarity[j, i]`` of moving unit ``i`` to place ``j`` considers
+    all of them.
 
-    ``similarity`` (*B, d, d): as in `best_assignment`, which must be the identity: no cycle may
-    gain. Returns ``loss`` (*B,): non-negative up to rounding; inf for one unit. O(d^3) a draw,
-    vectorised over draws.
+    Parameters
+    ----------
+    similarity : Tensor of shape (*B, d, d)
+        See `best_assignment`. No cycle may gain.
+
+    Returns
+    -------
+    Tensor of shape (*B,)
+        The loss, non-negative up to rounding; inf for one unit. O(d^3) per draw, vectorised.
     """
     d = similarity.shape[-1]
     path = similarity.diagonal(dim1=-2, dim2=-1).unsqueeze(-2) - similarity
@@ -68,32 +81,52 @@ def sample_assignments(
     log_weights: Tensor, n: int, *, generator: torch.Generator, n_iter: int = 10,
     first: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    r"""Draw assignments of rows to columns, roughly in proportion to their weight.
+    r"""Sample assignments of rows to columns, roughly in proportion to their weight.
 
     Let :math:`B` be the Sinkhorn scaling of the weights. Columns are visited in decreasing order
-    of confidence :math:`\max_i B_{ij} / \sum_i B_{ij}`; column :math:`j` takes row :math:`i` among
-    the rows :math:`R` still free with probability :math:`B_{ij} / \sum_{k \in R} B_{kj}`. So
+    of confidence :math:`\max_i B_{ij} / \sum_i B_{ij}`. Column :math:`j` takes row :math:`i` among
+    the free rows :math:`R` with probability :math:`B_{ij} / \sum_{k \in R} B_{kj}`. Hence
 
     .. math:: \tau(g) = \prod_j B_{g^{-1}(j) j} / \textstyle\sum_{k \in R_j} B_{kj}
 
     is exact, and :math:`E_\tau[\exp(\sum_i L_{i g(i)}) / \tau(g)]` is the permanent of
     :math:`\exp L`.
 
-    ``log_weights`` (*B, d, d): nats, finite or -inf. ``n``: draws for each matrix. ``n_iter``:
-    Sinkhorn rounds; any number gives a valid proposal. ``first`` (k, *B, d), int64: assignments put
-    before the draws. Returns ``permutations`` (k + n, *B, d), int64, whose ``[m, ..., i]`` is the
-    column assigned to row ``i``, and their exact log probabilities, (k + n, *B) nats. Raises
-    ValueError if ``log_weights`` is not a floating tensor of shape (*B, d, d).
+    Parameters
+    ----------
+    log_weights : Tensor of shape (*B, d, d)
+        Log weights in nats, finite or -inf.
+    n : int
+        Number of draws per matrix.
+    generator : torch.Generator
+        Random generator.
+    n_iter : int, default=10
+        Sinkhorn iterations. Any number gives a valid proposal.
+    first : Tensor of shape (k, *B, d), int64, optional
+        Assignments that are put before the draws.
 
-    Permuting the rows permutes the law: a tie broken by row index would inflate a symmetrisation
-    gap, since draws of a factorised posterior arrive in identity order. A dead end (only zero
-    weights left) is completed uniformly. In float64, without gradients. O(n d^2) a matrix.
+    Returns
+    -------
+    permutations : Tensor of shape (k + n, *B, d), int64
+        ``permutations[m, ..., i]`` is the column of row ``i``.
+    log_prob : Tensor of shape (k + n, *B)
+        Their exact log probabilities, in nats.
+
+    Raises
+    ------
+    ValueError
+        If ``log_weights`` isn't a floating tensor of shape (*B, d, d).
+
+    Notes ----- The distribution is equivariant under permutations of the rows. If ties were broken
+    by row index, the symmetrisation gap would be too large, since draws of a factorised posterior
+    are in identity order. If only zero weights are left, the assignment is completed uniformly. The
+    computation is in float64, without gradients, and takes O(n d^2) per matrix.
     """
     require_square(log_weights)
     scores, columns = _visiting_order(log_weights.double(), n_iter)
     d = scores.shape[-1]
-    # Gumbel-max: argmax_i (score_i + gumbel_i) over the free rows has the law proportional to
-    # exp(score_i), with gumbel = -log(-log u). The smallest u is kept off 0, where it is infinite.
+    # Gumbel-max: argmax_i (score_i + gumbel_i) over the free rows has probabilities proportional to
+    # exp(score_i), with gumbel = -log(-log u). u is bounded away from 0, where it is infinite.
     uniform = scores.new_empty((d, n, *scores.shape[:-2], d)).uniform_(generator=generator)
     minus_gumbel = uniform.clamp_(min=torch.finfo(uniform.dtype).tiny).log_().neg_().log_()
     rows = _choose_rows(scores.movedim(-2, 0).unsqueeze(1) - minus_gumbel)
@@ -106,28 +139,28 @@ def sample_assignments(
 
 
 def _visiting_order(log_weights: Tensor, n_iter: int) -> tuple[Tensor, Tensor]:
-    """Scores (*B, d steps, d rows) of the column visited at each step, and its index (*B, d)."""
+    """Return scores (*B, d steps, d rows) of the column at each step, and its index (*B, d)."""
     scaled = sinkhorn(log_weights, n_iter)
     confidence = scaled.amax(-2) - scaled.logsumexp(-2)
     columns = confidence.argsort(dim=-1, descending=True, stable=True)
-    # At 1e6 float64 resolves the Gumbel noise to 1e-10. _LOG_ZERO would absorb it, and ties would
-    # then go to the lowest row index.
+    # float64 resolves the Gumbel noise to 1e-10 at 1e6. _LOG_ZERO would absorb it, and ties would
+    # go to the lowest row index.
     by_column = scaled.clamp(min=-1e6).mT
     return by_column.take_along_dim(columns.unsqueeze(-1), dim=-2), columns
 
 
 def _choose_rows(perturbed: Tensor) -> Tensor:
-    """Best free row at each step: (d steps, n, *B, d rows) -> (n, *B, d steps). Overwrites."""
-    chosen = torch.empty(perturbed.shape[:-1], dtype=torch.int64, device=perturbed.device)
-    taken = torch.zeros_like(perturbed[:1]).squeeze(0)
-    for scores, row in zip(perturbed, chosen, strict=True):
-        torch.argmax(scores.add_(taken), dim=-1, out=row)
-        taken.scatter_(-1, row.unsqueeze(-1), -torch.inf)
-    return chosen.movedim(0, -1)
+    """Return the best free row per step, (d steps, n, *B, d rows) -> (n, *B, d steps), in place."""
+    rows = torch.empty(perturbed.shape[:-1], dtype=torch.int64, device=perturbed.device)
+    penalty = torch.zeros_like(perturbed[:1]).squeeze(0)  # -inf for rows that aren't free
+    for scores, row in zip(perturbed, rows, strict=True):
+        torch.argmax(scores.add_(penalty), dim=-1, out=row)
+        penalty.scatter_(-1, row.unsqueeze(-1), -torch.inf)
+    return rows.movedim(0, -1)
 
 
 def _log_prob(scores: Tensor, rows: Tensor) -> Tensor:
-    """Log probability (n, *B) of taking `rows` (n, *B, d) in this order, from scores (*B, d, d)."""
+    """Return log probabilities (n, *B) of rows (n, *B, d), from scores (*B, d, d)."""
     d = scores.shape[-1]
     # by_step[..., t, s] is the score at step t of the row taken at step s: free at t iff s >= t.
     index = rows.unsqueeze(-2).expand(*rows.shape, d)

@@ -1,4 +1,4 @@
-"""Whether arrays will fit, before the first of them is made."""
+"""Memory estimates, and errors before an allocation that can't succeed."""
 
 import os
 from collections.abc import Sequence
@@ -20,42 +20,53 @@ _GROUPS = (
     ),
 )  # fmt: skip
 
-_FREE = ("MemAvailable:", "SwapFree:")  # lines of Linux's table
+_FREE = ("MemAvailable:", "SwapFree:")  # lines of /proc/meminfo
 
 _HOST = torch.device("cpu")
 
-# So few bytes are there wherever Python runs; asking takes a fifth of a millisecond.
+# Allocations up to this size aren't checked, which would take a fifth of a millisecond.
 SMALL_ALLOCATION = 1 << 20
 
 
-def n_rows_per_block(most_numbers: int, numbers_per_row: int) -> int:
-    """How many rows to work on at once, at least one, that arrays of them stay within a limit."""
-    return max(1, most_numbers // max(1, numbers_per_row))
+def n_rows_per_block(max_elements: int, elements_per_row: int) -> int:
+    """Return how many rows to process at once, at least one, for arrays of a limited size."""
+    return max(1, max_elements // max(1, elements_per_row))
 
 
 class MemoryAllocation(NamedTuple):
-    """Arrays that are held at the same time as the other parts, by their sizes alone.
+    """Arrays that are held at the same time as other allocations, by their sizes.
 
-    A lower bound: what is certainly held is counted (a prior, the optimiser's copies, draws that
-    were asked for) and the rest left out, so that a fit that would succeed isn't refused. What is
-    refused would end in an allocation error, or in the operating system's killing the process.
+    Sizes are lower bounds that count what is certainly held (a prior, the optimiser's copies,
+    requested draws), so that no fit that would succeed is refused. A refused fit would end in an
+    allocation error, or the operating system would kill the process.
+
+    Attributes
+    ----------
+    description : str
+        What is held, for the error message.
+    n_bytes : int
+        Size in bytes.
+    remedy : str
+        What users can change if this is the largest allocation, as a sentence.
+    on_host : bool
+        Whether it is held on the host for any device of the fit.
     """
 
-    what: str
+    description: str
     n_bytes: int
-    remedy: str  # a sentence: what to change if this is the largest part
-    on_host: bool = False  # whatever the device of the fit
+    remedy: str
+    on_host: bool = False
 
 
 def prior_allocation(n_params: int) -> MemoryAllocation:
-    """A double-precision scale per weight."""
+    """Return the allocation of a double-precision scale per weight."""
     return MemoryAllocation(
         f"the prior of {n_params:,} weights", 8 * n_params, "Lower hidden_layer_sizes."
     )
 
 
 def draws_allocation(n_draws: int, n_rows: int, n_targets: int) -> MemoryAllocation:
-    """Draws (n, N, T) of targets, and the noise of as many."""
+    """Return the allocation of draws (n, N, T) of targets and as much noise."""
     return MemoryAllocation(
         f"{n_draws:,} draws of {n_rows:,} rows and {n_targets} targets with their noise",
         16 * n_draws * n_rows * n_targets,
@@ -64,7 +75,10 @@ def draws_allocation(n_draws: int, n_rows: int, n_targets: int) -> MemoryAllocat
 
 
 def covariance_allocation(n_rows: int, n_targets: int) -> MemoryAllocation:
-    """The joint covariance of functions at rows, in scaled units and in the targets': 16 N^2 T."""
+    """Return the allocation of the joint covariance of functions at rows: 16 N^2 T bytes.
+
+    It is held in scaled units and in the targets' units.
+    """
     return MemoryAllocation(
         f"the covariance of {n_rows:,} rows of {n_targets} targets",
         16 * n_rows**2 * n_targets,
@@ -75,31 +89,38 @@ def covariance_allocation(n_rows: int, n_targets: int) -> MemoryAllocation:
 def require_memory(
     parts: Sequence[MemoryAllocation], device: torch.device, *, task: str = "this fit"
 ) -> None:
-    """Check that the parts together don't exceed what is free where each will be held.
+    """Raise MemoryError if allocations exceed the free memory of their device.
 
-    ``device``: of the model, for parts that aren't ``on_host``; ``task``: what takes the memory,
-    for the message.
+    Parameters
+    ----------
+    parts : sequence of MemoryAllocation
+        Arrays that are held at the same time.
+    device : torch.device
+        Device of the allocations that aren't ``on_host``.
+    task : str, default="this fit"
+        What takes the memory, for the error message.
     """
-    there = [part for part in parts if not part.on_host or device.type == "cpu"]
-    here = [part for part in parts if part not in there]
-    for place, held in ((device, there), (_HOST, here)):
-        needed = sum(part.n_bytes for part in held)
-        if needed <= SMALL_ALLOCATION or needed <= (available := available_bytes(place)):
+    on_device = [part for part in parts if not part.on_host or device.type == "cpu"]
+    on_host = [part for part in parts if part not in on_device]
+    for memory, allocations in ((device, on_device), (_HOST, on_host)):
+        needed = sum(part.n_bytes for part in allocations)
+        if needed <= SMALL_ALLOCATION or needed <= (available := available_bytes(memory)):
             continue
-        largest = max(held, key=lambda part: part.n_bytes)
-        needed = min(needed, 10**300)  # more are no floating-point number
+        largest = max(allocations, key=lambda part: part.n_bytes)
+        needed = min(needed, 10**300)  # larger numbers overflow as floats
         raise MemoryError(
             f"{task} takes at least {needed / 1e9:,.3g} GB, but {available / 1e9:,.3g} GB are free "
-            f"on {place}; {largest.n_bytes:,} bytes are for {largest.what}. {largest.remedy}"
+            f"on {memory}; {largest.n_bytes:,} bytes are for {largest.description}. "
+            f"{largest.remedy}"
         )
 
 
 def available_bytes(device: torch.device) -> float:
-    """Bytes that can still be had on the device; infinity where nobody says.
+    """Return the free memory of a device in bytes, or infinity if it isn't known.
 
-    On a GPU what the driver has free and torch's own cache doesn't use; on a Linux host what is
-    available, caches and swap included, within the container's limit; elsewhere all the memory
-    there is.
+    On a GPU this is the driver's free memory and the unused part of torch's cache. On Linux it is
+    the available memory, including caches and swap, within the container's limit. Elsewhere it is
+    the total memory.
     """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
@@ -109,6 +130,7 @@ def available_bytes(device: torch.device) -> float:
 
 
 def _free_on_host() -> float:
+    """Return the available memory of the host in bytes."""
     try:
         table = Path("/proc/meminfo").read_text(encoding="ascii")
         return 1024.0 * sum(int(table.split(name, 1)[1].split(None, 1)[0]) for name in _FREE)
@@ -121,7 +143,7 @@ def _free_on_host() -> float:
 
 
 def _free_in_address_space() -> float:
-    """Bytes that ``ulimit -v`` leaves."""
+    """Return the bytes that ``ulimit -v`` leaves."""
     try:
         import resource
 
@@ -135,29 +157,31 @@ def _free_in_address_space() -> float:
 
 
 def _free_in_group(names: tuple[str, str, str]) -> float:
-    """Bytes that a container's limit leaves, files that can be dropped from its cache included."""
+    """Return the bytes that a container's limit leaves, including its droppable file cache."""
     limit, usage, statistics = names
-    most = _limit(limit)
-    if most == inf:
-        return most
-    used = _number(usage)
+    maximum = _read_limit(limit)
+    if maximum == inf:
+        return maximum
+    used = _read_number(usage)
     if used == inf:
-        return most
+        return maximum
     try:
         table = Path(statistics).read_text(encoding="ascii")
         used -= float(table.partition("\ninactive_file ")[2].split(None, 1)[0])
     except (OSError, ValueError, IndexError):
         pass
-    return most - used
+    return maximum - used
 
 
 @cache
-def _limit(path: str) -> float:
-    limit = _number(path)
-    return limit if limit < 2.0**60 else inf  # the first version's word for none is its largest
+def _read_limit(path: str) -> float:
+    """Return a container's memory limit in bytes, or infinity."""
+    limit = _read_number(path)
+    return limit if limit < 2.0**60 else inf  # the first version writes its largest number
 
 
-def _number(path: str) -> float:
+def _read_number(path: str) -> float:
+    """Return the number in a file, or infinity."""
     try:
         return float(Path(path).read_text(encoding="ascii"))
     except (OSError, ValueError):  # no such file, or "max"

@@ -171,7 +171,7 @@ def asked(monkeypatch):
     found = {}
 
     def note(parts, device):
-        found.update({part.what: part.n_bytes for part in parts})
+        found.update({part.description: part.n_bytes for part in parts})
 
     for name, module in list(sys.modules.items()):
         if name.startswith("skbayes_sym.") and hasattr(module, "require_memory"):

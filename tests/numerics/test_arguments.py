@@ -23,7 +23,7 @@ def test_counts(value):
     with pytest.raises(ValueError, match=r"^n must be an int of at least 1, got "):
         check_count("n", value)
     with pytest.raises(ValueError, match=r"^n must be an int from 1 to 2, got 3"):
-        check_count("n", 3, most=2)
+        check_count("n", 3, maximum=2)
 
 
 @pytest.mark.parametrize("value", [-0.1, np.nan, np.inf, True, None, "3", 1j])

@@ -1,13 +1,13 @@
-r"""Augmentations: random transformations of inputs, with learned half-widths.
+r"""Augmentations: random transformations of inputs with learned half-widths.
 
 An augmentation transforms an input x by a random element of a family,
 
-.. math:: x' = g(x, z), \quad z = L(\eta)\,\epsilon, \quad \epsilon_j \sim U(-1, 1),
+.. math:: x' = g(x, z), \quad z = L(\eta)\,\epsilon, \quad \epsilon_j \sim U(-1, 1).
 
-and a network averaged over it, :math:`\hat f(x) = E_\epsilon[f(x')]`, is invariant to it as far as
-the half-widths reach. The half-widths are learned, so :math:`x'` is differentiable in :math:`\eta`.
+A network that is averaged over it, :math:`\hat f(x) = E_\epsilon[f(x')]`, is invariant within the
+half-widths. These are learned, so :math:`x'` is differentiable with respect to :math:`\eta`.
 
-(A *symmetry* of this package acts on weights; an augmentation acts on inputs.)
+(A *symmetry* of this package acts on weights, an augmentation on inputs.)
 """
 
 from collections.abc import Sequence
@@ -21,61 +21,63 @@ from torch import Tensor
 from skbayes_sym.numerics.arguments import check_count, check_positive
 from skbayes_sym.numerics.runtime import constant
 
-# Half-width before learning: at 0 the gradient vanishes, every family being even in eta.
+# Half-width before learning. At 0 the gradient vanishes, since every family is even in eta.
 INITIAL_HALF_WIDTH = 0.05
-OFF_DIAGONAL = 0.2  # damps the entries that correlate generators, which are many and noisy
-_CAP_ORDER = 4  # of the soft cap: a half-width is within 2 % of its parameter up to half the limit
+# Factor of the entries that correlate generators, whose gradients are numerous and noisy.
+OFF_DIAGONAL = 0.2
+# Order of the soft cap. Up to half the limit, a half-width is within 2 % of its parameter.
+_CAP_ORDER = 4
 
 
 class LearnedHalfWidth(Protocol):
-    """Law of the coefficients z of a family's k generators, as a function of ``eta``."""
+    """Distribution of the coefficients z of a family's k generators, as a function of ``eta``."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names, one a generator."""
+        """Names of the generators."""
 
     @property
     def n_noise(self) -> int:
-        """Number of independent uniform variables behind z."""
+        """Number of independent uniform variables that determine z."""
 
     @property
     def n_params(self) -> int:
         """Number of entries of ``eta``."""
 
     def start(self) -> Tensor:
-        """``eta`` before learning, float64."""
+        """Return ``eta`` before learning, float64."""
 
     def lower_limit(self) -> Tensor:
-        """Size that no entry of ``eta`` falls below while the weights are far from their mode."""
+        """Return the smallest size of each entry of ``eta`` until the weights are at a mode."""
 
     def covariance(self, eta: Tensor) -> Tensor:
-        """Covariance of z, (k, k), in squared units."""
+        """Return the covariance of z, (k, k), in squared units."""
 
 
 def amplitude(half_width: LearnedHalfWidth, eta: Tensor) -> Tensor:
-    """Half-width of each generator, (k,): that of a uniform law of the same variance."""
+    """Return the half-width (k,) of uniform distributions of the same variances."""
     return (3.0 * half_width.covariance(eta).diagonal()).sqrt()
 
 
 @dataclass(frozen=True)
 class HalfWidth:
-    r"""How far each generator of a family reaches, as a function of free parameters ``eta``.
+    r"""Half-widths of the generators of a family, as a function of free parameters ``eta``.
 
-    The coefficients are :math:`z = L \epsilon` with :math:`L = \mathrm{diag}(u)\,c(\Lambda)`:
-    :math:`\Lambda` is diagonal (one parameter per generator), or full with its off-diagonal entries
-    multiplied by 0.2 (``correlated``), and c shrinks its rows smoothly below the limits,
+    The coefficients are :math:`z = L \epsilon` with :math:`L = \mathrm{diag}(u)\,c(\Lambda)`. The
+    matrix :math:`\Lambda` is diagonal (one parameter per generator), or full with off-diagonal
+    entries multiplied by 0.2 (``correlated``). The function c smoothly limits its rows,
     :math:`c(\Lambda)_i = \Lambda_i (1 + (|\Lambda_i| / l_i)^4)^{-1/4}`.
 
     Parameters
     ----------
     names : tuple of str
-        One per generator.
+        Names of the generators.
     limits : tuple of float
         Largest half-width of each generator, in ``units``.
     units : tuple of float, optional
-        What a half-width of 1 means, in the units it is reported in; 1 by default.
+        Value of a half-width of 1 in the units in which it is reported; 1 by default.
     correlated : bool, default=False
-        Whether generators may vary together.
+        Whether the coefficients can be correlated.
     """
 
     names: tuple[str, ...]
@@ -94,71 +96,85 @@ class HalfWidth:
         return len(self.names) ** (2 if self.correlated else 1)
 
     def start(self) -> Tensor:
-        """``eta`` before learning: small, and not zero, where the gradient vanishes."""
+        """Return ``eta`` before learning: small, but not zero, where the gradient vanishes."""
         eta = INITIAL_HALF_WIDTH * torch.eye(len(self.names), dtype=torch.float64)
         return eta.flatten() if self.correlated else eta.diagonal().clone()
 
     def lower_limit(self) -> Tensor:
-        """Least half-width: at 0 a half-width would stay for good."""
+        """Return the smallest half-widths, since a half-width of 0 would never grow again."""
         return self.start()
 
     def mixing(self, eta: Tensor) -> Tensor:
-        """The matrix L(eta), (k, k)."""
+        """Return the matrix L(eta), (k, k)."""
         k = len(self.names)
         if self.correlated:
             eye = torch.eye(k, dtype=eta.dtype, device=eta.device)
-            spread = eta.reshape(k, k) * (eye + OFF_DIAGONAL * (1.0 - eye))
+            uncapped = eta.reshape(k, k) * (eye + OFF_DIAGONAL * (1.0 - eye))
         else:
-            spread = eta.diag()
+            uncapped = eta.diag()
         limits = constant(self.limits, eta.dtype, eta.device)
-        share = spread.square().sum(1) / limits**2
-        cap = (1.0 + share ** (_CAP_ORDER // 2)) ** (-1.0 / _CAP_ORDER)
+        relative_square = uncapped.square().sum(1) / limits**2
+        cap = (1.0 + relative_square ** (_CAP_ORDER // 2)) ** (-1.0 / _CAP_ORDER)
         units = constant(self.units or (1.0,) * k, eta.dtype, eta.device)
-        return (units * cap).unsqueeze(1) * spread
+        return (units * cap).unsqueeze(1) * uncapped
 
     def covariance(self, eta: Tensor) -> Tensor:
-        """Covariance L L' / 3 of the coefficients, (k, k), in squared units."""
+        """Return the covariance L L' / 3 of the coefficients, (k, k), in squared units."""
         mixing = self.mixing(eta)
         return mixing @ mixing.T / 3.0
 
 
 @dataclass(frozen=True, eq=False)
 class FreeHalfWidth:
-    """Parameters that are half-widths, each of a uniform variable of its own, without limits."""
+    """Half-widths without limits, each of an independent uniform variable.
+
+    Parameters
+    ----------
+    name : str
+        Name that the report uses.
+    initial : Tensor
+        ``eta`` before learning, in any shape.
+    n_noise : int
+        Number of uniform variables.
+    """
 
     name: str
-    initial: Tensor  # ``eta`` before learning, in any shape
+    initial: Tensor
     n_noise: int
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Names of the generators."""
         n = self.n_params
         return (self.name,) if n == 1 else tuple(f"{self.name}_{i}" for i in range(n))
 
     @property
     def n_params(self) -> int:
+        """Number of entries of ``eta``."""
         return self.initial.numel()
 
     def start(self) -> Tensor:
+        """Return ``eta`` before learning, float64."""
         return self.initial.flatten().to("cpu", torch.float64)
 
     def lower_limit(self) -> Tensor:
-        """None: what a small entry means is the module's business."""
+        """Return 0, since the meaning of small values is unknown."""
         return torch.zeros_like(self.start())
 
     def covariance(self, eta: Tensor) -> Tensor:
+        """Return the covariance of the coefficients, (k, k), in squared units."""
         return (eta**2 / 3.0).diag()
 
 
 @dataclass(frozen=True)
 class JointHalfWidth:
-    """Independent families side by side."""
+    """Half-widths of several independent families."""
 
     parts: tuple[LearnedHalfWidth, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all parts; a repeated one gets its number."""
+        """Names of all generators; repeated names are numbered."""
         names: list[str] = []
         for name in (n for part in self.parts for n in part.names):
             count = sum(1 for other in names if other.rpartition(" ")[0] == name or other == name)
@@ -167,23 +183,28 @@ class JointHalfWidth:
 
     @property
     def n_noise(self) -> int:
+        """Number of independent uniform variables."""
         return sum(part.n_noise for part in self.parts)
 
     @property
     def n_params(self) -> int:
+        """Number of entries of ``eta``."""
         return sum(part.n_params for part in self.parts)
 
     def split(self, eta: Tensor) -> tuple[Tensor, ...]:
-        """``eta`` of each part."""
+        """Return ``eta`` of each family."""
         return eta.split([part.n_params for part in self.parts])
 
     def start(self) -> Tensor:
+        """Return ``eta`` before learning, float64."""
         return torch.cat([part.start() for part in self.parts])
 
     def lower_limit(self) -> Tensor:
+        """Return the smallest absolute value of each entry of ``eta``."""
         return torch.cat([part.lower_limit() for part in self.parts])
 
     def covariance(self, eta: Tensor) -> Tensor:
+        """Return the covariance of the coefficients, (k, k), in squared units."""
         pieces = zip(self.parts, self.split(eta), strict=True)
         return torch.block_diag(*(part.covariance(e) for part, e in pieces))
 
@@ -191,16 +212,28 @@ class JointHalfWidth:
 def sample_stratified_noise(
     n_rows: int, n_samples: int, n_noise: int, *, generator: torch.Generator, like: Tensor
 ) -> Tensor:
-    """Uniform noise on [-1, 1], a Latin hypercube over the samples of each row.
+    """Sample uniform noise on [-1, 1], a Latin hypercube over the samples of each row.
 
-    Every variable takes one value in each of ``n_samples`` equal strata, in random order: each
+    Every variable takes one value in each of ``n_samples`` equal strata, in random order. Each
     value is uniform, and averages over the samples vary much less than with independent draws.
 
-    Returns (n_rows, n_samples, n_noise).
+    Parameters
+    ----------
+    n_rows, n_samples, n_noise : int
+        Shape of the noise.
+    generator : torch.Generator
+        Random generator.
+    like : Tensor
+        Determines dtype and device of the result.
+
+    Returns
+    -------
+    Tensor of shape (n_rows, n_samples, n_noise)
+        The noise.
     """
     shape = (n_rows, n_samples, n_noise)
     device = generator.device
-    dtype = torch.float32  # whatever torch's default is
+    dtype = torch.float32  # independent of torch's default
     keys = torch.rand(shape, generator=generator, device=device, dtype=dtype)
     jitter = torch.rand(shape, generator=generator, device=device, dtype=dtype)
     strata = keys.argsort(dim=1).to(jitter.dtype)
@@ -214,10 +247,11 @@ class Augmentation(Protocol):
     """A family of random input transformations with learned half-widths."""
 
     @property
-    def half_width(self) -> LearnedHalfWidth: ...
+    def half_width(self) -> LearnedHalfWidth:
+        """Distribution of the coefficients."""
 
     def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "Augmentation":
-        """Family for inputs that are known.
+        """Return the family for inputs of known scale and shape.
 
         Parameters
         ----------
@@ -229,44 +263,50 @@ class Augmentation(Protocol):
         Raises
         ------
         ValueError
-            If it names columns that don't exist, or moves pixels and there are none.
+            If columns of the family don't exist, or if it transforms pixels and ``image_shape`` is
+            missing.
         """
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
-        """Transformed inputs (N, S, *I), differentiable in ``eta``.
+        """Return transformed inputs (N, S, *I), differentiable with respect to ``eta``.
 
         Parameters
         ----------
         x : Tensor of shape (N, *I)
+            Inputs.
         eta : Tensor of shape (half_width.n_params,)
+            Parameters of the half-widths.
         noise : Tensor of shape (N, S, half_width.n_noise)
-            Uniform on [-1, 1], see `sample_stratified_noise`.
+            Uniform noise on [-1, 1], see `sample_stratified_noise`.
         """
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Inputs as they are; one sample is enough."""
+    """The identity, for which one sample suffices."""
 
     @property
     def half_width(self) -> HalfWidth:
+        """Distribution of the coefficients."""
         return HalfWidth((), ())
 
-    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "Identity":
+    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "Identity":  # noqa: ARG002
+        """Return the family for inputs of known scale and shape."""
         return self
 
-    def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
+    def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:  # noqa: ARG002
+        """Return transformed inputs (N, S, *I), differentiable with respect to ``eta``."""
         return x.unsqueeze(1).expand(len(x), noise.shape[1], *x.shape[1:])
 
 
 @dataclass(frozen=True)
 class Composed:
-    """Families applied one after the other, each with its own noise.
+    """Families that are applied one after the other, each with its own noise.
 
     Parameters
     ----------
     parts : tuple of Augmentation
-        The first acts first.
+        Families in the order in which they act.
     """
 
     parts: tuple[Augmentation, ...]
@@ -280,18 +320,20 @@ class Composed:
 
     @cached_property
     def half_width(self) -> JointHalfWidth:
+        """Distribution of the coefficients."""
         return JointHalfWidth(tuple(part.half_width for part in self.parts))
 
     def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "Composed":
+        """Return the family for inputs of known scale and shape."""
         return Composed(tuple(part.bind(scale, image_shape) for part in self.parts))
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
+        """Return transformed inputs (N, S, *I), differentiable with respect to ``eta``."""
         n, s = noise.shape[:2]
         noises = noise.split([part.half_width.n_noise for part in self.parts], dim=-1)
         out = x.unsqueeze(1).expand(n, s, *x.shape[1:])
-        for part, part_eta, part_noise in zip(
-            self.parts, self.half_width.split(eta), noises, strict=True
-        ):
+        etas = self.half_width.split(eta)
+        for part, part_eta, part_noise in zip(self.parts, etas, noises, strict=True):
             rows = out.reshape(n * s, *x.shape[1:])
             out = part.transform(rows, part_eta, part_noise.reshape(n * s, 1, -1))
             out = out.reshape(n, s, *x.shape[1:])
@@ -300,9 +342,14 @@ class Composed:
 
 @dataclass(frozen=True, eq=False)
 class RescaledAugmentation:
-    """A family that acts on inputs in their own units, for inputs given in scaled ones.
+    """A family that acts on inputs in their own units, for inputs in scaled units.
 
-    ``mean``, ``scale``: ``scaled = (x - mean) / scale``.
+    Parameters
+    ----------
+    part : Augmentation
+        The family.
+    mean, scale : tuple of float
+        Scaling of the columns, ``scaled = (x - mean) / scale``.
     """
 
     part: Augmentation
@@ -311,27 +358,32 @@ class RescaledAugmentation:
 
     @property
     def half_width(self) -> LearnedHalfWidth:
+        """Distribution of the coefficients."""
         return self.part.half_width
 
     def bind(
         self, scale: Sequence[float], image_shape: ImageShape | None = None
     ) -> "RescaledAugmentation":
+        """Return the family for inputs of known scale and shape."""
         return replace(self, part=self.part.bind(scale, image_shape))
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
-        mean, scale = (constant(values, x.dtype, x.device) for values in (self.mean, self.scale))
+        """Return transformed inputs (N, S, *I), differentiable with respect to ``eta``."""
+        mean = constant(self.mean, x.dtype, x.device)
+        scale = constant(self.scale, x.dtype, x.device)
         return (self.part.transform(x * scale + mean, eta, noise) - mean) / scale
 
 
 @dataclass(frozen=True, eq=False)
 class ModuleAugmentation:
-    """Any ``torch.nn.Module`` ``(x, eps) -> x'`` with a learned parameter ``eta``.
+    """A ``torch.nn.Module`` ``(x, eps) -> x'`` with a learned parameter ``eta``.
 
     Parameters
     ----------
     module : torch.nn.Module
-        Called with rows (M, *I) and noise (M, k), uniform on [-1, 1]; k is ``module.n_noise`` or
-        the size of ``eta``. It is never changed; ``eta`` there is where learning starts.
+        Module that is called with rows (M, *I) and noise (M, k), uniform on [-1, 1], where k is
+        ``module.n_noise`` or the size of ``eta``. The module isn't changed. Its ``eta`` is the
+        starting point.
     """
 
     module: Any
@@ -345,6 +397,7 @@ class ModuleAugmentation:
 
     @cached_property
     def _eta(self) -> Tensor:
+        """Starting point of ``eta``, after checking the module."""
         eta = dict(self.module.named_parameters()).get("eta")
         name = type(self.module).__name__
         if eta is None:
@@ -360,16 +413,21 @@ class ModuleAugmentation:
 
     @cached_property
     def half_width(self) -> FreeHalfWidth:
-        n_noise = int(vars(self.module).get("n_noise", self._eta.numel()))
+        """Distribution of the coefficients."""
+        n_noise = int(getattr(self.module, "n_noise", self._eta.numel()))
         return FreeHalfWidth(type(self.module).__name__, self._eta, n_noise)
 
     def bind(
-        self, scale: Sequence[float], image_shape: ImageShape | None = None
+        self,
+        scale: Sequence[float],  # noqa: ARG002
+        image_shape: ImageShape | None = None,  # noqa: ARG002
     ) -> "ModuleAugmentation":
+        """Return the family for inputs of known scale and shape."""
         self.half_width.start()
         return self
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
+        """Return transformed inputs (N, S, *I), differentiable with respect to ``eta``."""
         n, s = noise.shape[:2]
         rows = x.unsqueeze(1).expand(n, s, *x.shape[1:]).reshape(n * s, *x.shape[1:])
         parameters = {"eta": eta.reshape(self._eta.shape)}
@@ -387,23 +445,24 @@ Family = Augmentation | torch.nn.Module
 
 @dataclass(frozen=True)
 class Invariances:
-    """Families of transformations whose half-widths are learned, and how.
+    """Families of transformations with learned half-widths, and settings of the learning.
 
     Parameters
     ----------
     families : "auto", augmentation, torch.nn.Module or sequence of them, default="auto"
-        Several act one after the other. "auto" is `Affine` for images, and none for tables.
+        Families of transformations. Several act one after the other. "auto" is `Affine` for images,
+        and none for tables.
     n_augmentations : int, default=8
-        Transformations per row in training, a Latin hypercube: what memory and time go with. The
-        reported evidence takes 32.
+        Number of transformations per row in training, a Latin hypercube. Memory and time are
+        proportional to it. The reported evidence uses 32.
     learning_rate : float or "auto", default="auto"
-        Adam's step size for the half-widths at the start. "auto" lets one travel 24 in all
-        updates and at most 0.3 in one, and affine half-widths other than the rotation a third of
-        it (with `Augerino`: that of the weights).
+        Adam's initial step size for the half-widths. With "auto", a half-width can change by 24 in
+        all updates together and by 0.3 in one update. For affine half-widths other than the
+        rotation these are a third. With `Augerino`, "auto" is the step size of the weights.
     n_predict_augmentations : int or "auto", default="auto"
-        Transformations that predictions average over, what their time goes with; 1 is the input as
-        it is. "auto" is 32, and 1 where the learned half-widths are negligible: where averaging
-        moves the log density of no training row looked at by more than 0.001 nats. It may be
+        Number of transformations over which predictions average; time is proportional to it. 1 is
+        the input itself. "auto" is 32, or 1 if the half-widths are negligible: if averaging changes
+        the log density of none of the inspected training rows by more than 0.001 nats. It can be
         changed after `fit`.
 
     Raises
@@ -428,11 +487,17 @@ class Invariances:
             check_positive("learning_rate ('auto' or a number)", rate)
 
 
-class _ByEvidence(NamedTuple):
-    """Weights at their mode; half-widths, prior and noise by the Laplace evidence, or as given.
+class _EvidenceObjective(NamedTuple):
+    """Weights at their mode, and half-widths, prior and noise by the Laplace evidence or fixed.
 
-    ``transforms``: whether the network is averaged over transformations at all; ``reward``: of wide
-    laws that are trained with the weights; None where they aren't.
+    Attributes
+    ----------
+    transforms : bool
+        Whether the network is averaged over transformations.
+    learns_prior : bool
+        Whether the prior's scales are learned.
+    reward : float or None
+        Reward for wide distributions that are trained with the weights. None, since they aren't.
     """
 
     transforms: bool
@@ -442,15 +507,15 @@ class _ByEvidence(NamedTuple):
 
 @dataclass(frozen=True)
 class Augerino:
-    """Half-widths trained with the weights, by the likelihood and a reward for wide ones.
+    """Half-widths that are trained with the weights, by the likelihood and a reward for large ones.
 
-    The prior stays as it is (Benton et al. 2020).
+    The prior stays fixed (Benton et al. 2020).
 
     Parameters
     ----------
     reward : float, default=0.01
-        Nats per row for a unit of the half-widths' norm (the paper's 0.01), in which affine
-        ones other than the rotation count three times. It needs tuning.
+        Nats per row for a unit of the half-widths' norm (0.01 in the paper), in which affine
+        half-widths other than the rotation count three times. It needs tuning.
     """
 
     reward: float = 0.01
@@ -459,9 +524,9 @@ class Augerino:
     learns_prior: ClassVar[bool] = False
 
 
-TransformObjective = _ByEvidence | Augerino
+TransformObjective = _EvidenceObjective | Augerino
 OBJECTIVES: dict[str, TransformObjective] = {
-    "evidence": _ByEvidence(True, True),
-    "map": _ByEvidence(False, False),
+    "evidence": _EvidenceObjective(True, True),
+    "map": _EvidenceObjective(False, False),
     "augerino": Augerino(),
 }

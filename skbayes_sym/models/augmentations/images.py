@@ -1,26 +1,27 @@
-r"""Random transformations of images: affine, and of brightness, contrast, hue, noise and blur.
+r"""Random transformations of images: affine, brightness, contrast, hue, noise and blur.
 
-An affine one is :math:`\exp(\sum_i z_i G_i)` with six generators :math:`G_i = [A_i\ t_i; 0\ 0]`
-(Immer et al. 2022, eq. 18 and appendix B), read as the map from output to input coordinates: the
-law of z is symmetric, so the inverse has the same law. Coordinates are isotropic, which makes a
-rotation a rotation where height and width differ.
+An affine transformation is :math:`\exp(\sum_i z_i G_i)` with six generators
+:math:`G_i = [A_i\ t_i; 0\ 0]` (Immer et al. 2022, eq. 18 and appendix B), read as the map from
+output to input coordinates. The distribution of z is symmetric, so the inverse has the same
+distribution. Coordinates are isotropic, so that rotations are rotations even if height and width
+differ.
 
-Brightness, contrast and hue have one generator and act on every pixel by itself:
+Brightness, contrast and hue have one generator and act on each pixel separately:
 
-.. math:: x' = e^z x, \qquad x' = m + e^z (x - m), \qquad x' = R(z)\,x,
+.. math:: x' = e^z x, \qquad x' = m + e^z (x - m), \qquad x' = R(z)\,x.
 
-with m the image's mean over pixels and channels, and R(z) the turn of red, green and blue by z
-radians about the grey axis (1, 1, 1), which leaves greys and the mean of the three as they are.
-Nothing is clipped, so that x' is smooth in z; z = 0 is the image itself. Noise is an amount of its
-own for every pixel and channel, uniform on ±half-width. Blur is diffusion for a time
+Here m is the image's mean over pixels and channels, and R(z) the rotation of red, green and blue by
+z radians about the grey axis (1, 1, 1), which doesn't change greys and the mean of the channels.
+Nothing is clipped, so that x' is smooth in z, and z = 0 is the image itself. Noise is independent
+for each pixel and channel, and uniform on ±half-width. Blur is diffusion for a time
 :math:`z^2 / 2`,
 
 .. math:: x' = e^{z^2 L / 2}\,x, \quad z \sim U(-h, h),
 
-with L the discrete Laplacian of the pixel grid, nothing flowing over the edges: the discrete
-Gaussian kernel of variance :math:`z^2` (Lindeberg 1990, "Scale-space for discrete signals"), smooth
-in z everywhere and the identity at 0. L is diagonal in the cosine basis: two products with a matrix
-a dimension.
+where L is the discrete Laplacian of the pixel grid with no flow across the edges. Its kernel is the
+discrete Gaussian kernel of variance :math:`z^2` (Lindeberg 1990, "Scale-space for discrete
+signals"), which is smooth in z and the identity at 0. L is diagonal in the cosine basis, so blur
+takes two matrix products per dimension.
 """
 
 from collections.abc import Sequence
@@ -37,19 +38,25 @@ from torch import Tensor
 from skbayes_sym.models.augmentations.augmentation import HalfWidth, ImageShape
 from skbayes_sym.numerics.runtime import cache_tensors, constant
 
-# A step of learning moves every half-width but the rotation's by a third: a shift by half an
-# image, or a factor of e, leaves little of it, and there the evidence is flat.
+# Unit of all half-widths but the rotation's. Steps of learning are a third for them, since a shift
+# by half an image, or a factor of e, leaves little of the image, and the evidence is flat there.
 _UNIT = 1.0 / 3.0
-_LARGEST = 2.0  # limit of those half-widths: the whole image, or a factor of e^2
+_LARGEST = 2.0  # limit of these half-widths: the whole image, or a factor of e^2
 
 
 @dataclass(frozen=True)
 class AffineBasis:
     """Six generators of the affine group of the plane.
 
-    ``linear``: row-major 2 x 2 part of each; the first two generators are the translations.
-    ``displacement``: mean squared displacement on [-1, 1]^2 per squared unit of each generator;
-    they are orthogonal, so that this makes radians, log scales and half-images comparable.
+    Parameters
+    ----------
+    names : tuple of str
+        Names of the generators.
+    linear : tuple of tuple of float
+        Row-major 2 x 2 part of each generator. The first two generators are the translations.
+    displacement : tuple of float
+        Mean squared displacement on [-1, 1]^2 per squared unit of each generator. The generators
+        are orthogonal, so this makes radians, log scales and half-images comparable.
     """
 
     names: tuple[str, ...]
@@ -75,20 +82,20 @@ BASES = {  # shear is the symmetric one, as in the paper
 class Affine:
     """Translation (1 = half the image), rotation (radians), log scales and shear of images.
 
-    Bilinear interpolation, zeros outside.
+    Images are interpolated bilinearly, with zeros outside.
 
     Parameters
     ----------
     basis : {"similarity", "axis"} or AffineBasis, default="similarity"
-        How scales are taken: joint scale and aspect, or x and y apart (the paper's).
+        Parametrisation of scales: joint scale and aspect, or separate x and y (as in the paper).
     correlated : bool, default=False
-        Whether generators may vary together: 36 parameters instead of 6.
+        Whether generators can be correlated, with 36 parameters instead of 6.
     image_shape : tuple of int, optional
-        (C, H, W); estimators fill it in.
+        (C, H, W), which estimators set.
 
     Notes
     -----
-    One image costs O(S C H W), most of it the interpolation.
+    The cost per image is O(S C H W), mostly for the interpolation.
     """
 
     basis: str | AffineBasis = "similarity"
@@ -111,13 +118,14 @@ class Affine:
 
     @property
     def half_width(self) -> HalfWidth:
+        """Distribution of the coefficients."""
         names = self.generators.names
-        turns = [name == "rotation" for name in names]
-        limits = tuple(pi if turn else _LARGEST / _UNIT for turn in turns)
-        units = tuple(1.0 if turn else _UNIT for turn in turns)
+        limits = tuple(pi if name == "rotation" else _LARGEST / _UNIT for name in names)
+        units = tuple(1.0 if name == "rotation" else _UNIT for name in names)
         return HalfWidth(names, limits, units, self.correlated)
 
-    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "Affine":
+    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "Affine":  # noqa: ARG002
+        """Return the family for inputs of known scale and shape."""
         shape = image_shape or self.image_shape
         if shape is None:
             raise ValueError("Affine moves pixels: give image_shape=(H, W) or (C, H, W).")
@@ -125,27 +133,30 @@ class Affine:
 
     @property
     def _shape(self) -> ImageShape:
+        """Shape of the images, after checking that it is known."""
         if self.image_shape is None:
             raise ValueError("Affine has no image_shape yet: bind it first.")
         return self.image_shape
 
     def matrices(self, z: Tensor) -> Tensor:
-        """Maps [A t] on coordinates in [-1, 1]^2 for coefficients z (..., 6); (..., 2, 3)."""
+        """Return maps [A t] (..., 2, 3) on [-1, 1]^2 for coefficients z (..., 6)."""
         linear = constant(self.generators.linear, z.dtype, z.device)
         _, height, width = self._shape
         m = (z @ linear).unflatten(-1, (2, 2))
         exponential, integral = _exponential(m)
         aspect = constant(((1.0, height / width), (width / height, 1.0)), z.dtype, z.device)
-        # Translations are in half-images: to isotropic units and back, as the matrices.
+        # Translations in half-images are converted to isotropic units and back, like the matrices.
         shift = (integral * aspect) @ z[..., :2].unsqueeze(-1)
         return torch.cat([exponential * aspect, shift], -1)
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
+        """Return transformed inputs (N, S, *I), differentiable with respect to ``eta``."""
         n, s = noise.shape[:2]
         c, height, width = self._shape
         matrices = self.matrices(noise @ self.half_width.mixing(eta).T)
         grid = matrices.reshape(n * s, 6) @ _grid_basis(height, width, x.dtype, x.device)
-        # The samples of an image are stacked in the grid's height, so that it isn't copied.
+        # The samples of an image are stacked along the height of the grid, so that the image isn't
+        # copied.
         grid = grid.reshape(n, s * height, width, 2)
         images = x.reshape(n, c, height, width)
         out = F.grid_sample(images, grid, "bilinear", "zeros", align_corners=False)
@@ -154,7 +165,7 @@ class Affine:
 
 @cache_tensors
 def _grid_basis(height: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """(6, 2 H W): a row-major 2 x 3 matrix times this is (u', v') of every pixel in turn."""
+    """Return (6, 2 H W), which maps a row-major 2 x 3 matrix to (u', v') of all pixels."""
     u = (2.0 * torch.arange(width, dtype=dtype, device=device) + 1.0) / width - 1.0
     v = (2.0 * torch.arange(height, dtype=dtype, device=device) + 1.0) / height - 1.0
     v, u = torch.meshgrid(v, u, indexing="ij")
@@ -166,26 +177,28 @@ def _grid_basis(height: int, width: int, dtype: torch.dtype, device: torch.devic
 
 
 @cache
-def _rule() -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Nodes on [0, 1] of the integral, and the end itself; weights of the former."""
+def _integration_rule() -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return nodes on [0, 1] of the integral, followed by 1, and the weights of the nodes."""
     nodes, weights = np.polynomial.legendre.leggauss(10)  # exact to rounding
     return (*(0.5 * (nodes + 1.0)).tolist(), 1.0), tuple((0.5 * weights).tolist())
 
 
 def _exponential(m: Tensor) -> tuple[Tensor, Tensor]:
-    r"""exp(M) and :math:`\int_0^1 \exp(sM)\,ds` of 2 x 2 matrices, smooth everywhere.
+    r"""Return exp(M) and :math:`\int_0^1 \exp(sM)\,ds` of 2 x 2 matrices, smooth everywhere.
 
-    With :math:`M = hI + M_0`, tr M_0 = 0, :math:`M_0^2 = qI`, so
+    With :math:`M = hI + M_0`, tr M_0 = 0, :math:`M_0^2 = qI`,
     :math:`\exp(sM) = e^{hs}(C(s^2 q) I + s\,S(s^2 q) M_0)` with the entire functions
     :math:`C = \cosh\sqrt{q}`, :math:`S = \sinh\sqrt{q}/\sqrt{q}`.
-    `torch.linalg.matrix_exp` of the 3 x 3 generators is as accurate and, with its gradient, three
-    times slower.
+    `torch.linalg.matrix_exp` of the 3 x 3 generators is as accurate, and three times slower with
+    its gradient.
     """
     half_trace = 0.5 * (m[..., 0, 0] + m[..., 1, 1])
     eye = torch.eye(2, dtype=m.dtype, device=m.device)
     traceless = m - half_trace[..., None, None] * eye
     q = traceless[..., 0, 0] ** 2 + m[..., 0, 1] * m[..., 1, 0]
-    s, w = (constant(values, m.dtype, m.device) for values in _rule())
+    nodes, weights = _integration_rule()
+    s = constant(nodes, m.dtype, m.device)
+    w = constant(weights, m.dtype, m.device)
     growth = (half_trace.unsqueeze(-1) * s).exp()
     cosh, sinhc = _hyperbolic(q.unsqueeze(-1) * s**2)
     on_eye = growth * cosh
@@ -201,9 +214,9 @@ def _exponential(m: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _hyperbolic(q: Tensor) -> tuple[Tensor, Tensor]:
-    """cosh(sqrt q) and sinh(sqrt q) / sqrt q by their power series in q.
+    """Return cosh(sqrt q) and sinh(sqrt q) / sqrt q by their power series in q.
 
-    20 terms: error below 1e-12 for |q| < 60, past any admitted half-width.
+    With 20 terms the error is below 1e-12 for |q| < 60, which includes all admissible half-widths.
     """
     even = odd = torch.ones_like(q)
     for k in range(20, 0, -1):
@@ -214,18 +227,21 @@ def _hyperbolic(q: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class _PixelTransformation:
-    """A change of images (N, 1, C, H, W) by coefficients (N, S, k)."""
+    """Transformation of images (N, 1, C, H, W) by coefficients (N, S, k)."""
 
     image_shape: ImageShape | None = None
 
     @property
     def half_width(self) -> HalfWidth:
+        """Distribution of the coefficients."""
         raise NotImplementedError
 
     def _changed(self, images: Tensor, z: Tensor) -> Tensor:
+        """Return transformed images (N, S, C, H, W) for coefficients z (N, S, k)."""
         raise NotImplementedError
 
-    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> Self:
+    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> Self:  # noqa: ARG002
+        """Return the family for inputs of known scale and shape."""
         shape = image_shape or self.image_shape
         if shape is None:
             name = type(self).__name__
@@ -233,53 +249,59 @@ class _PixelTransformation:
         return replace(self, image_shape=shape)
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
+        """Return transformed inputs (N, S, *I), differentiable with respect to ``eta``."""
         images = x.reshape(len(x), 1, *(self.image_shape or self.bind(()).image_shape or ()))
         changed = self._changed(images, noise @ self.half_width.mixing(eta).T)
         return changed.reshape(*noise.shape[:2], *x.shape[1:])
 
 
 class _Factor(_PixelTransformation):
-    """A change by a random factor exp(z), z uniform on ±half-width."""
+    """Transformation by a random factor exp(z), with z uniform on ±half-width."""
 
     @property
     def half_width(self) -> HalfWidth:
+        """Distribution of the coefficients."""
         return HalfWidth((type(self).__name__.lower(),), (_LARGEST / _UNIT,), (_UNIT,))
 
 
 class Brightness(_Factor):
-    """Multiplication of an image by exp(z), z uniform on ±half-width: black stays black.
+    """Multiplication of an image by exp(z), with z uniform on ±half-width; black stays black.
 
-    ``image_shape``: (C, H, W); estimators fill it in.
+    ``image_shape`` is (C, H, W), which estimators set.
     """
 
     def _changed(self, images: Tensor, z: Tensor) -> Tensor:
+        """Return transformed images (N, S, C, H, W) for coefficients z (N, S, k)."""
         return images * z.exp()[..., None, None]
 
 
 class Contrast(_Factor):
-    """Multiplication of an image's differences from its mean by exp(z), z uniform on ±half-width.
+    """Multiplication of an image's deviations from its mean by exp(z), z uniform on ±half-width.
 
-    ``image_shape``: (C, H, W); estimators fill it in.
+    ``image_shape`` is (C, H, W), which estimators set.
     """
 
     def _changed(self, images: Tensor, z: Tensor) -> Tensor:
+        """Return transformed images (N, S, C, H, W) for coefficients z (N, S, k)."""
         mean = images.mean((2, 3, 4), keepdim=True)
         return mean + z.exp()[..., None, None] * (images - mean)
 
 
 class Hue(_PixelTransformation):
-    """Turn of red, green and blue about the grey axis by an angle uniform on ±half-width (radians).
+    """Rotation of the colours about the grey axis, by an angle uniform on ±half-width (radians).
 
-    A turn by 2 pi / 3 makes green of red. For images of three channels.
+    A rotation by 2 pi / 3 turns red into green. Images need three channels.
 
-    ``image_shape``: (3, H, W); estimators fill it in.
+    ``image_shape`` is (3, H, W), which estimators set.
     """
 
     @property
     def half_width(self) -> HalfWidth:
+        """Distribution of the coefficients."""
         return HalfWidth(("hue",), (pi,))
 
     def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "Hue":
+        """Return the family for inputs of known scale and shape."""
         bound = super().bind(scale, image_shape)
         shape = bound.image_shape
         if shape is not None and shape[0] != 3:
@@ -290,11 +312,12 @@ class Hue(_PixelTransformation):
         return bound
 
     def _changed(self, images: Tensor, z: Tensor) -> Tensor:
-        return _turns(z[..., None]) @ images.flatten(3)
+        """Return transformed images (N, S, C, H, W) for coefficients z (N, S, k)."""
+        return _hue_rotations(z[..., None]) @ images.flatten(3)
 
 
-def _turns(angle: Tensor) -> Tensor:
-    """Rotations (..., 3, 3) about (1, 1, 1) by angles (..., 1, 1): Rodrigues' formula."""
+def _hue_rotations(angle: Tensor) -> Tensor:
+    """Return rotations (..., 3, 3) about (1, 1, 1) by angles (..., 1, 1) (Rodrigues' formula)."""
     eye = torch.eye(3, dtype=angle.dtype, device=angle.device)
     grey = torch.full_like(eye, 1.0 / 3.0)
     cross = (eye.roll(1, 0) - eye.roll(-1, 0)) / 3.0**0.5
@@ -303,55 +326,60 @@ def _turns(angle: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class NoiseHalfWidth(HalfWidth):
-    """Half-width shared by many uniform variables."""
+    """Half-width that many uniform variables share."""
 
     n_variables: int = 1
 
     @property
     def n_noise(self) -> int:
+        """Number of independent uniform variables."""
         return self.n_variables
 
 
 class PixelNoise(_PixelTransformation):
     """Noise in every pixel and channel, uniform on ±half-width.
 
-    Its half-width is in units of the largest pixel of the training data (with
-    ``standardize=False`` in those of the pixels).
+    The half-width is in units of the largest pixel of the training data, or in pixel units with
+    ``standardize=False``.
 
-    ``image_shape``: (C, H, W); estimators fill it in.
+    ``image_shape`` is (C, H, W), which estimators set.
 
     Notes
     -----
-    It draws as many numbers as there are pixels: about as much work as `Affine`'s interpolation.
+    It samples as many numbers as there are pixels, about as much work as the interpolation of
+    `Affine`.
     """
 
     @property
     def half_width(self) -> NoiseHalfWidth:
-        # largest pixels
+        """Distribution of the coefficients."""
         n_pixels = prod(self.image_shape or (1,))
-        limit = 1.0
+        limit = 1.0  # the largest pixel
         return NoiseHalfWidth(("noise",), (limit / _UNIT,), (_UNIT,), n_variables=n_pixels)
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
+        """Return transformed inputs (N, S, *I), differentiable with respect to ``eta``."""
         amount = (noise * self.half_width.mixing(eta)).reshape(*noise.shape[:2], *x.shape[1:])
         return x.unsqueeze(1) + amount
 
 
 class Blur(_PixelTransformation):
-    """Gaussian blur whose standard deviation is uniform between 0 and its half-width (pixels).
+    """Gaussian blur with a standard deviation uniform between 0 and its half-width (pixels).
 
-    ``image_shape``: (C, H, W); estimators fill it in.
+    ``image_shape`` is (C, H, W), which estimators set.
 
     Notes
     -----
-    One image costs O(S C H W (H + W)).
+    The cost per image is O(S C H W (H + W)).
     """
 
     @property
     def half_width(self) -> HalfWidth:
+        """Distribution of the coefficients."""
         return HalfWidth(("blur",), (4.0,))  # pixels
 
     def _changed(self, images: Tensor, z: Tensor) -> Tensor:
+        """Return transformed images (N, S, C, H, W) for coefficients z (N, S, k)."""
         rows, row_rates = _cosines(images.shape[-2], images)
         columns, column_rates = _cosines(images.shape[-1], images)
         waves = rows.mT @ images @ columns  # (N, 1, C, H, W)
@@ -361,7 +389,7 @@ class Blur(_PixelTransformation):
 
 
 def _cosines(n: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvectors (n, n) of minus the Laplacian of a path of n pixels, and its eigenvalues."""
+    """Return eigenvectors (n, n) and eigenvalues of minus the Laplacian of a path of n pixels."""
     k = torch.arange(n, dtype=torch.float64, device=like.device)
     basis = (pi / n * torch.outer(k + 0.5, k)).cos()
     rates = 4.0 * (0.5 * pi / n * k).sin().square()

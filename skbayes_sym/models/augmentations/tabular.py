@@ -1,4 +1,4 @@
-"""Transformations of the columns of a table: rotation, shift and scale."""
+"""Transformations of table columns: rotation, shift and scaling."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,12 +14,12 @@ from skbayes_sym.models.augmentations.augmentation import HalfWidth, ImageShape
 from skbayes_sym.numerics.runtime import constant, index_tensor
 
 
-def _checked_columns(what: str, columns: Any, n_features: int) -> tuple[int, ...]:
+def _check_columns(owner: str, columns: Any, n_features: int) -> tuple[int, ...]:
     """Return the columns of a transformation as a tuple of distinct positions.
 
     Parameters
     ----------
-    what : str
+    owner : str
         Name of the transformation, for the error message.
     columns : sequence of int
         Positions of columns.
@@ -35,10 +35,10 @@ def _checked_columns(what: str, columns: Any, n_features: int) -> tuple[int, ...
     """
     is_sequence = isinstance(columns, Sequence | range | np.ndarray)
     if not is_sequence or not all(isinstance(c, Integral) for c in columns):
-        raise TypeError(f"columns of {what} must be a sequence of int, got {columns!r}.")
+        raise TypeError(f"columns of {owner} must be a sequence of int, got {columns!r}.")
     if any(not 0 <= c < n_features for c in columns) or len(set(columns)) != len(columns):
         raise ValueError(
-            f"{what} needs different columns between 0 and {n_features - 1}, got {columns!r} for "
+            f"{owner} needs different columns between 0 and {n_features - 1}, got {columns!r} for "
             f"inputs with {n_features} columns."
         )
     return tuple(int(c) for c in columns)
@@ -48,12 +48,13 @@ def _checked_columns(what: str, columns: Any, n_features: int) -> tuple[int, ...
 class Rotation2D:
     """Rotation of two columns about a centre, by an angle uniform on ±half-width (radians).
 
-    The two columns must be in the same unit: after standardising them one by one a rotation is no
-    rotation any more.
+    Both columns must have the same unit. After standardising each of them, a rotation would no
+    longer be one.
 
     Parameters
     ----------
     columns : tuple of int, default=(0, 1)
+        Indices of the two columns.
     centre : tuple of float, default=(0.0, 0.0)
         Fixed point, in the units of the columns.
     """
@@ -63,32 +64,37 @@ class Rotation2D:
 
     @property
     def half_width(self) -> HalfWidth:
+        """Distribution of the coefficients."""
         return HalfWidth(("rotation",), (pi,))
 
-    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "Rotation2D":
+    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "Rotation2D":  # noqa: ARG002
+        """Return the family for inputs of known scale and shape."""
         if len(self.columns) != 2:
             raise ValueError(f"Rotation2D turns two columns, got columns={self.columns!r}.")
-        _checked_columns("Rotation2D", self.columns, len(scale))
+        _check_columns("Rotation2D", self.columns, len(scale))
         return self
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
+        """Return transformed inputs (N, S, *I), differentiable with respect to ``eta``."""
         angle = (noise @ self.half_width.mixing(eta).T).squeeze(-1)
         centre = constant(self.centre, x.dtype, x.device)
         u, v = (x[:, index_tensor(self.columns, x)] - centre).unsqueeze(1).unbind(-1)
         cos = angle.cos()
         sin = angle.sin()
-        turned = torch.stack([cos * u - sin * v, sin * u + cos * v], -1) + centre
-        return _with_columns(x, self.columns, turned)
+        rotated = torch.stack([cos * u - sin * v, sin * u + cos * v], -1) + centre
+        return _with_columns(x, self.columns, rotated)
 
 
 @dataclass(frozen=True)
 class ColumnShift:
-    """Shift of columns, each by an amount uniform on ±its half-width (in the column's unit).
+    """Shift of columns by amounts that are uniform on ±half-width, in the units of the columns.
 
     Parameters
     ----------
     columns : sequence of int, optional
-        All by default.
+        Indices of the columns; all by default.
+    units : tuple of float
+        Standard deviations of the columns, which `bind` sets.
     """
 
     columns: tuple[int, ...] | None = None
@@ -96,17 +102,20 @@ class ColumnShift:
 
     @property
     def half_width(self) -> HalfWidth:
+        """Distribution of the coefficients."""
         columns = self.columns or ()
         names = tuple(f"translation_{c}" for c in columns)
         limits = (10.0,) * len(columns)  # standard deviations of the column
         return HalfWidth(names, limits, self.units)
 
-    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "ColumnShift":
+    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "ColumnShift":  # noqa: ARG002
+        """Return the family for inputs of known scale and shape."""
         columns = range(len(scale)) if self.columns is None else self.columns
-        checked = _checked_columns("ColumnShift", columns, len(scale))
+        checked = _check_columns("ColumnShift", columns, len(scale))
         return replace(self, columns=checked, units=tuple(float(scale[c]) for c in checked))
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
+        """Return transformed inputs (N, S, *I), differentiable with respect to ``eta``."""
         columns = self.columns or ()
         shift = noise @ self.half_width.mixing(eta).T
         return _with_columns(x, columns, x[:, index_tensor(columns, x)].unsqueeze(1) + shift)
@@ -119,9 +128,10 @@ class LogScale:
     Parameters
     ----------
     columns : sequence of int, optional
-        All by default.
+        Indices of the columns; all by default.
     joint : bool, default=True
-        Whether all columns get the same factor; else each has its own, and its own half-width.
+        Whether all columns are multiplied by the same factor. Otherwise each has its own factor and
+        half-width.
     """
 
     columns: tuple[int, ...] | None = None
@@ -129,25 +139,29 @@ class LogScale:
 
     @property
     def half_width(self) -> HalfWidth:
+        """Distribution of the coefficients."""
         columns = () if self.columns is None else self.columns
         names = ("log_scale",) if self.joint else tuple(f"log_scale_{c}" for c in columns)
         return HalfWidth(names, (5.0,) * len(names))  # logarithm of the factor
 
-    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "LogScale":
+    def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "LogScale":  # noqa: ARG002
+        """Return the family for inputs of known scale and shape."""
         columns = range(len(scale)) if self.columns is None else self.columns
-        return replace(self, columns=_checked_columns("LogScale", columns, len(scale)))
+        return replace(self, columns=_check_columns("LogScale", columns, len(scale)))
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
+        """Return transformed inputs (N, S, *I), differentiable with respect to ``eta``."""
         columns = () if self.columns is None else self.columns
-        factor = (noise @ self.half_width.mixing(eta).T).exp()  # (N, S, 1) or one a column
+        factor = (noise @ self.half_width.mixing(eta).T).exp()  # (N, S, 1) or (N, S, k)
         return _with_columns(x, columns, x[:, index_tensor(columns, x)].unsqueeze(1) * factor)
 
 
 def _with_columns(x: Tensor, columns: Sequence[int], values: Tensor) -> Tensor:
-    """Rows of ``x`` once a sample, with some columns replaced by ``values`` (N, S, k)."""
-    place = {c: i for i, c in enumerate(columns)}
-    rest = x.unsqueeze(1).expand(-1, values.shape[1], -1)
+    """Return ``x`` for each sample, with columns replaced by ``values`` (N, S, k)."""
+    index = {column: i for i, column in enumerate(columns)}
+    unchanged = x.unsqueeze(1).expand(-1, values.shape[1], -1)
     pieces = [
-        values[..., place[c]] if c in place else rest[..., c] for c in range(x.shape[1])
-    ]  # fmt: skip
+        values[..., index[column]] if column in index else unchanged[..., column]
+        for column in range(x.shape[1])
+    ]
     return torch.stack(pieces, -1)
