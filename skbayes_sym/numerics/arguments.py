@@ -127,10 +127,10 @@ def check_arrays(
         if value is None and str(shape).endswith("?"):
             continue
         array = _as_numeric(value)
-        shape_of_array = () if array is None else array.shape
+        sizes = () if array is None else array.shape
         agrees = array is not None and array.ndim == len(axes) and all(
             size == (int(axis) if axis.isdigit() else lengths.setdefault(axis, size))
-            for axis, size in zip(axes, shape_of_array, strict=False)
+            for axis, size in zip(axes, sizes, strict=False)
         )  # fmt: skip
         if array is None or not agrees:
             expected = ", ".join(str(lengths.get(axis, axis)) for axis in axes)

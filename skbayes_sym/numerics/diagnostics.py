@@ -1,6 +1,7 @@
-"""Have the chains mixed: rank-normalised split R-hat and effective sample sizes.
+"""Convergence of chains: rank-normalised split R-hat and effective sample sizes.
 
-Everything is (chains, draws, quantities) in, one number a quantity out, nan where it isn't defined.
+Arguments have the shape (chains, draws, quantities). Results have one number per quantity, nan
+where it isn't defined.
 """
 
 from collections.abc import Callable
@@ -14,68 +15,95 @@ Floats = npt.NDArray[np.float64]
 
 
 def rank_rhat(draws: npt.ArrayLike, chain_weights: npt.ArrayLike | None = None) -> Floats:
-    """Rank-normalised split R-hat, the larger of bulk and tail.
+    """Compute the rank-normalised split R-hat, the larger one of bulk and tail.
 
-        R-hat = sqrt(((S - 1) / S W + B) / W)
+    Parameters
+    ----------
+    draws : array-like of shape (C, S, Q)
+        Q quantities (predictions, parameters) for S draws of C chains; also tensors on the CPU.
+    chain_weights : array-like of shape (C,), optional
+        Weights of the chains. Chains of weight 0 are excluded. Other weights have no effect, since
+        R-hat measures whether the chains agree.
 
-    with W the mean variance within half chains of S draws and B the variance of their means, once
-    for the normal scores of all draws and once for those of ``|x - median|``.
+    Returns
+    -------
+    ndarray of shape (Q,)
+        R-hat: 1 if all half chains agree, above 1.01 if they don't (Vehtari et al.). It is nan for
+        fewer than 4 draws per chain, and for quantities that are constant or not finite.
 
-    ``draws`` (C, S, Q): Q quantities (predictions, parameters) at S draws of C chains; CPU tensors
-    welcome. ``chain_weights`` (C,): chains of weight 0 are left out. The sizes of the others don't
-    matter: the question is whether the chains agree. Returns (Q,), 1 if all half chains agree,
-    above 1.01 (Vehtari et al.) if they don't. nan for fewer than 4 draws a chain, for quantities
-    that aren't finite or that no draw changes.
+    Notes
+    -----
+    With W the mean variance within half chains of S draws and B the variance of their means,
 
-    O(C S Q log(C S)).
+        R-hat = sqrt(((S - 1) / S W + B) / W),
 
+    for the normal scores of all draws and for those of ``|x - median|``. O(C S Q log(C S)).
+
+    References
+    ----------
     Vehtari, Gelman, Simpson, Carpenter, Bürkner (2021), "Rank-normalization, folding, and
     localization: an improved R-hat", Bayesian Analysis 16.
     """
-    return _apply_where_defined(_larger_rhat, draws, chain_weights)[0]
+    return _apply_to_half_chains(_larger_rhat, draws, chain_weights)[0]
 
 
 def bulk_ess(draws: npt.ArrayLike, chain_weights: npt.ArrayLike | None = None) -> Floats:
-    """Effective number of draws for means, of the normal scores of split chains.
+    """Compute the effective number of draws for means, of the normal scores of split chains.
 
-    As `mean_ess`, robust to heavy tails and comparable between quantities; arguments and returns
-    as there.
+    Unlike `mean_ess` it is robust to heavy tails and comparable between quantities. Parameters and
+    return value are the same.
 
     Vehtari et al. (2021), section 4.
     """
-    n_effective, kish = _apply_where_defined(
+    n_effective, kish = _apply_to_half_chains(
         lambda x: _ess(_normal_scores(x)), draws, chain_weights
     )
     return kish * n_effective
 
 
 def mean_ess(draws: npt.ArrayLike, chain_weights: npt.ArrayLike | None = None) -> Floats:
-    """Effective number of draws for the mean of each quantity.
+    """Compute the effective number of draws for the mean of each quantity.
 
-        ESS = C S / (1 + 2 sum_t rho_t),   rho_t = 1 - (W - mean over chains of acov_t) / var+,
+    Parameters
+    ----------
+    draws : array-like of shape (C, S, Q)
+        Q quantities for S draws of C chains.
+    chain_weights : array-like of shape (C,), optional
+        Weights of the chains in the mean; equal by default. Unequal weights reduce the result by
+        Kish's factor ``(sum w)^2 / (C sum w^2)``. Chains of weight 0 are excluded.
 
-    summed while pairs of consecutive autocorrelations stay positive, and made to fall (Geyer's
-    initial monotone sequence). Chains that disagree raise ``var+`` and lower the result.
+    Returns
+    -------
+    ndarray of shape (Q,)
+        Effective number of draws. For anticorrelated draws it can exceed C S, by a factor of at
+        most ``log10(C S)``. It is nan for fewer than 4 draws per chain, and for quantities that are
+        constant or not finite.
 
-    ``draws`` (C, S, Q). ``chain_weights`` (C,): weight of every chain in the mean, equal by
-    default. Unequal ones cost Kish's factor ``(sum w)^2 / (C sum w^2)``; chains of weight 0 are
-    left out. Returns (Q,), can exceed C S for anticorrelated draws, at most by ``log10(C S)``. nan
-    for fewer than 4 draws a chain, for quantities that aren't finite or that no draw changes.
+    Notes
+    -----
+    ::
 
-    O(C S Q log S), by FFT.
+        ESS = C S / (1 + 2 sum_t rho_t),   rho_t = 1 - (W - mean over chains of acov_t) / var+
+
+    The sum ends at the first negative sum of two consecutive autocorrelations, and these sums are
+    made monotone (Geyer's initial monotone sequence). Chains that disagree increase ``var+`` and
+    reduce the result. O(C S Q log S), by FFT.
     """
-    n_effective, kish = _apply_where_defined(_ess, draws, chain_weights)
+    n_effective, kish = _apply_to_half_chains(_ess, draws, chain_weights)
     return kish * n_effective
 
 
-def _apply_where_defined(
-    statistic: Callable[[Floats], Floats], draws: npt.ArrayLike, chain_weights: npt.ArrayLike | None
+def _apply_to_half_chains(
+    statistic: Callable[[Floats], Floats],
+    chain_draws: npt.ArrayLike,
+    chain_weights: npt.ArrayLike | None,
 ) -> tuple[Floats, float]:
-    """A statistic of half chains (2C, S // 2, Q) where it exists, else nan; and Kish's factor.
+    """Apply a statistic to half chains (2C, S // 2, Q), and return it with Kish's factor.
 
-    Chains of weight 0 are left out, as is the middle draw of odd chains.
+    It is nan for quantities for which it isn't defined. Chains of weight 0 are excluded, and so is
+    the middle draw of chains of odd length.
     """
-    values = np.asarray(draws, dtype=np.float64)
+    values = np.asarray(chain_draws, dtype=np.float64)
     kish = 1.0
     if values.ndim != 3:
         raise ValueError(f"draws must have shape (chains, draws, quantities), got {values.shape}.")
@@ -88,31 +116,35 @@ def _apply_where_defined(
             )
         values = values[weights > 0]
         weights = weights[weights > 0]
-        kish = (
-            float(weights.sum() ** 2 / (len(weights) * (weights**2).sum())) if len(weights) else 0.0
-        )
-    values_of = np.full(values.shape[2], np.nan)
+        kish = 0.0
+        if len(weights):
+            kish = float(weights.sum() ** 2 / (len(weights) * (weights**2).sum()))
+    result = np.full(values.shape[2], np.nan)
     half = values.shape[1] // 2
-    if half >= 2 and len(values):  # below neither statistic exists
+    if half >= 2 and len(values):  # with fewer draws neither statistic exists
         low = values.min(axis=(0, 1))
         high = values.max(axis=(0, 1))
-        which = np.flatnonzero(np.isfinite(low) & np.isfinite(high) & (low < high))
-        size = max(1, (1 << 21) // (values.shape[0] * values.shape[1]))  # some ten copies of 16 MB
-        for block in np.split(which, range(size, len(which), size)):
+        index = np.flatnonzero(np.isfinite(low) & np.isfinite(high) & (low < high))
+        # Blocks of 16 MB, of which about ten copies are made.
+        size = max(1, (1 << 21) // (values.shape[0] * values.shape[1]))
+        for block in np.split(index, range(size, len(index), size)):
             if len(block):
-                chosen = values[..., block]
-                values_of[block] = statistic(np.concatenate([chosen[:, :half], chosen[:, -half:]]))
-    return values_of, kish
+                draws = values[..., block]
+                result[block] = statistic(np.concatenate([draws[:, :half], draws[:, -half:]]))
+    return result, kish
 
 
 def _larger_rhat(halves: Floats) -> Floats:
+    """Return the larger R-hat of values and folded values, (Q,)."""
     folded = np.abs(halves - np.median(halves, axis=(0, 1)))
-    both = [_rhat(_normal_scores(part)) for part in (halves, folded)]
-    # fmax: a quantity that takes two values has constant folds, and no tail.
-    return np.asarray(np.fmax(*both))
+    bulk = _rhat(_normal_scores(halves))
+    tail = _rhat(_normal_scores(folded))
+    # fmax ignores nan: a quantity with two values has constant folded values, and no tail.
+    return np.asarray(np.fmax(bulk, tail))
 
 
 def _normal_scores(values: Floats) -> Floats:
+    """Replace values by normal scores of their ranks."""
     flat = values.reshape(-1, values.shape[2])
     rank = rankdata(flat, axis=0)
     scores = ndtri((rank - 0.375) / (len(flat) + 0.25))
@@ -120,6 +152,7 @@ def _normal_scores(values: Floats) -> Floats:
 
 
 def _rhat(values: Floats) -> Floats:
+    """Return the R-hat of half chains, (Q,)."""
     n = values.shape[1]
     within = values.var(axis=1, ddof=1).mean(axis=0)
     between = values.mean(axis=1).var(axis=0, ddof=1)
@@ -128,6 +161,7 @@ def _rhat(values: Floats) -> Floats:
 
 
 def _ess(values: Floats) -> Floats:
+    """Return the effective number of draws of half chains, (Q,)."""
     n_chains, n, _ = values.shape
     centred = values - values.mean(axis=1, keepdims=True)
     spectrum = np.abs(np.fft.rfft(centred, 2 * n, axis=1)) ** 2
@@ -143,20 +177,20 @@ def _ess(values: Floats) -> Floats:
 
 
 def _initial_monotone_sum(rho: Floats) -> Floats:
-    """``1 + 2 sum_t rho_t`` of Geyer (1992), section 3.3, (S, Q) -> (Q,).
+    """Return ``1 + 2 sum_t rho_t`` of Geyer (1992), section 3.3, (S, Q) -> (Q,).
 
-    The pair that ends the sum still counts with its even autocorrelation, if positive: sequences
-    that alternate in sign are cut less abruptly.
+    The pair at which the sum ends still contributes its even autocorrelation if that is positive,
+    so that alternating sequences are truncated less abruptly.
     """
     n_pairs = max((len(rho) - 1) // 2, 1)
     even = rho[0 : 2 * n_pairs : 2]
     odd = rho[1 : 2 * n_pairs : 2]
     pairs = even + odd
-    ends = pairs < 0
-    ends[-1] = True
-    last = ends.argmax(axis=0)
-    counted = np.arange(n_pairs)[:, None] < last
-    falling = np.minimum.accumulate(pairs, axis=0)
-    at_end = np.take_along_axis(even, last[None], axis=0)[0]
-    total = 2.0 * np.where(counted, falling, 0.0).sum(axis=0)
-    return np.asarray(total - 1.0 + np.maximum(at_end, 0.0))
+    is_end = pairs < 0
+    is_end[-1] = True
+    last = is_end.argmax(axis=0)
+    is_counted = np.arange(n_pairs)[:, None] < last
+    monotone = np.minimum.accumulate(pairs, axis=0)
+    last_even = np.take_along_axis(even, last[None], axis=0)[0]
+    total = 2.0 * np.where(is_counted, monotone, 0.0).sum(axis=0)
+    return np.asarray(total - 1.0 + np.maximum(last_even, 0.0))

@@ -1,4 +1,4 @@
-"""Columns of tables, read without torch or scikit-learn: names, missing values, levels, numbers."""
+"""Columns of tables, without torch and scikit-learn: names, missing values, levels, numbers."""
 
 import datetime
 import re
@@ -14,9 +14,8 @@ from skbayes_sym.numerics.arguments import is_frame, short_repr
 
 Array = npt.NDArray[Any]
 
-# Codes of values without a level.
+# Codes of missing values and of values without a level.
 MISSING = -1
-
 UNKNOWN = -2
 
 # Text that pandas.read_csv reads as a missing number.
@@ -26,14 +25,17 @@ _DECIMAL = re.compile(r"[+-]?\d+(\.\d*)?")
 
 
 def column_names(X: Any) -> list[str]:
-    """Names of a frame's columns as text; empty if ``X`` is no frame."""
+    """Return the column names of a frame as text; an empty list if ``X`` isn't a frame."""
     if not is_frame(X):
         return []
     return [str(name) for name in getattr(X, "column_names", X.columns)]
 
 
 def non_string_column_names(X: Any) -> list[str] | None:
-    """Names of a frame's columns where not all are strings, which scikit-learn doesn't compare."""
+    """Return a frame's column names as text if some aren't strings, or None.
+
+    scikit-learn doesn't compare such names.
+    """
     if not is_frame(X):
         return None
     names = list(getattr(X, "column_names", X.columns))
@@ -41,38 +43,43 @@ def non_string_column_names(X: Any) -> list[str] | None:
 
 
 def check_column_names(fitted: list[str] | None, X: Any) -> None:
-    """Refuse a frame whose columns have other names than in `fit`, or another order.
+    """Raise ValueError if a frame's column names, or their order, differ from those in `fit`.
 
-    ``fitted``: names in `fit`, None if there were none. Default names 0, 1, ... are compared with
-    numbers only.
+    Parameters
+    ----------
+    fitted : list of str or None
+        Names in `fit`, or None if there were none. Default names 0, 1, ... are compared with
+        numbers only.
+    X : table
+        The new table.
     """
-    asked = column_names(X)
-    if not fitted or not asked or asked == fitted:
+    names = column_names(X)
+    if not fitted or not names or names == fitted:
         return
     is_default = fitted == [str(j) for j in range(len(fitted))]
-    if is_default and not all(name.isdigit() for name in asked):
+    if is_default and not all(name.isdigit() for name in names):
         return
-    missing = [name for name in fitted if name not in asked]
-    extra = [name for name in asked if name not in fitted]
+    missing = [name for name in fitted if name not in names]
+    extra = [name for name in names if name not in fitted]
     if missing or extra:
-        why = f"unseen in fit: {short_repr(extra)}, missing: {short_repr(missing)}"
+        difference = f"unseen in fit: {short_repr(extra)}, missing: {short_repr(missing)}"
     else:
-        why = f"they must be in the order {short_repr(fitted)}, got {short_repr(asked)}"
+        difference = f"they must be in the order {short_repr(fitted)}, got {short_repr(names)}"
     raise ValueError(
-        f"The feature names of X should match those that were passed during fit: {why}."
+        f"The feature names of X should match those that were passed during fit: {difference}."
     )
 
 
 def is_declared_categorical(column: Any) -> bool:
-    """Whether the dtype of a frame's column says that it is categorical, whatever its levels."""
+    """Whether the dtype of a frame's column is categorical, whatever its levels."""
     dtype = getattr(column, "dtype", getattr(column, "type", None))
     name = dtype.__name__ if isinstance(dtype, type) else type(dtype).__name__
-    is_named = name in {"CategoricalDtype", "Categorical", "Enum", "DictionaryType"}
-    return is_named or str(dtype).startswith("dictionary<")
+    is_categorical = name in {"CategoricalDtype", "Categorical", "Enum", "DictionaryType"}
+    return is_categorical or str(dtype).startswith("dictionary<")
 
 
 def fill_masked(X: Any) -> Any:
-    """``X`` with masked entries as missing values; as it is if nothing is masked."""
+    """Return ``X`` with masked entries as missing values; ``X`` itself if nothing is masked."""
     if isinstance(X, list | tuple) and any(isinstance(row, np.ma.MaskedArray) for row in X):
         X = np.ma.array(X)
     if not isinstance(X, np.ma.MaskedArray):
@@ -87,7 +94,17 @@ def fill_masked(X: Any) -> Any:
 
 
 class Table(NamedTuple):
-    """Columns of a table: names, arrays, and whether the dtype of each declares it categorical."""
+    """Columns of a table.
+
+    Attributes
+    ----------
+    names : list of str
+        Names of the columns.
+    columns : list of ndarray
+        Values of the columns.
+    declared : list of bool
+        Whether the dtype of each column declares it categorical.
+    """
 
     names: list[str]
     columns: list[Array]
@@ -95,12 +112,12 @@ class Table(NamedTuple):
 
     @property
     def is_numeric(self) -> bool:
-        """Whether all columns are arrays of numbers."""
+        """Whether all columns are numeric arrays."""
         return not any(self.declared) and all(c.dtype.kind in "fiubc" for c in self.columns)
 
 
 def read_table(X: Any) -> Table | None:
-    """Columns of a frame, a list of rows or an array; None if it has no two axes."""
+    """Return the columns of a frame, list of rows or array; None if not two-dimensional."""
     if is_frame(X):
         names = column_names(X)
         series = list(_frame_columns(X))
@@ -119,7 +136,7 @@ def read_table(X: Any) -> Table | None:
 
 
 def _frame_columns(X: Any) -> Iterator[Any]:
-    """Columns of a frame of pandas, polars or pyarrow by position, since names may repeat."""
+    """Yield the columns of a frame by position, since names may repeat."""
     if hasattr(X, "iloc"):
         yield from (X.iloc[:, j] for j in range(X.shape[1]))
     elif hasattr(X, "column_names"):  # pyarrow
@@ -129,26 +146,37 @@ def _frame_columns(X: Any) -> Iterator[Any]:
 
 
 def missing_rows(values: Array) -> Array:
-    """Mask of the rows in which a column holds no value."""
+    """Return a mask of the rows in which a column has no value."""
     if values.dtype.kind in "OT":
         return np.array([is_missing(v) for v in values.tolist()], dtype=bool)
     return np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), dtype=bool)
 
 
 def is_missing(value: Any) -> bool:
+    """Whether a value is missing: None, NaN, NA or masked."""
     if value is None or value is np.ma.masked or type(value).__name__ == "NAType":
         return True
     return isinstance(value, Real | Decimal) and value != value
 
 
 def _is_number(value: Any) -> bool:
+    """Whether a value is a real number or a bool."""
     return isinstance(value, Real | Decimal | np.bool_)
 
 
 def column_kind(values: Array, name: str, is_declared: bool = False) -> str:
-    """Kind of a column: "numeric", "boolean" or "categorical".
+    """Return the kind of a column: "numeric", "boolean" or "categorical".
 
-    Raises ValueError for dates, TypeError for objects that are neither text nor numbers.
+    Raises ValueError for dates, and TypeError for objects that are neither text nor numbers.
+
+    Parameters
+    ----------
+    values : ndarray
+        Values of the column.
+    name : str
+        Name of the column, for error messages.
+    is_declared : bool
+        Whether the dtype of the column declares it categorical.
     """
     check_no_dates(values, name)
     if is_declared:
@@ -172,6 +200,7 @@ def column_kind(values: Array, name: str, is_declared: bool = False) -> str:
 
 
 def check_no_dates(values: Array, name: str) -> None:
+    """Raise ValueError if a column holds dates or times."""
     is_date = values.dtype.kind in "mM" or (
         values.dtype.kind == "O" and any(
             isinstance(v, datetime.date | datetime.timedelta) or type(v).__name__ == "Period"
@@ -186,7 +215,7 @@ def check_no_dates(values: Array, name: str) -> None:
 
 
 def level_key(value: Any) -> str:
-    """Text that identifies a level whatever the dtype of its value: 1, 1.0 and "1" are the same."""
+    """Return text that identifies a level for any dtype: 1, 1.0 and "1" are the same."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, bool | np.bool_):
@@ -194,14 +223,14 @@ def level_key(value: Any) -> str:
     if isinstance(value, Integral):
         return str(int(value))
     if isinstance(value, Real | Decimal):
-        # By way of text, in which a float32 is as short as it was written.
+        # The text of a float32 has as few digits as it was written with.
         number = float(str(value)) if isinstance(value, np.floating) else float(value)
         return str(int(number)) if number.is_integer() else repr(number)
     return str(value)
 
 
 def level_number(text: str) -> float | None:
-    """Number that the text of a level stands for; None if it is no number."""
+    """Return the number that the text of a level represents, or None."""
     if text.lower() in ("true", "false"):
         return float(text.lower() == "true")
     try:
@@ -214,9 +243,9 @@ def level_number(text: str) -> float | None:
 class Levels:
     """Codes of values in a list of levels.
 
-    A value is looked up by its `level_key` first. A number, a bool, or a text that writes a plain
-    decimal number is the level of the same number otherwise, if there is only one: 1234 is "01234",
-    "1.0" is 1, True is "true".
+    A value is first looked up by its `level_key`. Otherwise a number, a bool, or text of a plain
+    decimal number has the level of the same number if there is exactly one: 1234 is "01234", "1.0"
+    is 1, True is "true".
     """
 
     def __init__(self, levels: Sequence[str]) -> None:
@@ -229,13 +258,14 @@ class Levels:
                 self._by_number[number] = UNKNOWN if is_ambiguous else code
 
     def code(self, value: Any) -> int:
+        """Return the code of a value, or `MISSING` or `UNKNOWN`."""
         if is_missing(value):
             return MISSING
         key = level_key(value)
         if key in self._exact:
             return self._exact[key]
         if not key.strip():
-            return MISSING  # what read_csv makes of it
+            return MISSING  # as read_csv reads it
         is_text = not _is_number(value)
         if is_text and not _DECIMAL.fullmatch(key) and key.lower() not in ("true", "false"):
             return UNKNOWN
@@ -243,7 +273,7 @@ class Levels:
         return UNKNOWN if number is None else self._by_number.get(number, UNKNOWN)
 
     def codes(self, values: Array) -> Array:
-        """Codes (n_rows,) of a column."""
+        """Return the codes (n_rows,) of a column."""
         if values.dtype.kind in "fiub":
             distinct, inverse = np.unique(values, return_inverse=True)
             return np.array([self.code(v) for v in distinct], dtype=int)[inverse.ravel()]
@@ -259,9 +289,18 @@ class Levels:
 
 
 def to_float(name: str, kind: str, values: Array) -> Array:
-    """Values of a numeric column as float64, whatever their dtype; nan where they are missing.
+    """Return the values of a numeric column as float64, nan if missing.
 
-    Raises ValueError that names column, row and value of what is no number.
+    Raises ValueError that names column, row and value if a value isn't a number.
+
+    Parameters
+    ----------
+    name : str
+        Name of the column.
+    kind : {"numeric", "boolean"}
+        Kind of the column in `fit`.
+    values : ndarray
+        Values, of any dtype.
     """
     check_no_dates(values, name)
     if values.dtype.kind in "fiub":
@@ -269,7 +308,7 @@ def to_float(name: str, kind: str, values: Array) -> Array:
     numbers = np.empty(len(values))
     for row, value in enumerate(values.tolist()):
         try:
-            numbers[row] = _number_of(value, kind == "boolean")
+            numbers[row] = _parse_number(value, kind == "boolean")
         except ValueError as error:
             text = str(value)
             comma = " Decimals need a point." if re.fullmatch(r"[+-]?\d+,\d+", text) else ""
@@ -285,8 +324,8 @@ def to_float(name: str, kind: str, values: Array) -> Array:
     return numbers
 
 
-def _number_of(value: Any, is_boolean: bool) -> float:
-    """A value of a numeric column. Raises ValueError, or TypeError for other objects."""
+def _parse_number(value: Any, is_boolean: bool) -> float:
+    """Return a value of a numeric column; ValueError for text, TypeError for other objects."""
     if is_missing(value):
         return np.nan
     if _is_number(value):
@@ -298,6 +337,6 @@ def _number_of(value: Any, is_boolean: bool) -> float:
         return np.nan
     if is_boolean and text.lower() in ("true", "false"):
         return float(text.lower() == "true")
-    if "_" in text:  # Python reads 1_000, nobody else does
+    if "_" in text:  # only Python reads 1_000 as a number
         raise ValueError(text)
     return float(text)
