@@ -320,7 +320,7 @@ MUTANTS = [
     *planted(
         "symmetry/modules/module_symmetry.py",
         "symmetry/modules/test_constants.py",
-        ("if p.requires_grad}\n    return tensors |", "}\n    return tensors |"),
+        ("if p.requires_grad}\n    if buffers", "}\n    if buffers"),
         ("        hints=hints,", "        hints=(),"),
     ),
     *planted(
@@ -529,10 +529,10 @@ MUTANTS = [
         "factorization/splitters.py",
         "",
         ("np.isin(listed[:length], ", "np.isin(listed, "),
-        ("np.arange(2, most + 2)", "np.arange(2, n + 2)"),
-        ("np.cumsum(hits) / place", "np.cumsum(hits) / n"),
+        ("np.arange(2, max_hits + 2)", "np.arange(2, n + 2)"),
+        ("np.cumsum(hits) / rank", "np.cumsum(hits) / n"),
         ("and not isinstance(argument, Mapping)", "and False"),
-        ("place[fold < i]", "place[fold != i]"),
+        ("index[fold < i]", "index[fold != i]"),
     ),
     Mutant("inspection/invariance.py", "if not len(self.half_widths)", "if False"),
     Mutant("inspection/symmetry.py", "not isinstance(color_by, str) or color_by", "color_by"),
@@ -988,7 +988,7 @@ MUTANTS = [
         "factorization/splitters.py",
         "factorization/test_lists.py",
         ("splitter.columns = columns", "pass"),
-        ("first = np.searchsorted(np.sort(times), times)", "first = np.arange(len(times))"),
+        ("rank = np.searchsorted(np.sort(times), times)", "rank = np.arange(len(times))"),
     ),
     *planted(
         "factorization/fit.py",
@@ -1017,7 +1017,7 @@ MUTANTS = [
     *planted(
         "laplace/adam_laplace.py",
         "base/test_defaults.py",
-        ("if self._starts_narrow(model.likelihood):", "if False:"),
+        ("if self._has_narrow_start(model.likelihood):", "if False:"),
     ),
     *planted(
         "lila/estimators.py",

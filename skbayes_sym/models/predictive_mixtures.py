@@ -411,7 +411,9 @@ class TargetMixture(TargetPredictive):
 def snap_to_counts(location: float, scale: float, is_discrete: bool = True) -> tuple[float, float]:
     """Return location and scale of counts, free of rounding errors if they are 0 and 1."""
     is_plain = is_discrete and abs(scale - 1.0) < 1e-9 and abs(location) < 1e-6
-    return (0.0, 1.0) if is_plain else (location, scale)
+    if is_plain:
+        return (0.0, 1.0)
+    return (location, scale)
 
 
 @dataclass(frozen=True, eq=False)

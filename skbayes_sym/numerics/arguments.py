@@ -219,7 +219,9 @@ def check_flag(name: str, value: Any) -> bool:
 def short_repr(value: Any, max_length: int = 60) -> str:
     """Return the representation of a value, in one line of limited length."""
     text = " ".join(repr(value).split())
-    return text if len(text) <= max_length else f"{text[:max_length]}..."
+    if len(text) <= max_length:
+        return text
+    return f"{text[:max_length]}..."
 
 
 def _as_numeric(value: Any) -> NDArray[Any] | None:
@@ -232,6 +234,8 @@ def _as_numeric(value: Any) -> NDArray[Any] | None:
         array = np.asarray(value)
         if array.dtype.kind == "c":
             return None
-        return array if array.dtype.kind in "iufb" else np.asarray(value, dtype=np.float64)
+        if array.dtype.kind in "iufb":
+            return array
+        return np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
         return None

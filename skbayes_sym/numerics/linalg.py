@@ -63,7 +63,9 @@ def deferred_cholesky(matrix: Tensor, *, name: str, remedy: str) -> Tensor:
 def try_cholesky(matrix: Tensor) -> Tensor | None:
     """Return lower Cholesky factors (*B, n, n), or None if any of the matrices has none."""
     factor, failed = torch.linalg.cholesky_ex(matrix)
-    return None if matrix.numel() and bool(failed.any()) else factor
+    if matrix.numel() and bool(failed.any()):
+        return None
+    return factor
 
 
 def matrix_blocks(n: int, size: int) -> list[tuple[int, int]]:

@@ -214,7 +214,9 @@ class OptimiseResult(NamedTuple):
     @property
     def loss_curve(self) -> list[float]:
         """Loss curve of the only start."""
-        return self.loss_curves[0] if self.loss_curves else []
+        if self.loss_curves:
+            return self.loss_curves[0]
+        return []
 
 
 class DivergenceError(ArithmeticError):
@@ -223,7 +225,9 @@ class DivergenceError(ArithmeticError):
 
 def half_constant_half_linear(progress: float, *, floor: float = 0.02) -> float:
     """Return the step-size factor: 1 in the first half, then linearly decreasing to ``floor``."""
-    return 1.0 if progress < 0.5 else floor + (1.0 - floor) * 2.0 * (1.0 - progress)
+    if progress < 0.5:
+        return 1.0
+    return floor + (1.0 - floor) * 2.0 * (1.0 - progress)
 
 
 def minimise(
@@ -410,7 +414,9 @@ def lbfgs(
     result = optimize.minimize(
         with_arrays, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options
     )
-    return torch.from_numpy(result.x).to(start) if result.fun <= value else start
+    if result.fun <= value:
+        return torch.from_numpy(result.x).to(start)
+    return start
 
 
 def with_gradient(loss: Callable[[Tensor], Tensor]) -> ValueAndGradient:

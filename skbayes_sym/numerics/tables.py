@@ -39,7 +39,9 @@ def non_string_column_names(X: Any) -> list[str] | None:
     if not is_frame(X):
         return None
     names = list(getattr(X, "column_names", X.columns))
-    return None if all(isinstance(name, str) for name in names) else [str(name) for name in names]
+    if all(isinstance(name, str) for name in names):
+        return None
+    return [str(name) for name in names]
 
 
 def check_column_names(fitted: list[str] | None, X: Any) -> None:
@@ -149,7 +151,9 @@ def missing_rows(values: Array) -> Array:
     """Return a mask of the rows in which a column has no value."""
     if values.dtype.kind in "OT":
         return np.array([is_missing(v) for v in values.tolist()], dtype=bool)
-    return np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), dtype=bool)
+    if values.dtype.kind == "f":
+        return np.isnan(values)
+    return np.zeros(len(values), dtype=bool)
 
 
 def is_missing(value: Any) -> bool:
@@ -237,7 +241,9 @@ def level_number(text: str) -> float | None:
         number = float(text)
     except ValueError:
         return None
-    return number if np.isfinite(number) and "_" not in text else None
+    if np.isfinite(number) and "_" not in text:
+        return number
+    return None
 
 
 class Levels:
@@ -270,7 +276,9 @@ class Levels:
         if is_text and not _DECIMAL.fullmatch(key) and key.lower() not in ("true", "false"):
             return UNKNOWN
         number = level_number(key)
-        return UNKNOWN if number is None else self._by_number.get(number, UNKNOWN)
+        if number is None:
+            return UNKNOWN
+        return self._by_number.get(number, UNKNOWN)
 
     def codes(self, values: Array) -> Array:
         """Return the codes (n_rows,) of a column."""

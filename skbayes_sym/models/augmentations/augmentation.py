@@ -98,7 +98,9 @@ class HalfWidth:
     def start(self) -> Tensor:
         """Return ``eta`` before learning: small, but not zero, where the gradient vanishes."""
         eta = INITIAL_HALF_WIDTH * torch.eye(len(self.names), dtype=torch.float64)
-        return eta.flatten() if self.correlated else eta.diagonal().clone()
+        if self.correlated:
+            return eta.flatten()
+        return eta.diagonal().clone()
 
     def lower_limit(self) -> Tensor:
         """Return the smallest half-widths, since a half-width of 0 would never grow again."""
@@ -146,7 +148,9 @@ class FreeHalfWidth:
     def names(self) -> tuple[str, ...]:
         """Names of the generators."""
         n = self.n_params
-        return (self.name,) if n == 1 else tuple(f"{self.name}_{i}" for i in range(n))
+        if n == 1:
+            return (self.name,)
+        return tuple(f"{self.name}_{i}" for i in range(n))
 
     @property
     def n_params(self) -> int:

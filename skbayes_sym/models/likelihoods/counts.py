@@ -128,11 +128,15 @@ class NegativeBinomial(TargetLikelihood):
     @property
     def params(self) -> Tensor:
         """Free parameters, (n_params,)."""
-        return self.log_dispersion if self.learn else self.log_dispersion[..., :0]
+        if self.learn:
+            return self.log_dispersion
+        return self.log_dispersion[..., :0]
 
     def at(self, params: Tensor) -> "NegativeBinomial":
         """Return the likelihood at other values of the parameters."""
-        return replace(self, log_dispersion=params) if self.learn else self
+        if self.learn:
+            return replace(self, log_dispersion=params)
+        return self
 
     @property
     def dispersion(self) -> Tensor:

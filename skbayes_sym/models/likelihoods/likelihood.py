@@ -67,17 +67,23 @@ def collapse_equal_weights(weight: Tensor) -> Tensor:
     """
     if weight.device.type != "cpu":
         return weight
-    return weight[:1] if bool((weight == weight[:1]).all()) else weight
+    if bool((weight == weight[:1]).all()):
+        return weight[:1]
+    return weight
 
 
 def clone_if_inference(tensor: Tensor) -> Tensor:
     """Copy a tensor that was made in inference mode, so that a backward pass can save it."""
-    return tensor.clone() if tensor.is_inference() else tensor
+    if tensor.is_inference():
+        return tensor.clone()
+    return tensor
 
 
 def as_leaf(tensor: Tensor) -> Tensor:
     """Return a leaf for a derivative, or the tensor itself if it has a graph already."""
-    return tensor if tensor.requires_grad else clone_if_inference(tensor).detach().requires_grad_()
+    if tensor.requires_grad:
+        return tensor
+    return clone_if_inference(tensor).detach().requires_grad_()
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,7 +316,9 @@ class ScalarSites(SiteLikelihood):
     @property
     def params(self) -> Tensor:
         """Free parameters, (n_params,)."""
-        return self.likelihood.params if self.learn else self.likelihood.params[:0]
+        if self.learn:
+            return self.likelihood.params
+        return self.likelihood.params[:0]
 
     @property
     def noise_scale(self) -> Tensor:
@@ -319,7 +327,9 @@ class ScalarSites(SiteLikelihood):
 
     def at(self, params: Tensor) -> "ScalarSites":
         """Return the same expectations at other values of the parameters."""
-        return replace(self, likelihood=self.likelihood.at(params)) if self.learn else self
+        if self.learn:
+            return replace(self, likelihood=self.likelihood.at(params))
+        return self
 
     def value(self, mean: Tensor, covariance: Tensor, y: Tensor) -> Tensor:
         """Return ``E[l]``, (N,) nats, differentiable with respect to the moments."""
@@ -589,7 +599,9 @@ class Likelihood:
         learn : bool, default=True
             Whether scales of the likelihood are free parameters.
         """
-        return ScalarSites(self, learn) if n_outputs == 1 else None
+        if n_outputs == 1:
+            return ScalarSites(self, learn)
+        return None
 
     @derived_from("log_prob")
     def data_term(self, y: Tensor, weight: Tensor, n_outputs: int) -> DataTerm:  # noqa: ARG002
@@ -674,7 +686,9 @@ class TargetLikelihood(Likelihood):
     @derived_from("log_prob")
     def n_noise(self, n_outputs: int) -> int:
         """Return how many standard normal variables per row `expected_log_prob` needs."""
-        return 0 if self.n_outputs_per_target == 1 else n_outputs
+        if self.n_outputs_per_target == 1:
+            return 0
+        return n_outputs
 
     @derived_from("distribution")
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -709,7 +723,9 @@ class TargetLikelihood(Likelihood):
         uniform = torch.as_tensor(rng.uniform(size=tuple(middle.shape))).to(middle)
         tiny = torch.finfo(middle.dtype).tiny
         value = invert_cdf(lambda y: self.cdf(y, outputs), uniform.clamp_min(tiny), middle)
-        return value.round() if self.is_discrete else value
+        if self.is_discrete:
+            return value.round()
+        return value
 
     @derived_from("log_prob")
     def predictive(self, outputs: Tensor, log_weights: Tensor | None = None) -> Predictive:

@@ -56,11 +56,15 @@ class Gaussian(TargetLikelihood):
     @property
     def params(self) -> Tensor:
         """Free parameters, (n_params,)."""
-        return self.log_noise if self.learn else self.log_noise[..., :0]
+        if self.learn:
+            return self.log_noise
+        return self.log_noise[..., :0]
 
     def at(self, params: Tensor) -> "Gaussian":
         """Return the likelihood at other values of the parameters."""
-        return replace(self, log_noise=params) if self.learn else self
+        if self.learn:
+            return replace(self, log_noise=params)
+        return self
 
     @property
     def noise_scale(self) -> Tensor:
@@ -502,7 +506,9 @@ class StudentT(TargetLikelihood):
     @property
     def _df(self) -> float | Tensor:
         """Degrees of freedom as a float, or as a tensor if they are learned."""
-        return 4.0 * (-self.log_tail).exp() if self._learns_df else float(self.df)
+        if self._learns_df:
+            return 4.0 * (-self.log_tail).exp()
+        return float(self.df)
 
     @property
     def _log_constant(self) -> float | Tensor:
@@ -533,7 +539,9 @@ class StudentT(TargetLikelihood):
         if self._learns_df:
             likelihood = replace(self, log_tail=params[..., -1:])
             params = params[..., :-1]
-        return replace(likelihood, log_noise=params) if self.learn else likelihood
+        if self.learn:
+            return replace(likelihood, log_noise=params)
+        return likelihood
 
     def distribution(self, outputs: Tensor) -> Distribution:
         """Return the distribution of the targets given outputs."""

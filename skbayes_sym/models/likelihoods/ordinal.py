@@ -83,7 +83,9 @@ class Ordinal(ClassLikelihood):
     @property
     def params(self) -> Tensor:
         """Free parameters, (n_params,)."""
-        return self.steps if self.learn else self.steps[..., :0]
+        if self.learn:
+            return self.steps
+        return self.steps[..., :0]
 
     @property
     def noise_scale(self) -> Tensor:
@@ -92,7 +94,9 @@ class Ordinal(ClassLikelihood):
 
     def at(self, params: Tensor) -> "Ordinal":
         """Return the likelihood at other values of the parameters."""
-        return replace(self, steps=params) if self.learn else self
+        if self.learn:
+            return replace(self, steps=params)
+        return self
 
     def n_outputs(self, n_targets: int) -> int:
         """Return the number of outputs, which is 1."""

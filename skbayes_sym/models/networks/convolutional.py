@@ -135,7 +135,9 @@ class _Scalar(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs."""
-        return x * self.value if self.multiplies else x + self.value
+        if self.multiplies:
+            return x * self.value
+        return x + self.value
 
 
 class _Branch(nn.Module):

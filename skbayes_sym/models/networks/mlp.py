@@ -186,7 +186,9 @@ class MLPChainLikelihood:
         with torch.no_grad():
             blocks = self._blocks(position)
             values = [self._passes(len(block)).value(block) for block in blocks]
-            return values[0] if len(values) == 1 else torch.cat(values)
+            if len(values) == 1:
+                return values[0]
+            return torch.cat(values)
 
     def gradient(self, position: Tensor, out: Tensor) -> Tensor:
         """Return the value (C,) and write the gradient to ``out`` (C, D).
@@ -203,7 +205,9 @@ class MLPChainLikelihood:
     def _blocks(self, position: Tensor) -> Sequence[Tensor]:
         """Split positions into blocks of equal size, except for the last."""
         n_blocks = -(-len(position) // self.block_size)
-        return position.split(-(-len(position) // n_blocks)) if n_blocks > 1 else (position,)
+        if n_blocks > 1:
+            return position.split(-(-len(position) // n_blocks))
+        return (position,)
 
     def _passes(self, n_chains: int) -> "_Passes":
         """Return the passes for a number of chains.
@@ -511,7 +515,9 @@ class MLP:
             bias = index(f"b{i}").unsqueeze(1)
             entries = torch.cat([index(f"W{i}"), bias, index(f"W{i + 1}").T], dim=1)
             groups.append(Units(entries, flip=signed))
-        return Product(tuple(groups)) if groups else Trivial()
+        if groups:
+            return Product(tuple(groups))
+        return Trivial()
 
     def chain_likelihood(
         self, likelihood: Likelihood, x: Tensor, y: Tensor, weight: Tensor

@@ -206,7 +206,9 @@ class ModuleNetwork(BaseNetwork):
         """Return outputs (N, O) at one ``theta`` (P,)."""
         params = self.layout.unflatten(theta) | self._constants(theta)
         outputs = torch.func.functional_call(self.module, params, (x,))
-        return outputs if outputs.ndim > 1 else outputs.unsqueeze(-1)
+        if outputs.ndim > 1:
+            return outputs
+        return outputs.unsqueeze(-1)
 
     def _constants(self, theta: Tensor) -> dict[str, Tensor]:
         """Return frozen parameters and buffers in the dtype and on the device of ``theta``."""

@@ -221,4 +221,6 @@ class RecordingNetwork(Network, Protocol):
 
 def as_differentiable(preactivation: Tensor) -> Tensor:
     """Return a tensor that requires gradients, a leaf if it has no graph yet."""
-    return preactivation if preactivation.requires_grad else preactivation.requires_grad_()
+    if preactivation.requires_grad:
+        return preactivation
+    return preactivation.requires_grad_()
