@@ -165,7 +165,7 @@ LABELLED = ("bayesian-mlp", "laplace", "linear")
 def test_a_density_over_that_of_a_known_law_is_refused_where_only_that_is_known(name):
     model, likelihood = REFUSE[name]
     likelihood.calls.clear()
-    named = r"likelihood=(Tempered|Wide)\(.*(asks for|does not apply|an output a class)"
+    named = r"likelihood=(Tempered|Wide)\(.*(requires|does not apply|an output a class)"
     with pytest.raises(ValueError, match=named):
         clone(model).set_params(likelihood=likelihood).fit(X, LABELS if name in LABELLED else Y)
     assert not likelihood.calls
@@ -555,7 +555,7 @@ LAYERS = r"has no input_shape and no weight_layers and no record,.* give a torch
 ROTATIONS = Orthogonal(torch.tensor([[0, 2, 4], [1, 3, 5], [6, 7, 8], [9, 10, 11]]))
 REFUSED = {
     "layerwise-likelihood": (
-        sk.LayerwiseVIRegressor, {"likelihood": NOISE}, "asks for: Normal noise",
+        sk.LayerwiseVIRegressor, {"likelihood": NOISE}, "requires: Normal noise",
     ),
     "layerwise-network": (sk.LayerwiseVIRegressor, {"network": Sines()}, "'network'"),
     "vi-prior": (

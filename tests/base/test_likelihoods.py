@@ -220,7 +220,7 @@ def test_pools_of_classifiers_know_the_softmax_alone():
     clf = sk.BayesianMLPClassifier(4, n_modes=1, n_members=1, random_state=0)
     by_name = clone(clf).set_params(likelihood="categorical").fit(X, labels)
     np.testing.assert_array_equal(by_name.predict_proba(X), clf.fit(X, labels).predict_proba(X))
-    with pytest.raises(ValueError, match=r"asks for: Softmax. MCMCClassifier, DeepEnsembleCl"):
+    with pytest.raises(ValueError, match=r"requires: Softmax. MCMCClassifier, DeepEnsembleCl"):
         clone(clf).set_params(likelihood="bernoulli").fit(X, labels)
     with pytest.raises(ValueError, match="'poisson' doesn't go with BayesianMLPClassifier"):
         clone(clf).set_params(likelihood="poisson").fit(X, labels)
