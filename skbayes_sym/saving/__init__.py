@@ -1,8 +1,8 @@
-"""Fitted models in one file without pickle.
+"""Files of fitted models without pickle.
 
-Reading order: `files` (`save` and `load`: arrays and a JSON header, there whole or not at all),
-`values` (what a file may name, what state a fit can leave, and nouns as JSON and back), `checks`
-(types, shapes and ranges of what a file holds).
+* `files`: `save` and `load`: arrays and a JSON header, in a safetensors file
+* `values`: the classes that a file may name, and the conversion of values to JSON and back
+* `checks`: types, shapes and ranges of the objects in a file
 
-In: a fitted estimator or pipeline. Out: a safetensors file; nothing in it is ever run.
+Nothing in a file is ever executed.
 """

@@ -1,8 +1,9 @@
 """Checks of the objects in a file: types, shapes, ranges and sizes of their fields.
 
-A file can hold anything, so every object is checked once it is built and before anything is
+A file can contain anything, so every object is checked when it is built and before anything is
 computed with it. Types follow from the annotations of a class, shapes and dtypes from the table
-`ARRAYS`, bounds of whole numbers from `COUNTS`, and relations between fields from `RULES`.
+`ARRAYS`, bounds of integers from `COUNTS`, relations between fields from `RULES`, and sizes from
+`SIZE_RULES`.
 """
 
 import inspect
@@ -19,9 +20,10 @@ import torch
 
 from skbayes_sym.base.rows import Array
 
-# Shape of every array of a class: one letter per axis, and the same letter is the same length.
-# Before it the dtype: f (finite or infinite floats), g (floats that may be NaN), i (integers), b
-# (booleans or integers). "?" allows None or a number in place of the array, "|" separates shapes.
+# Dtype and shape of every array of a class. The shape has one letter per axis, and equal letters
+# stand for equal lengths. Dtypes are f (finite or infinite floats), g (floats that may be NaN), i
+# (integers), b (booleans or integers). "?" also allows None or a number, "|" separates alternative
+# shapes.
 ARRAYS: dict[str, dict[str, str]] = {
     "Columns": {"kept": "b n"},
     "FeatureEncoder": {"scaling": "f h?", "directions": "f mr?", "centre": "f h?"},
@@ -71,26 +73,26 @@ ARRAYS: dict[str, dict[str, str]] = {
     "Units": {"index": "i dp"},
 }  # fmt: skip
 
-_MOST = 2**31 - 1
+_MAX_INT = 2**31 - 1
 _MAX_STATE_BYTES = 10_000  # of a random generator
 
-# Least and greatest value of whole numbers; those in tuples too. All others are from 0 to 2**31.
+# Smallest and largest values of integers, also in tuples. All others lie between 0 and 2**31.
 COUNTS: dict[tuple[str, str], tuple[int, int]] = {
-    ("InducingHidden", "n_inducing"): (1, _MOST),
-    ("HMC", "max_leapfrog"): (1, _MOST),
-    ("Gibbs", "n_draws"): (1, _MOST),
-    ("MLP", "n_inputs"): (1, _MOST),
-    ("MLP", "hidden_layer_sizes"): (1, _MOST),
-    ("MLP", "n_outputs"): (1, _MOST),
+    ("InducingHidden", "n_inducing"): (1, _MAX_INT),
+    ("HMC", "max_leapfrog"): (1, _MAX_INT),
+    ("Gibbs", "n_draws"): (1, _MAX_INT),
+    ("MLP", "n_inputs"): (1, _MAX_INT),
+    ("MLP", "hidden_layer_sizes"): (1, _MAX_INT),
+    ("MLP", "n_outputs"): (1, _MAX_INT),
     ("Convolution", "kernel_size"): (1, 2**15),
     ("Convolution", "stride"): (1, 2**15),
     ("Convolution", "padding"): (0, 2**15),
     ("Convolution", "dilation"): (1, 2**15),
-    ("Invariances", "n_augmentations"): (1, _MOST),
+    ("Invariances", "n_augmentations"): (1, _MAX_INT),
     ("Categorical", "n_points"): (2, 10**6),
     ("ExactUpTo", "max_width"): (0, 40),
-    ("Importance", "n_permutations"): (1, _MOST),
-    ("InfoNCE", "n_permutations"): (1, _MOST),
+    ("Importance", "n_permutations"): (1, _MAX_INT),
+    ("InfoNCE", "n_permutations"): (1, _MAX_INT),
     ("Product", "_max_sweeps"): (1, 10**6),
     ("Trivial", "_max_sweeps"): (1, 10**6),
 } | {
@@ -98,13 +100,13 @@ COUNTS: dict[tuple[str, str], tuple[int, int]] = {
     for name in ("Affine", "Brightness", "Contrast", "Hue", "PixelNoise", "Blur")
 }
 
-# Fields that are NaN where a figure has no meaning.
+# Fields that are NaN if they aren't defined.
 MAY_BE_NAN = {
     ("Mode", "weight"), ("Mode", "log_evidence"), ("Mode", "std_error"),
     ("Mode", "mean_log_posterior"), ("Column", "median"),
 }  # fmt: skip
 
-# Fields that must be above zero.
+# Fields that must be positive.
 POSITIVE = {
     ("UserPredictor", "target_scale"), ("RescaledAugmentation", "scale"), ("HMC", "path_length"),
     ("HMC", "min_step_factor"), ("HMC", "jitter"), ("Annealing", "energy_error"), ("ARD", "shape"),
@@ -127,7 +129,13 @@ NOT_NEGATIVE = {
 
 
 class FileContent(NamedTuple):
-    """What an object may count on: all numbers of the file's arrays together."""
+    """Size of a file's content.
+
+    Attributes
+    ----------
+    n_numbers : int
+        Total number of entries of the file's arrays.
+    """
 
     n_numbers: int
 
@@ -140,13 +148,13 @@ def check_object(value: Any, content: FileContent) -> None:
     value : object
         An instance of one of the classes that a file may name.
     content : FileContent
-        Sizes that follow from a field, a network's weights for example, can't exceed the numbers
-        that the file holds.
+        Size of the file, which bounds the sizes that follow from a field, for example the number of
+        weights of a network.
 
     Raises
     ------
     ValueError
-        Names the class, the field and what is wrong with it.
+        If a field is invalid. The message names the class and the field.
     """
     name = type(value).__name__
     hints = _field_types(type(value))
@@ -158,7 +166,9 @@ def check_object(value: Any, content: FileContent) -> None:
     _check_shapes(name, value)
     for kind in type(value).__mro__:
         if kind.__name__ in RULES:
-            RULES[kind.__name__](value, content)
+            RULES[kind.__name__](value)
+        if kind.__name__ in SIZE_RULES:
+            SIZE_RULES[kind.__name__](value, content)
 
 
 def _field_types(kind: type) -> Mapping[str, Any]:
@@ -171,7 +181,7 @@ def _field_types(kind: type) -> Mapping[str, Any]:
 
 
 def _has_type(value: Any, hint: Any) -> bool:
-    """Whether a value agrees with an annotation, as far as it can be told."""
+    """Whether a value agrees with an annotation, as far as this can be checked."""
     origin = get_origin(hint)
     arguments = get_args(hint)
     if hint is Any or isinstance(hint, str) or type(hint).__name__ == "TypeVar":
@@ -211,7 +221,7 @@ def _has_type(value: Any, hint: Any) -> bool:
 
 
 def _is_instance(value: Any, kind: Any) -> bool:
-    """Whether it is of a class; of a protocol every object is that is no plain value."""
+    """Whether a value is an instance of a class; all objects except plain values fit a protocol."""
     plain = (bool, int, float, str, bytes, list, dict, np.ndarray, np.generic, torch.Tensor)
     if kind.__module__.startswith("numpy"):  # parts of ArrayLike
         return isinstance(value, Real | np.ndarray | list | tuple)
@@ -222,7 +232,7 @@ def _is_instance(value: Any, kind: Any) -> bool:
 
 
 def _check_range(name: str, field: str, value: Any) -> None:
-    """Check all numbers in a field, in tuples and arrays too."""
+    """Check all numbers in a field, also in tuples and arrays."""
     if isinstance(value, np.ndarray | torch.Tensor):
         array = value.detach().numpy() if isinstance(value, torch.Tensor) else value
         if array.dtype.kind not in "fiub" or not array.size:
@@ -233,9 +243,9 @@ def _check_range(name: str, field: str, value: Any) -> None:
             _check_range(name, field, item)
         return
     elif isinstance(value, Integral) and not isinstance(value, bool | np.bool_):
-        least, most = COUNTS.get((name, field), (0, _MOST))
+        smallest, largest = COUNTS.get((name, field), (0, _MAX_INT))
         is_count = (name, field) in COUNTS or (name, field) not in POSITIVE | NOT_NEGATIVE
-        if is_count and not least <= int(value) <= most:
+        if is_count and not smallest <= int(value) <= largest:
             raise ValueError(f"{name}.{field} = {str(value)[:20]}")
         low = float(value)
     elif isinstance(value, Real) and not isinstance(value, bool | np.bool_):
@@ -260,7 +270,7 @@ def _check_shapes(name: str, value: Any) -> None:
         if isinstance(array, list | tuple):
             array = np.asarray(array, dtype=np.float64)
         alternatives = specification.removesuffix("?").split("|")
-        if not any(_matches(array, one, lengths) for one in alternatives):
+        if not any(_matches(array, shape, lengths) for shape in alternatives):
             raise ValueError(f"{name}.{field} of a wrong shape or dtype, or with NaN")
 
 
@@ -268,7 +278,7 @@ _DTYPES = {"f": "f", "g": "f", "i": "iu", "b": "biu"}
 
 
 def _matches(array: Any, specification: str, lengths: dict[str, int]) -> bool:
-    """Whether an array has a dtype and shape; ``lengths``: of the axes so far, extended."""
+    """Whether an array has a dtype and shape; adds its axes to the known ``lengths``."""
     dtype, axes = specification.split()
     if isinstance(array, torch.Tensor):
         array = array.detach().numpy()
@@ -286,6 +296,7 @@ def _matches(array: Any, specification: str, lengths: dict[str, int]) -> bool:
 
 
 def _require(condition: Any, message: str) -> None:
+    """Raise a ValueError unless the condition holds."""
     if not condition:
         raise ValueError(message)
 
@@ -295,8 +306,8 @@ def _check_indices(array: Array, n: int, message: str) -> None:
     _require(not array.size or (array.min() >= 0 and array.max() < n), message)
 
 
-def _check_trees(trees: Any, content: FileContent) -> None:
-    """Check that the nodes form trees, and that their depth and number can be afforded."""
+def _check_trees(trees: Any) -> None:
+    """Check that the nodes form trees of a reasonable number and depth."""
     n_nodes = len(trees.column)
     n_trees = len(trees.roots)
     node = np.arange(n_nodes)
@@ -305,7 +316,7 @@ def _check_trees(trees: Any, content: FileContent) -> None:
     is_leaf = below == node
     _require(n_nodes and n_trees, "Trees without nodes")
     _check_indices(trees.roots, n_nodes, "Trees.roots outside of the nodes")
-    _check_indices(trees.column, _MOST, "Trees.column below zero")
+    _check_indices(trees.column, _MAX_INT, "Trees.column below zero")
     _require(np.array_equal(is_leaf, above == node), "Trees with a node of one child")
     children = np.concatenate([below[~is_leaf], above[~is_leaf], trees.roots])
     _check_indices(children, n_nodes, "Trees with a child outside of the nodes")
@@ -327,13 +338,14 @@ def _check_trees(trees: Any, content: FileContent) -> None:
 
 
 def _check_network(value: Any, content: FileContent) -> None:
-    """A file holds at least one number per weight of its networks."""
+    """Check that the file holds at least one number per weight of a network."""
     sizes = (value.n_inputs, *value.hidden_layer_sizes, value.n_outputs)
     n_weights = sum((a + 1) * b for a, b in pairwise(sizes))
     _require(n_weights <= content.n_numbers, "MLP with more weights than the file has numbers")
 
 
 def _check_layout(layout: Any, content: FileContent) -> None:
+    """Check that the file holds at least one number per weight of a layout."""
     sizes = [prod(shape) for shape in layout.shapes.values()]
     lengths = [n for shape in layout.shapes.values() for n in shape]
     _require(all(n >= 1 for n in lengths), "ParamLayout with an axis of no length")
@@ -349,7 +361,8 @@ def _n_covered(precision: Any) -> int:
     return sum(prod(shapes[name]) for name in names if name is not None)
 
 
-def _check_layers(precision: Any, content: FileContent) -> None:
+def _check_layers(precision: Any) -> None:
+    """Check that the layers of a precision are in its layout."""
     names = precision.layout.shapes
     for layer in precision.layers:
         _require(layer.weight in names, f"no weights {layer.weight} of a layer")
@@ -359,13 +372,15 @@ def _check_layers(precision: Any, content: FileContent) -> None:
         _require(agrees, "FullPrecision.cholesky of other layers")
 
 
-def _check_kronecker(precision: Any, content: FileContent) -> None:
+def _check_kronecker(precision: Any) -> None:
+    """Check that a precision has one spectrum and one prior precision per layer."""
     n = len(precision.layers)
     _require(len(precision.spectra) == len(precision.prior) == n, "layers that don't agree")
-    _check_layers(precision, content)
+    _check_layers(precision)
 
 
-def _check_laplace(value: Any, content: FileContent) -> None:
+def _check_laplace(value: Any) -> None:
+    """Check the positions of the weights and their number."""
     positions = value.positions
     _check_indices(positions, len(value.loc), "LaplacePosterior.positions out of range")
     _require(len(np.unique(positions)) == len(positions), "LaplacePosterior.positions repeated")
@@ -377,13 +392,15 @@ def _check_laplace(value: Any, content: FileContent) -> None:
     _require(n_covered == len(positions), "LaplacePosterior.positions of another length")
 
 
-def _check_process(process: Any, content: FileContent) -> None:
+def _check_process(process: Any) -> None:
+    """Check the parameters and rows of a Gaussian process."""
     n_scales = process.x.shape[1] + 3
     _require(len(process.log_scales) == n_scales, "GaussianProcess.log_scales of a wrong length")
     _require(len(process.x), "GaussianProcess without rows")
 
 
-def _check_low_rank(value: Any, content: FileContent) -> None:
+def _check_low_rank(value: Any) -> None:
+    """Check the shape of the covariance."""
     n_rows, rank = value.loc.shape
     if value.basis is not None:
         rank = value.basis.shape[1]
@@ -391,7 +408,8 @@ def _check_low_rank(value: Any, content: FileContent) -> None:
     _require(agrees, "LowRankGaussian.covariance of a wrong shape")
 
 
-def _check_layerwise(value: Any, content: FileContent) -> None:
+def _check_layerwise(value: Any) -> None:
+    """Check the training rows and the number of inducing points."""
     family = value.family
     agrees = value.x.shape[1] == family.network.n_inputs
     _require(agrees, "LayerwisePosterior.x with a wrong number of columns")
@@ -400,7 +418,8 @@ def _check_layerwise(value: Any, content: FileContent) -> None:
     _require(agrees, "InducingHidden.n_inducing beyond the number of parameters")
 
 
-def _check_hidden(hidden: Any, content: FileContent) -> None:
+def _check_hidden(hidden: Any) -> None:
+    """Check the prior scales of the hidden layers."""
     agrees = len(hidden.prior_scale) == len(hidden.network.hidden_layer_sizes)
     _require(agrees, "prior scales of another number of layers")
     for scale in hidden.prior_scale:
@@ -409,16 +428,19 @@ def _check_hidden(hidden: Any, content: FileContent) -> None:
         _require(agrees, "prior scales of a wrong shape or dtype, or with NaN")
 
 
-def _check_image_shape(augmentation: Any, content: FileContent) -> None:
+def _check_image_shape(augmentation: Any) -> None:
+    """Check the number of pixels."""
     shape = augmentation.image_shape
     _require(shape is None or prod(shape) <= 2**24, "an image of too many pixels")
 
 
-def _check_moves(kernel: Any, content: FileContent) -> None:
+def _check_moves(kernel: Any) -> None:
+    """Check the range of the step size's jitter."""
     _require(kernel.jitter[0] <= kernel.jitter[1], "HMC.jitter that decreases")
 
 
-def _check_rescaled(augmentation: Any, content: FileContent) -> None:
+def _check_rescaled(augmentation: Any) -> None:
+    """Check that mean and scale have one entry per column."""
     agrees = len(augmentation.mean) == len(augmentation.scale)
     _require(agrees, "RescaledAugmentation with units of another number of columns")
     _check_columns(augmentation.part, len(augmentation.mean))
@@ -432,31 +454,37 @@ def _check_columns(augmentation: Any, n_columns: int) -> None:
     _check_indices(columns, n_columns, "an augmentation of columns that there aren't")
 
 
-def _check_shift(augmentation: Any, content: FileContent) -> None:
+def _check_shift(augmentation: Any) -> None:
+    """Check that there is one unit per column."""
     n_columns = len(augmentation.columns or ())
     agrees = len(augmentation.units) in (0, n_columns)
     _require(agrees, "ColumnShift.units of another number of columns")
 
 
-def _check_log_noise(value: Any, content: FileContent) -> None:
+def _check_log_noise(value: Any) -> None:
+    """Check that there is noise for at least one target."""
     _require(len(value.log_noise), f"{type(value).__name__}.log_noise of no targets")
 
 
-def _check_kept(columns: Any, content: FileContent) -> None:
+def _check_kept(columns: Any) -> None:
+    """Check the indices of the columns that are kept."""
     if columns.kept.dtype.kind != "b":
-        _check_indices(columns.kept, _MOST, "Columns.kept out of range")
+        _check_indices(columns.kept, _MAX_INT, "Columns.kept out of range")
 
 
-def _check_units(units: Any, content: FileContent) -> None:
-    _check_indices(units.index.numpy(), _MOST, "Units.index out of range")
+def _check_units(units: Any) -> None:
+    """Check the indices of the units' parameters."""
+    _check_indices(units.index.numpy(), _MAX_INT, "Units.index out of range")
 
 
-def _check_preconditioner(preconditioner: Any, content: FileContent) -> None:
+def _check_preconditioner(preconditioner: Any) -> None:
+    """Check that there is one precision per layer."""
     agrees = len(preconditioner.layers) == len(preconditioner.precision)
     _require(agrees, "KroneckerPreconditioner with layers that don't agree")
 
 
-def _check_block(block: Any, content: FileContent) -> None:
+def _check_block(block: Any) -> None:
+    """Check the step sizes and the state of the random generator."""
     agrees = len(block.step_size) == len(block.state.value)
     _require(agrees, "Block with a wrong number of step sizes")
     # The length of a generator's state depends on its device: 16 bytes on CUDA, 5056 on the CPU.
@@ -467,17 +495,21 @@ def _check_block(block: Any, content: FileContent) -> None:
     _require(is_state, "Block.random_state")
 
 
-def _check_mode_chains(mode: Any, content: FileContent) -> None:
-    _check_indices(mode.chains, _MOST, "Mode.chains below zero")
+def _check_mode_chains(mode: Any) -> None:
+    _check_indices(mode.chains, _MAX_INT, "Mode.chains below zero")
     _require(len(np.unique(mode.chains)) == len(mode.chains), "Mode.chains repeated")
 
 
-# Relations between the fields of a class.
-RULES: dict[str, Callable[[Any, FileContent], None]] = {
-    "Columns": _check_kept,
-    "Trees": _check_trees,
+# Sizes that follow from the fields of a class, which the numbers in the file must suffice for.
+SIZE_RULES: dict[str, Callable[[Any, FileContent], None]] = {
     "MLP": _check_network,
     "ParamLayout": _check_layout,
+}
+
+# Relations between the fields of a class.
+RULES: dict[str, Callable[[Any], None]] = {
+    "Columns": _check_kept,
+    "Trees": _check_trees,
     "FullPrecision": _check_layers,
     "KroneckerPrecision": _check_kronecker,
     "LaplacePosterior": _check_laplace,

@@ -1,11 +1,11 @@
-"""A file for a fitted model: arrays as safetensors, everything else as JSON in its header.
+"""Files of fitted models: arrays as safetensors, everything else as JSON in the header.
 
     {"format": 1, "version": "0.1.0", "scikit-learn": "1.9.1", "class": "MCMCRegressor",
      "parameters": {name: value}, "attributes": {name: value}}
 
-stands under the key ``skbayes_sym`` of the header; `values` says how values look. The format
-number rises when a file of this release could no longer be read. ``skbayes_sym_sha256`` beside it
-is the checksum of that text and of all arrays.
+is the text under the key ``skbayes_sym`` of the header. `values` describes the form of values. The
+format number increases when files of earlier releases can no longer be read. The key
+``skbayes_sym_sha256`` has the checksum of this text and of all arrays.
 """
 
 import json
@@ -29,53 +29,54 @@ from skbayes_sym.saving.values import (
     Decoder,
     Encoder,
     class_name,
-    estimators,
+    estimator_classes,
     fitted_state,
-    is_foreign,
-    rebuilt,
+    is_sklearn_class,
+    rebuild_estimator,
 )
 
 FORMAT = 1
 _KEY = "skbayes_sym"
 _CHECKSUM = "skbayes_sym_sha256"
-_LEAST_BYTES = 8  # of any safetensors file; some of the kernel's say 0 and never end
-# Memory of what a header describes, in CPython: a list or dictionary, an item, half a name.
+_LEAST_BYTES = 8  # of any safetensors file; some special files have size 0 and never end
+# Memory in CPython of a list or dictionary, of an item, and of a quote (half a name).
 _CONTAINER_BYTES = 150
 _ITEM_BYTES = 60
 _QUOTE_BYTES = 100
-_SPARE_BYTES = 1 << 24  # what any header may take; beyond it as many bytes as the file has
+_SPARE_BYTES = 1 << 24  # memory that a header may take in addition to the size of the file
 
 
 def save(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
     """Write a fitted model to one file, without pickle.
 
-    `skbayes_sym.load` reads it, on any machine, and never runs code that a file holds. The format
-    is safetensors, with everything that isn't an array as JSON in its header.
+    `skbayes_sym.load` reads the file on any machine and never runs code from it. The format is
+    safetensors, with everything except arrays as JSON in the header.
 
     Parameters
     ----------
     estimator : fitted estimator of this package, pipeline or search
-        A `~sklearn.pipeline.Pipeline` is kept with all its steps: scalers, encoders, imputers,
-        `~sklearn.compose.ColumnTransformer`, projections. Of a search its best estimator is.
+        Model to save. A `~sklearn.pipeline.Pipeline` is saved with all its steps: scalers,
+        encoders, imputers, `~sklearn.compose.ColumnTransformer`, projections. For a search the best
+        estimator is saved.
     path : str or path-like
-        Replaced if it exists, at once: until the new file is on the disk the old one stays, also
-        if the disk is full.
+        File to write. An existing file is replaced atomically: it remains until the new file is on
+        the disk, also if the disk is full.
 
     Raises
     ------
     TypeError
-        If a step, parameter or attribute holds what such a file can't, a torch module of one's own
-        for example: the message names it. `joblib.dump` keeps those.
+        If a step, parameter or attribute can't be saved in such a file, for example a user-defined
+        torch module. The message names it. `joblib.dump` can save such models.
     ValueError
-        If there is something at ``path`` that is no regular file: a pipe, a device. If `load` would
-        refuse the model: after a `set_params` to what no fit takes, say.
+        If ``path`` is not a regular file but a pipe or a device, or if `load` would refuse the
+        model, for example after `set_params` with an invalid value.
     ImportError
-        Without the package safetensors (extra ``io``).
+        If the package safetensors (extra ``io``) isn't installed.
 
     Notes
     -----
-    Kept are the parameters and what `fit` found; not kept are settings made by `set_callbacks`,
-    ``set_output`` and the ``set_*_request`` methods, and a pipeline's ``memory``.
+    Parameters and fitted attributes are saved. Settings made by `set_callbacks`, ``set_output`` and
+    the ``set_*_request`` methods, and a pipeline's ``memory``, are not.
     """
     check_is_fitted(estimator)
     while (best := fitted_attribute(estimator, "best_estimator_")) is not None:
@@ -83,8 +84,8 @@ def save(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
     name = class_name(estimator)
     if name is None:
         raise TypeError(
-            f"{type(estimator).__name__} is no class of this package or of the steps that load "
-            "knows: use joblib.dump(model, path)."
+            f"{type(estimator).__name__} is neither a class of this package nor an estimator of "
+            "scikit-learn that load supports: use joblib.dump(model, path)."
         )
     write = _safetensors().numpy.save
     encoder = Encoder()
@@ -101,7 +102,7 @@ def save(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
         n_bytes = len(text) + sum(array.nbytes for array in encoder.arrays.values())
         require_affordable(text, n_bytes)
         decoder = Decoder(encoder.arrays, n_bytes)
-        rebuilt(name, decoder.by_name(parameters), decoder.by_name(attributes))
+        rebuild_estimator(name, decoder.by_name(parameters), decoder.by_name(attributes))
     except ValueError as error:
         raise ValueError(
             f"this {name} can't be saved, since `load` would refuse it: it has {error}. Fit it "
@@ -114,26 +115,28 @@ def save(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
 def load(path: str | PathLike[str]) -> Any:
     """Load a fitted estimator that `save` wrote.
 
-    The file holds numbers and names, no code: loading one from a stranger is safe, unlike a pickle.
-    A model that was fitted on a GPU predicts on the CPU where there is none.
+    The file contains numbers and names but no code. Unlike a pickle, a file from an untrusted
+    source is safe to load. A model that was fitted on a GPU predicts on the CPU if there is no GPU.
 
     Parameters
     ----------
     path : str or path-like
+        File to read.
 
     Returns
     -------
     estimator
-        Of the class that was saved, with the same parameters, fitted attributes and predictions:
-        one of this package, or a pipeline.
+        Estimator or pipeline of the saved class, with the same parameters, fitted attributes and
+        predictions.
 
     Raises
     ------
     ValueError
-        If the file isn't a saved model or no regular file, is damaged (a checksum tells), holds a
-        state that no fit leaves, or was written by a version whose models this one doesn't know.
+        If the file isn't a saved model or not a regular file, if it is damaged (detected by a
+        checksum), if its state isn't that of a fit, or if it was written by an incompatible
+        version.
     ImportError
-        Without the package safetensors (extra ``io``).
+        If the package safetensors (extra ``io``) isn't installed.
 
     Examples
     --------
@@ -164,22 +167,22 @@ def load(path: str | PathLike[str]) -> Any:
         name, written_by, sklearn = (str(header[k]) for k in ("class", "version", "scikit-learn"))
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise _damaged(path) from error
-    if name not in estimators() and not is_foreign(name):
+    if name not in estimator_classes() and not is_sklearn_class(name):
         raise ValueError(
             f"{fspath(path)!r} holds a {name}, which this version of skbayes_sym doesn't have; it "
             f"was written by version {written_by}."
         )
-    if is_foreign(name) and sklearn != SKLEARN:
+    if is_sklearn_class(name) and sklearn != SKLEARN:
         warnings.warn(
             f"{fspath(path)!r} holds steps of scikit-learn {sklearn}; this is {SKLEARN}: "
             "their state may have another form. Check predictions, or fit again.",
             UserWarning,
             stacklevel=2,
         )
-    if name in estimators() and not attributes:
+    if name in estimator_classes() and not attributes:
         raise ValueError(f"{fspath(path)!r} has no fitted state.")
     try:
-        return rebuilt(name, parameters, attributes)
+        return rebuild_estimator(name, parameters, attributes)
     except ValueError as error:
         raise ValueError(
             f"{fspath(path)!r} has {error}, which this version of skbayes_sym doesn't know; it was "
@@ -188,7 +191,7 @@ def load(path: str | PathLike[str]) -> Any:
 
 
 def checksum(text: str, arrays: Mapping[str, Array]) -> str:
-    """SHA-256 of the header's text and of names, dtypes, shapes and bytes of the arrays."""
+    """SHA-256 of the header's text and of the names, dtypes, shapes and bytes of the arrays."""
     digest = sha256(text.encode())
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
@@ -198,6 +201,7 @@ def checksum(text: str, arrays: Mapping[str, Array]) -> str:
 
 
 def _read(path: str | PathLike[str]) -> tuple[Any, Mapping[str, Array], int]:
+    """Read the header, the arrays and the size of a file."""
     safetensors = _safetensors()
     require_regular(path)
     n_bytes = Path(path).stat().st_size  # a missing file is an OSError that names it
@@ -228,7 +232,7 @@ def _read(path: str | PathLike[str]) -> tuple[Any, Mapping[str, Array], int]:
 
 
 def require_affordable(text: str, n_bytes: int) -> None:
-    """Refuse JSON whose values would take much more memory than the file has bytes.
+    """Refuse JSON whose values would take much more memory than the size of the file.
 
     Parameters
     ----------
@@ -250,6 +254,7 @@ def require_affordable(text: str, n_bytes: int) -> None:
 
 
 def _damaged(path: str | PathLike[str]) -> ValueError:
+    """Error for a file that isn't a saved model."""
     return ValueError(
         f"{fspath(path)!r} is not a model saved by skbayes_sym's `save`, or it is damaged "
         "(a truncated copy?)."
@@ -257,6 +262,7 @@ def _damaged(path: str | PathLike[str]) -> ValueError:
 
 
 def _safetensors() -> Any:
+    """Import the optional package safetensors."""
     try:
         import safetensors
         import safetensors.numpy

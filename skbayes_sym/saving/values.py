@@ -1,9 +1,9 @@
-"""Values as JSON and named arrays, and back.
+"""Values as JSON and import_by_name arrays, and back.
 
-What JSON has (None, bool, int, str, finite float) stands for itself. Everything else is an object
-with a ``kind``: a number or an array by its name among the arrays, a container by its items, one of
-this package's nouns by its name and fields. A file is data: what it names, its kinds, nouns and
-classes, is looked up in the tables here and nowhere else.
+JSON values (None, bool, int, str, finite float) are written as they are. Everything else is an
+object with a ``kind``: numbers and arrays refer to an array by name, containers have items, and
+objects of this package have a class name and fields. A file is data: all kinds and class names are
+looked up in the tables of this module and nowhere else.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,9 +32,9 @@ from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.numerics.arguments import short_repr
 from skbayes_sym.saving.checks import FileContent, check_object
 
-# Nouns a file may hold, by module. Their names and fields are part of the file's format; they are
-# imported when a file is written or read.
-NOUNS = {
+# Classes of objects that a file may hold, by module. Their names and fields are part of the file's
+# format. They are imported when a file is written or read.
+SAVED_CLASSES = {
     "base.columns": "Column Columns",
     "factorization.side_features": "FeatureEncoder",
     "mcmc.mode_weights": "Mode",
@@ -72,9 +72,9 @@ NOUNS = {
 }
 
 
-# Modules of scikit-learn, and in them the steps whose fitted state is arrays, numbers, strings and
-# one another. Imported when a file names one: most people's don't.
-_STEPS = {
+# Modules of scikit-learn, and their estimators whose fitted state consists of arrays, numbers,
+# strings and other estimators of this table. They are imported when a file names one of them.
+_SKLEARN_CLASSES = {
     "pipeline": "Pipeline FeatureUnion",
     "compose": "ColumnTransformer TransformedTargetRegressor",
     "preprocessing": (
@@ -89,8 +89,8 @@ _STEPS = {
 }
 
 
-def named(modules: Mapping[str, str], prefix: str) -> dict[str, Any]:
-    """Objects by name, of a table of modules and the names in each."""
+def import_by_name(modules: Mapping[str, str], prefix: str) -> dict[str, Any]:
+    """Import the objects in a table of modules and names, and return them by name."""
     return {
         name: vars(import_module(f"{prefix}.{module}"))[name]
         for module, names in modules.items()
@@ -99,8 +99,8 @@ def named(modules: Mapping[str, str], prefix: str) -> dict[str, Any]:
 
 
 @cache
-def ours() -> dict[str, type]:
-    """Estimators, and the objects with parameters that they take, by name."""
+def package_classes() -> dict[str, type]:
+    """Estimators of this package and the objects that are their parameters, by name."""
     modules = ESTIMATOR_MODULES | PARAMETER_MODULES
     return {
         name: getattr(import_module(f"skbayes_sym.{module}"), name)
@@ -110,71 +110,106 @@ def ours() -> dict[str, type]:
 
 
 @cache
-def estimators() -> dict[str, type]:
-    """This package's estimators by name."""
-    return {name: kind for name, kind in ours().items() if issubclass(kind, BayesianEstimator)}
+def estimator_classes() -> dict[str, type]:
+    """Estimators of this package by name."""
+    return {
+        name: kind
+        for name, kind in package_classes().items()
+        if issubclass(kind, BayesianEstimator)
+    }
 
 
 @cache
-def steps() -> dict[str, type]:
-    """scikit-learn's steps by name."""
-    return named(_STEPS, "sklearn")
+def sklearn_classes() -> dict[str, type]:
+    """Estimators of scikit-learn that a file may hold, by name."""
+    return import_by_name(_SKLEARN_CLASSES, "sklearn")
 
 
-def is_foreign(name: str) -> bool:
-    """Whether a name is that of a step of scikit-learn's."""
-    return any(name in names.split() for names in _STEPS.values())
+def is_sklearn_class(name: str) -> bool:
+    """Whether a name is that of a scikit-learn estimator that a file may hold."""
+    return any(name in names.split() for names in _SKLEARN_CLASSES.values())
 
 
 def class_name(estimator: BaseEstimator) -> str | None:
-    """The name by which a file knows the estimator's class; None if it doesn't."""
+    """Name of the estimator's class in files, or None if files can't hold it."""
     kind = type(estimator)
-    known = ours().get(kind.__name__) is kind or (
-        is_foreign(kind.__name__) and steps()[kind.__name__] is kind
+    known = package_classes().get(kind.__name__) is kind or (
+        is_sklearn_class(kind.__name__) and sklearn_classes()[kind.__name__] is kind
     )
     return kind.__name__ if known else None
 
 
 def fitted_state(estimator: BaseEstimator) -> dict[str, Any]:
     """Attributes that `fit` has set."""
-    if type(estimator).__name__ in estimators():
+    if type(estimator).__name__ in estimator_classes():
         return {k: v for k, v in estimator.__getstate__().items() if is_fitted_attribute(k)}
     parameters = estimator.get_params(deep=False)
     return {k: v for k, v in vars(estimator).items() if k not in parameters}
 
 
-def rebuilt(name: str, parameters: dict[str, Any], attributes: dict[str, Any]) -> Any:
-    """An estimator with these parameters and this state, which can predict.
+def rebuild_estimator(name: str, parameters: dict[str, Any], attributes: dict[str, Any]) -> Any:
+    """Make an estimator with the given parameters and fitted state, and check that it predicts.
 
-    A pipeline's ``memory`` is left out: it is a place on the disk of whoever wrote the file.
+    A pipeline's ``memory`` is ignored, because it is a path on the computer that wrote the file.
 
-    Raises LookupError if there is no such class. Raises ValueError if it has no such parameters or
-    attributes, or no fit leaves them like this.
+    Parameters
+    ----------
+    name : str
+        Name of the class.
+    parameters : dict
+        Parameters of the constructor.
+    attributes : dict
+        Fitted attributes.
+
+    Returns
+    -------
+    estimator
+        Fitted estimator.
+
+    Raises
+    ------
+    LookupError
+        If there is no such class.
+    ValueError
+        If the class has no such parameters or attributes, or if the state isn't that of a fit.
     """
-    kind: Any = ours()[name] if name in ours() else steps()[name]
-    unknown = sorted(set(parameters) - set(kind._get_param_names()))
-    if name in estimators():
-        unknown += [k for k in attributes if not is_fitted_attribute(k)]
+    kind: Any = package_classes()[name] if name in package_classes() else sklearn_classes()[name]
+    unknown = sorted(set(parameters) - set(_parameter_names(kind)))
+    if name in estimator_classes():
+        unknown += [key for key in attributes if not is_fitted_attribute(key)]
     if unknown:
         raise ValueError(f"{', '.join(unknown)} for {name}")
     estimator = kind(**{**parameters, **({"memory": None} if "memory" in parameters else {})})
-    is_fit = name in estimators() and bool(attributes)  # what others fit copies of has none
+    # Estimators that only serve as templates have no fitted state.
+    is_fit = name in estimator_classes() and bool(attributes)
     if is_fit:
         try:
-            estimator._validate_params()
+            estimator._validate_params()  # noqa: SLF001 -- scikit-learn's check
         except ValueError as error:
             raise ValueError(f"an impossible parameter ({error})") from error
-        for needed in ("n_features_in_", "n_iter_", "stop_reason_", "dtype_", "device_"):
-            if needed not in attributes:
-                raise ValueError(f"no {needed}")
+        for required in ("n_features_in_", "n_iter_", "stop_reason_", "dtype_", "device_"):
+            if required not in attributes:
+                raise ValueError(f"no {required}")
     estimator.__dict__.update(attributes)
     if is_fit:
         _check_predictions(estimator)
     return estimator
 
 
+def _parameter_names(kind: type[BaseEstimator]) -> list[str]:
+    """Names of the constructor's parameters."""
+    return kind._get_param_names()  # type: ignore[no-any-return]  # noqa: SLF001 -- scikit-learn's
+
+
+def _example_row(model: Any) -> Any:
+    """Mean of the training rows."""
+    if isinstance(model, TabularInputMixin):
+        return model._example_row()  # noqa: SLF001 -- only needed here
+    return model.x_mean_[None].astype(model.dtype_)
+
+
 def _check_predictions(estimator: BaseEstimator) -> None:
-    """Ask a copy, of few draws, for all that it says of one row: the mean of the training rows."""
+    """Make all predictions of a copy with few draws for one row, the mean of the training rows."""
     trial: Any = copy(estimator)
     trial.__dict__.pop("feature_names_in_", None)  # the row below has no names
     if "n_predict_samples" in trial.get_params(deep=False):
@@ -185,55 +220,78 @@ def _check_predictions(estimator: BaseEstimator) -> None:
                 first = (getattr(trial, f"{side}_labels_", [0])[:1] for side in ("row", "column"))
                 trial.predict_entries(*first, return_std=True)
                 return
-            is_table = isinstance(trial, TabularInputMixin)
-            row = trial._example_row() if is_table else trial.x_mean_[None].astype(trial.dtype_)
+            row = _example_row(trial)
             trial.predict_uncertainty(row)
             if isinstance(trial, BayesianRegressorMixin):
                 trial.sample_y(row)
             else:
                 trial.predict(row)
-    except Exception as error:  # whatever a state that is none makes of it
+    except Exception as error:  # an invalid state can raise any exception
         raise ValueError(
-            f"a state that predicts nothing ({type(error).__name__}: {short_repr(str(error))})"
+            f"a state that can't predict ({type(error).__name__}: {short_repr(str(error))})"
         ) from error
 
 
 @cache
-def _fixed_nouns() -> dict[str, Any]:
-    """Nouns of `NOUNS` by name, and one function of scikit-learn."""
-    return named(NOUNS, "skbayes_sym") | named({"compose": "make_column_selector"}, "sklearn")
+def _fixed_classes() -> dict[str, Any]:
+    """Classes of `SAVED_CLASSES` by name, and one function of scikit-learn."""
+    return import_by_name(SAVED_CLASSES, "skbayes_sym") | import_by_name(
+        {"compose": "make_column_selector"}, "sklearn"
+    )
 
 
-def nouns() -> dict[str, Any]:
-    """Classes that a file may hold, by name: those of `NOUNS` and registered likelihoods."""
-    return {**registered_classes(), **_fixed_nouns()}
+def saved_classes() -> dict[str, Any]:
+    """Classes of objects that a file may hold, including registered likelihoods, by name."""
+    return {**registered_classes(), **_fixed_classes()}
 
 
 _NUMBERS = {"bool", "float16", "float32", "float64"} | {
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
 
-# Bytes that strings and networks may take: in any file, and for each of the file's bytes. A string
-# has four bytes per character.
+# Memory that strings and networks may take: a constant, and bytes for each byte of the file. A
+# string has four bytes per character.
 _SPARE_BYTES = 1 << 21
 _BYTES_PER_BYTE = 4
-_OUTPUT_BYTES = 10_000  # of a convolutional network, about
-_PIXEL_BYTES = 100
+_OUTPUT_BYTES = 10_000  # approximate memory of a convolutional network per output
+_PIXEL_BYTES = 100  # and per pixel of the input
 _LONGEST_EMPTY_AXIS = 1 << 20
 
-Encoded = Any  # what the json module writes
+Encoded = Any  # values that the json module can write
 
 
 class Encoder:
-    """Turns values into JSON; ``arrays`` gathers what goes beside it, by name."""
+    """Encoder of values as JSON and import_by_name arrays.
+
+    Attributes
+    ----------
+    arrays : dict of str to ndarray
+        Arrays that the JSON refers to, by name.
+    """
 
     def __init__(self) -> None:
         self.arrays: dict[str, Array] = {}
 
     def encode(self, value: Any, name: str) -> Encoded:
-        """The value as JSON; ``name`` says where it belongs, in messages and among the arrays.
+        """Encode a value as JSON.
 
-        Raises TypeError if it holds anything but numbers, strings, arrays, containers and `nouns`.
+        Parameters
+        ----------
+        value : object
+            Value.
+        name : str
+            Path of the value, for messages and as the name of its array.
+
+        Returns
+        -------
+        object
+            JSON value.
+
+        Raises
+        ------
+        TypeError
+            If the value contains anything but numbers, strings, arrays, containers, estimators and
+            objects of the classes in `saved_classes`.
         """
         if value is None or type(value) in (bool, int, str):
             return value
@@ -252,38 +310,49 @@ class Encoder:
         if not isinstance(value, BaseEstimator):
             return self._encode_object(value, name)
         if class_name(value) is None:
-            raise _unfit(value, name)
+            raise _unsupported(value, name)
         parameters, attributes = (
-            {k: self.encode(v, f"{name}.{k}") for k, v in part.items()}
-            for part in (value.get_params(deep=False), fitted_state(value))
+            {k: self.encode(v, f"{name}.{k}") for k, v in values.items()}
+            for values in (value.get_params(deep=False), fitted_state(value))
         )
-        return {"kind": "estimator", "name": class_name(value), "parameters": parameters,
-                "attributes": attributes}  # fmt: skip
+        return {
+            "kind": "estimator",
+            "name": class_name(value),
+            "parameters": parameters,
+            "attributes": attributes,
+        }
 
     def _encode_array(self, value: Any, name: str) -> Encoded:
+        """Encode an array, NumPy number or tensor."""
         if isinstance(value, torch.Tensor) and value.device.type != "cpu":
-            raise _unfit(value, name)
+            raise _unsupported(value, name)
         array = np.asarray(value)
         if array.dtype.kind in "UO" and all(type(v) is str for v in array.ravel().tolist()):
             return {
-                "kind": "strings", "dtype": array.dtype.str, "shape": list(array.shape),
+                "kind": "strings",
+                "dtype": array.dtype.str,
+                "shape": list(array.shape),
                 "items": array.ravel().tolist(),
-            }  # fmt: skip
+            }
         if array.dtype.kind in "mM" and isinstance(value, np.ndarray):
             counts = self._encode_array(array.view(np.int64), name)
             return {"kind": "dates", "dtype": array.dtype.str, "counts": counts}
         if array.dtype.name not in _NUMBERS:
-            raise _unfit(value, name)
-        # Sums depend on the order in memory in their last digits: keep it.
-        turned = array.flags.f_contiguous and not array.flags.c_contiguous
+            raise _unsupported(value, name)
+        # The memory order is kept, because the last digits of sums depend on it.
+        is_fortran = bool(array.flags.f_contiguous and not array.flags.c_contiguous)
         while name in self.arrays:
             name += "'"
-        self.arrays[name] = np.asarray(array.T if turned else array, order="C")
-        kind = "array" if isinstance(value, np.ndarray) else "number"
-        kind = "tensor" if isinstance(value, torch.Tensor) else kind
-        return {"kind": kind, "name": name, "turned": turned}
+        self.arrays[name] = np.asarray(array.T if is_fortran else array, order="C")
+        kind = "number"
+        if isinstance(value, np.ndarray):
+            kind = "array"
+        elif isinstance(value, torch.Tensor):
+            kind = "tensor"
+        return {"kind": kind, "name": name, "is_fortran": is_fortran}
 
     def _encode_object(self, value: Any, name: str) -> Encoded:
+        """Encode any other object of a class that a file may hold."""
         kind = type(value)
         if kind is Activation:
             return {"kind": "activation", "name": value.name}
@@ -300,32 +369,35 @@ class Encoder:
         if kind is ModuleNetwork and value.architecture:
             shape = list(value.input_shape)
             return {
-                "kind": "network", "name": value.architecture, "input_shape": shape,
+                "kind": "network",
+                "name": value.architecture,
+                "input_shape": shape,
                 "n_outputs": value.n_outputs,
-            }  # fmt: skip
-        if nouns().get(kind.__name__) is not kind:
-            raise _unfit(value, name)
+            }
+        if saved_classes().get(kind.__name__) is not kind:
+            raise _unsupported(value, name)
         is_tuple = isinstance(value, tuple)  # make_column_selector is neither that nor a dataclass
         held: dict[str, Any] = value._asdict() if is_tuple else vars(value)  # type: ignore[attr-defined]
         names = [f.name for f in fields(value) if f.init] if is_dataclass(value) else list(held)
         parts = {n: self.encode(held[n], f"{name}.{n}") for n in names}
-        return {"kind": "noun", "name": kind.__name__, "fields": parts}
+        return {"kind": "object", "name": kind.__name__, "fields": parts}
 
 
-def _unfit(value: Any, name: str) -> TypeError:
+def _unsupported(value: Any, name: str) -> TypeError:
+    """Error for a value that a file can't hold."""
     kind = type(value)
-    what = f"an object of class {kind.__module__}.{kind.__qualname__}"
+    class_text = f"an object of class {kind.__module__}.{kind.__qualname__}"
     return TypeError(
-        f"{name} can't be saved without pickle: it holds {what}, but such a file holds "
-        "numbers, strings, arrays, this package's own classes and common steps of scikit-learn's "
-        "only. Use joblib.dump(model, path)."
+        f"{name} can't be saved without pickle: it holds {class_text}, but such a file holds "
+        "only numbers, strings, arrays, classes of this package and common estimators of "
+        "scikit-learn. Use joblib.dump(model, path)."
     )
 
 
 class Decoder:
-    """Turns what an `Encoder` made back into values.
+    """Decoder of the JSON and arrays that an `Encoder` made.
 
-    Every array is decoded once, and everything else is charged before it is allocated.
+    Every array is decoded once. The memory of everything else is counted before it is allocated.
 
     Parameters
     ----------
@@ -341,31 +413,35 @@ class Decoder:
         self._content = FileContent(sum(array.size for array in arrays.values()))
 
     def decode(self, encoded: Encoded) -> Any:
-        """The value that was encoded.
+        """Decode a value.
 
-        Raises LookupError, TypeError, ValueError if it isn't one.
+        Raises LookupError, TypeError or ValueError if the JSON isn't that of an `Encoder`.
         """
         if isinstance(encoded, list):
             raise ValueError("a list without a kind")
         return _KINDS[encoded["kind"]](self, encoded) if isinstance(encoded, dict) else encoded
 
     def by_name(self, encoded: Mapping[str, Encoded]) -> dict[str, Any]:
-        """Parameters, attributes or fields."""
+        """Decode parameters, attributes or fields by name."""
         return {str(name): self.decode(value) for name, value in encoded.items()}
 
     def items(self, e: Encoded) -> list[Any]:
+        """Decode the items of a list or tuple."""
         return [self.decode(item) for item in e["items"]]
 
     def pairs(self, e: Encoded) -> dict[Any, Any]:
+        """Decode the keys and values of a mapping."""
         return {self.decode(k): self.decode(v) for k, v in e["items"]}
 
     def array(self, e: Encoded) -> Array:
+        """Decode an array."""
         stored = np.array(self._arrays.pop(e["name"]))
         if not stored.size and max(stored.shape, default=0) > _LONGEST_EMPTY_AXIS:
             raise ValueError(f"an array without numbers of shape {stored.shape}")
-        return stored.T if e["turned"] else stored
+        return stored.T if e["is_fortran"] else stored
 
     def strings(self, e: Encoded) -> Array:
+        """Decode an array of strings."""
         dtype = np.dtype(e["dtype"])
         items = [str(s) for s in e["items"]]
         if dtype.kind not in "UO":
@@ -378,6 +454,7 @@ class Decoder:
         return np.array(items, dtype=dtype).reshape(shape)
 
     def dates(self, e: Encoded) -> Array:
+        """Decode an array of dates or time differences."""
         dtype = np.dtype(e["dtype"])
         counts = self.decode(e["counts"])
         if dtype.kind not in "mM" or not isinstance(counts, np.ndarray) or counts.dtype != np.int64:
@@ -385,6 +462,7 @@ class Decoder:
         return counts.view(dtype)
 
     def network(self, e: Encoded) -> ModuleNetwork:
+        """Decode a convolutional network by the name of its architecture."""
         channels, height, width = map(int, e["input_shape"])
         n_outputs = int(e["n_outputs"])
         if min(channels, height, width, n_outputs) < 1:
@@ -393,35 +471,40 @@ class Decoder:
         self._spend(_OUTPUT_BYTES * n_outputs + _PIXEL_BYTES * n_pixels)
         return ARCHITECTURES[e["name"]]((channels, height, width), n_outputs)
 
-    def noun(self, e: Encoded) -> Any:
-        value = nouns()[e["name"]](**self.by_name(e["fields"]))
+    def object(self, e: Encoded) -> Any:
+        """Decode and check an object of a class in `saved_classes`."""
+        value = saved_classes()[e["name"]](**self.by_name(e["fields"]))
         check_object(value, self._content)
         return value
 
     def scalar_type(self, e: Encoded) -> type[np.generic]:
+        """Decode a scalar type of NumPy."""
         candidate = vars(np)[e["name"]]
         if not (isinstance(candidate, type) and issubclass(candidate, np.generic)):
-            raise ValueError(f"{e['name']} is no type of numbers")
+            raise ValueError(f"{e['name']} is not a scalar type of NumPy")
         return candidate
 
     def ufunc(self, e: Encoded) -> np.ufunc:
+        """Decode a universal function of NumPy."""
         if not isinstance(vars(np).get(e["name"]), np.ufunc):
-            raise ValueError(f"{e['name']} is no function of NumPy's")
+            raise ValueError(f"{e['name']} is not a function of NumPy")
         return vars(np)[e["name"]]  # type: ignore[no-any-return]
 
     def random_state(self, e: Encoded) -> np.random.RandomState:
+        """Decode a random state of NumPy."""
         state = np.random.RandomState()
         state.set_state(self.decode(e["state"]))
         return state
 
     def _spend(self, n_bytes: int) -> None:
+        """Count memory, and refuse more than the file's size allows."""
         self._spare -= n_bytes
         if n_bytes < 0 or self._spare < 0:
-            raise ValueError("values that take more memory than such a file is worth")
+            raise ValueError("values that are too large for the size of the file")
 
 
 _KINDS: dict[str, Callable[[Decoder, Encoded], Any]] = {
-    "float": lambda d, e: float(e["value"]),
+    "float": lambda _, e: float(e["value"]),
     "array": Decoder.array,
     "number": lambda d, e: d.array(e)[()],
     "tensor": lambda d, e: torch.as_tensor(d.array(e)),
@@ -431,15 +514,15 @@ _KINDS: dict[str, Callable[[Decoder, Encoded], Any]] = {
     "tuple": lambda d, e: tuple(d.items(e)),
     "dict": Decoder.pairs,
     "bunch": lambda d, e: Bunch(**d.pairs(e)),
-    "activation": lambda d, e: ACTIVATIONS[e["name"]],
+    "activation": lambda _, e: ACTIVATIONS[e["name"]],
     "network": Decoder.network,
     "random_state": Decoder.random_state,
-    "estimator": lambda d, e: rebuilt(
+    "estimator": lambda d, e: rebuild_estimator(
         e["name"], d.by_name(e["parameters"]), d.by_name(e["attributes"])
     ),
-    "slice": lambda d, e: slice(*(None if i is None else int(i) for i in e["items"])),
-    "dtype": lambda d, e: np.dtype(e["name"]),
+    "slice": lambda _, e: slice(*(None if i is None else int(i) for i in e["items"])),
+    "dtype": lambda _, e: np.dtype(e["name"]),
     "scalar_type": Decoder.scalar_type,
     "ufunc": Decoder.ufunc,
-    "noun": Decoder.noun,
+    "object": Decoder.object,
 }

@@ -125,7 +125,7 @@ HOSTILE = {
     "device is a path": _attributes(device_="../x"),
     "dtype is a function": _attributes(dtype_="load"),
     "targets of two lengths": _attributes(
-        y_scale_={"kind": "array", "name": "x_scale_", "turned": False}
+        y_scale_={"kind": "array", "name": "x_scale_", "is_fortran": False}
     ),
     "strings of a gigabyte": _attributes(
         feature_names_in_={
@@ -134,7 +134,7 @@ HOSTILE = {
     ),
     "an array named often": _attributes(
         elbo_curve_={
-            "kind": "list", "items": [{"kind": "array", "name": "x_mean_", "turned": False}] * 9
+            "kind": "list", "items": [{"kind": "array", "name": "x_mean_", "is_fortran": False}] * 9
         }
     ),
     "a network of a gigabyte": _attributes(
@@ -143,7 +143,7 @@ HOSTILE = {
         }
     ),
     "another kind of posterior": _attributes(
-        posterior_={"kind": "noun", "name": "Normal", "fields": {"scale": 1.0}}
+        posterior_={"kind": "object", "name": "Normal", "fields": {"scale": 1.0}}
     ),
     "scales in words": _attributes(y_scale_=["a"], classes_="ab"),
     "objects too wide": _attributes(
@@ -193,7 +193,7 @@ def test_what_load_would_refuse_is_refused_by_save(name, value, saved):
     assert saved.read_bytes() == before
     model.set_params(max_iter=30, tol=1e-3)
     model.posterior_ = model.posterior_.loc
-    with pytest.raises(ValueError, match=r"can't be saved, .*predicts nothing"):
+    with pytest.raises(ValueError, match=r"can't be saved, .*can't predict"):
         save(make_pipeline(model), saved)
 
 

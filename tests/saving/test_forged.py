@@ -21,7 +21,7 @@ from skbayes_sym.models.likelihoods.counts import NegativeBinomial
 from skbayes_sym.models.likelihoods.noise import Heteroscedastic
 from skbayes_sym.models.priors import LayerScales, Normal
 from skbayes_sym.saving.files import checksum
-from skbayes_sym.saving.values import Decoder, Encoder, nouns
+from skbayes_sym.saving.values import Decoder, Encoder, saved_classes
 from skbayes_sym.stacking.predictors import Trees
 from skbayes_sym.symmetry.gaps.unit_gap import ExactUpTo, Importance, InfoNCE, Soules
 from skbayes_sym.symmetry.group import Product, Trivial
@@ -61,7 +61,7 @@ def encoded_objects(names):
 
 def nouns_within(encoded):
     if isinstance(encoded, dict):
-        if encoded.get("kind") == "noun":
+        if encoded.get("kind") == "object":
             yield encoded
         encoded = list(encoded.values())
     if isinstance(encoded, list):
@@ -130,7 +130,7 @@ def test_every_object_checks_its_fields():
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_every_object_of_every_fit_checks_its_fields():
     objects, _ = check_every_field(FITS)
-    unseen = set(nouns()) - set(objects)
+    unseen = set(saved_classes()) - set(objects)
     assert unseen <= {
         "make_column_selector", "Bernoulli", "MAP", "NaturalHeteroscedastic", "Ordinal",
         "Identity", "Composed", "AffineBasis", "GaussianPrior", "Exact", "VI",

@@ -17,7 +17,7 @@ from skbayes_sym import SymVIMatrixFactorization, load, save
 from skbayes_sym.base.estimator import is_fitted_attribute
 from skbayes_sym.models import Categorical
 from skbayes_sym.saving.files import FORMAT
-from skbayes_sym.saving.values import Decoder, Encoder, estimators, nouns
+from skbayes_sym.saving.values import Decoder, Encoder, estimator_classes, saved_classes
 
 safetensors = pytest.importorskip("safetensors.numpy")
 
@@ -30,9 +30,9 @@ FIRST = {next(k for k, c in FITS.items() if c.estimator is e) for e in SMALL.val
 
 def test_every_estimator_of_the_package_is_in_the_tables():
     public = {n for n in skbayes_sym.__all__ if hasattr(getattr(skbayes_sym, n), "fit")}
-    known = {name for name, kind in estimators().items() if hasattr(kind, "fit")}
+    known = {name for name, kind in estimator_classes().items() if hasattr(kind, "fit")}
     assert public == known == {type(c.estimator).__name__ for c in FITS.values()}
-    assert len(nouns()) == len(set(nouns().values()))
+    assert len(saved_classes()) == len(set(saved_classes().values()))
 
 
 def fitted_state(model):
@@ -132,7 +132,7 @@ REFUSED = {
         X[:, 0],
         r"invariances\.0",
     ),
-    "class": (Mine(), X[:, 0] + X[:, 1] ** 2, "Mine is no class of this package"),
+    "class": (Mine(), X[:, 0] + X[:, 1] ** 2, "Mine is neither a class of this package"),
 }
 
 
@@ -202,9 +202,10 @@ def test_another_format_class_or_parameter_is_refused(saved):
 
 def test_a_header_can_only_name_what_the_tables_have(saved):
     evil = [
-        {"kind": "noun", "name": "Popen", "fields": {"args": "ls"}}, {"kind": "eval", "value": "1"},
-        {"kind": "noun", "name": "MLP", "fields": {"nonsense": 1}},
-        {"kind": "array", "name": "nowhere", "turned": False},
+        {"kind": "object", "name": "Popen", "fields": {"args": "ls"}},
+        {"kind": "eval", "value": "1"},
+        {"kind": "object", "name": "MLP", "fields": {"nonsense": 1}},
+        {"kind": "array", "name": "nowhere", "is_fortran": False},
         {"kind": "strings", "dtype": "|V4", "shape": [1], "items": ["a"]}, ["a"], {},
     ]  # fmt: skip
     for value in evil:
