@@ -326,9 +326,9 @@ def leave_one_out_losses(
     losses = []
     outlier_fraction = 1e-3  # of rows whose class is drawn uniformly
     for scale in scales:
-        log_p = torch.stack([
-            _log_likelihood(distribution, y, scale, rule) for distribution in held_out
-        ])  # fmt: skip
+        log_p = torch.stack(
+            [_log_likelihood(distribution, y, scale, rule) for distribution in held_out]
+        )
         log_p = (log_p + weights.log().to(log_p).unsqueeze(1)).logsumexp(0)
         log_p = log_p + log1p(-outlier_fraction)
         uniform = torch.full_like(log_p, log(outlier_fraction / max(2, n_outputs)))

@@ -156,9 +156,12 @@ class AveragedJacobian:
         for k, direction in enumerate(directions, start=1):
             # The factor 1/S of the average is contained in `averaged`.
             yield torch.autograd.grad(
-                self.averaged, preactivations, direction, create_graph=self.create_graph,
+                self.averaged,
+                preactivations,
+                direction,
+                create_graph=self.create_graph,
                 retain_graph=self.create_graph or k < len(directions),
-            )  # fmt: skip
+            )
 
     def _tail(self) -> list[Tensor]:
         """Return the sums (K, N, *Z) that need no backward pass, of up to two last layers."""
@@ -171,9 +174,12 @@ class AveragedJacobian:
         hidden = self.recording.inputs[-1]
         preactivations = self.recording.preactivations[-2]
         slopes = torch.autograd.grad(
-            hidden, preactivations, hidden.new_ones(()).expand_as(hidden), retain_graph=True,
+            hidden,
+            preactivations,
+            hidden.new_ones(()).expand_as(hidden),
+            retain_graph=True,
             create_graph=self.create_graph,
-        )[0]  # fmt: skip
+        )[0]
         mean = self._mean(self._by_sample(slopes))
         return [mean * (directions @ self._fixed(self.recording.head)), directions]
 
@@ -234,9 +240,9 @@ def dense_jacobian(jacobian: AveragedJacobian, layout: ParamLayout) -> Tensor:
     for layer, inputs, gradients in jacobian.samples:
         n, s = inputs.shape[:2]
         patches = layer.patches(inputs.flatten(0, 1)).unflatten(0, (n, s)).flatten(1, 2)
-        slopes = torch.stack([
-            layer.positions(g.flatten(0, 1)).unflatten(0, (n, s)).flatten(1, 2) for g in gradients
-        ])  # fmt: skip
+        slopes = torch.stack(
+            [layer.positions(g.flatten(0, 1)).unflatten(0, (n, s)).flatten(1, 2) for g in gradients]
+        )
         pieces[layer.weight] = (slopes.mT @ patches).flatten(2)
         if layer.bias is not None:
             pieces[layer.bias] = slopes.sum(2)

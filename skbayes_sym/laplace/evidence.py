@@ -82,11 +82,13 @@ class AveragedNetwork:
     @cached_property
     def hyper(self) -> ParamLayout:
         """Layout of the hyperparameters in one flat vector."""
-        return ParamLayout({
-            "eta": (self.n_half_widths,),
-            "likelihood": (self.likelihood.n_params,),
-            "log_precision": (len(self.layers),),
-        })  # fmt: skip
+        return ParamLayout(
+            {
+                "eta": (self.n_half_widths,),
+                "likelihood": (self.likelihood.n_params,),
+                "log_precision": (len(self.layers),),
+            }
+        )
 
     @cached_property
     def owner(self) -> Tensor:

@@ -110,10 +110,12 @@ class TransformationFamilies:
         ]
         for family in families:
             require_attributes(
-                family, ["half_width", "bind", "transform"], parameter="invariances",
+                family,
+                ["half_width", "bind", "transform"],
+                parameter="invariances",
                 remedy="Give 'auto', None, an augmentation such as Affine() or Rotation2D(), a "
                 "torch module with a parameter `eta`, or a list of them.",
-            )  # fmt: skip
+            )
         return cls(tuple(families), image_shape, invariances.n_augmentations)
 
     def bind(self, data: Training) -> Augmentation:

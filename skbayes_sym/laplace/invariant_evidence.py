@@ -376,10 +376,13 @@ class AveragedProblem:
         parts = [
             self.data.rows_allocation,
             # Values, gradient and two moments.
-            MemoryAllocation(f"{layout.n_params:,} weights", 4 * layout.n_params * size,
-                 "Lower hidden_layer_sizes, or give X as float32."),
+            MemoryAllocation(
+                f"{layout.n_params:,} weights",
+                4 * layout.n_params * size,
+                "Lower hidden_layer_sizes, or give X as float32.",
+            ),
             MemoryAllocation(f"the curvature of {n_covered:,} weights", n_numbers * size, remedy),
-        ]  # fmt: skip
+        ]
         if curvature == "full":
             name = f"the derivatives of {self.evidence.batch_size} rows by {n_covered:,} weights"
             jacobian = shapes[-1][0] * self.evidence.batch_size * n_covered * size

@@ -42,12 +42,14 @@ _OWN_CONSTRAINTS: dict[str, list[Any]] = {
     **CONSTRAINTS,
     "image_shape": ["array-like", None],
     "network": [
-        StrOptions({"mlp", *NETWORK_NAMES}), torch.nn.Module, HasMethods("forward"),
+        StrOptions({"mlp", *NETWORK_NAMES}),
+        torch.nn.Module,
+        HasMethods("forward"),
     ],
     "invariances": [StrOptions({"auto"}), None, list, tuple, object],
     "optimizer": [StrOptions({"adam"}), Adam],
     "max_iter": [StrOptions({"auto"}), *CONSTRAINTS["max_iter"]],
-}  # fmt: skip
+}
 
 
 def resolve_objective(adam: EvidenceAdam) -> TransformObjective:
@@ -56,9 +58,11 @@ def resolve_objective(adam: EvidenceAdam) -> TransformObjective:
     if isinstance(value, str) and value in OBJECTIVES:
         return OBJECTIVES[value]
     require_attributes(
-        value, ["transforms", "learns_prior", "reward"], parameter="objective",
+        value,
+        ["transforms", "learns_prior", "reward"],
+        parameter="objective",
         remedy="Give 'evidence', 'map', 'augerino' or Augerino(reward=...).",
-    )  # fmt: skip
+    )
     return value  # type: ignore[no-any-return]
 
 

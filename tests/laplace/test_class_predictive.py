@@ -12,7 +12,7 @@ from laplace.classification_problems import (
     repeated,
 )
 
-from skbayes_sym.laplace import class_predictive as labels_predictive
+from skbayes_sym.laplace import class_predictive
 from skbayes_sym.laplace.class_predictive import (
     VARIANCE_SCALES,
     LeaveOneOutLogits,
@@ -191,7 +191,7 @@ def test_a_row_thrown_far_away_does_not_decide(monkeypatch):
     far[torch.arange(40), problem.data.y] = 8.0
     far[0] *= -1e6
     distribution = LeaveOneOutLogits(far, torch.eye(3, dtype=torch.float64).expand(40, 3, 3))
-    monkeypatch.setattr(labels_predictive, "leave_one_out_by_mode", lambda *_: [distribution])
+    monkeypatch.setattr(class_predictive, "leave_one_out_by_mode", lambda *_: [distribution])
     found = choose_variance_scale(problem, modes_of(problem, max_iter=1))
     assert found.factor == VARIANCE_SCALES[0]  # as 39 of 40 rows say
     assert found.log_losses.max() < 1.0

@@ -7,7 +7,7 @@ import torch
 from laplace.classification_problems import class_data, class_problem, grid_log_evidence, repeated
 from torch.nn.functional import logsigmoid
 
-from skbayes_sym.laplace import evidence_problem as problem_module
+from skbayes_sym.laplace import evidence_problem
 from skbayes_sym.laplace.evidence_problem import (
     SoftmaxExpectations,
     normal_points,
@@ -37,7 +37,7 @@ def numbers(expansion):
 @pytest.fixture(params=[False, True], ids=["weights", "rows"])
 def few(request, monkeypatch):
     """Systems in the space of the weights, and in that of the rows."""
-    monkeypatch.setattr(problem_module, "is_row_space_smaller", lambda *_: request.param)
+    monkeypatch.setattr(evidence_problem, "is_row_space_smaller", lambda *_: request.param)
     return request.param
 
 
@@ -90,7 +90,7 @@ def test_blocks_of_rows_add_up(monkeypatch, few):
     problem = replace(problem, root=symmetric_root(logits.covariance))
     whole = (*numbers(problem.expansion(theta)), problem.misfit(theta), *logits)
     monkeypatch.setattr(mlp_passes, "_NUMBERS", 768)
-    assert 1 < problem_module.jacobian_block_size(problem.network) < 7
+    assert 1 < evidence_problem.jacobian_block_size(problem.network) < 7
     logits = problem.logits(theta[0], covariance)
     blocks = (*numbers(problem.expansion(theta)), problem.misfit(theta), *logits)
     for a, b in zip(whole, blocks, strict=True):

@@ -18,7 +18,7 @@ from skbayes_sym import (
     Updates,
     predictive,
 )
-from skbayes_sym.laplace import gauss_newton_laplace as modes
+from skbayes_sym.laplace import gauss_newton_laplace
 from skbayes_sym.laplace.defaults import GaussNewtonDefaults, gauss_newton_cost
 from skbayes_sym.laplace.gauss_newton_laplace import (
     STRONG_HYPERPRIOR,
@@ -414,8 +414,10 @@ def test_noisy_labels_take_the_flat_prior(fits):
 
 def test_what_leaves_noise_alone_predicts_better(fits, monkeypatch):
     """Than modes of the steep prior that believe all labels."""
-    believing = partial(modes.search_classification, allow_label_noise=False)
-    monkeypatch.setattr(modes, "search_classification", lambda *args, **_: believing(*args))
+    believing = partial(gauss_newton_laplace.search_classification, allow_label_noise=False)
+    monkeypatch.setattr(
+        gauss_newton_laplace, "search_classification", lambda *args, **_: believing(*args)
+    )
     plain = LaplaceClassifier(
         10, optimizer=GaussNewton(2), prior=STRONG_HYPERPRIOR, random_state=0
     ).fit(*noisy_labels())

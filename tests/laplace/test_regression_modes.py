@@ -11,9 +11,7 @@ from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
 from skbayes_sym import LaplaceClassifier, LaplaceRegressor
-from skbayes_sym.laplace import evidence_problem as problem_module
-from skbayes_sym.laplace import mode_finding as mode_search
-from skbayes_sym.laplace import mode_finding as modes_module
+from skbayes_sym.laplace import evidence_problem, mode_finding
 from skbayes_sym.laplace.evidence_problem import (
     CategoricalEvidence,
     GaussianEvidence,
@@ -93,13 +91,13 @@ def test_exchanging_classes_exchanges_outputs():
 
 def test_damping_begins_anew_where_doubt_ends(monkeypatch):
     """What labels that hardly count allow is far too little for labels that do."""
-    dampings, original = [], modes_module.step
+    dampings, original = [], mode_finding.step
 
     def spy(misfit, theta, expansion, precision, damping, **how):
         dampings.append(float(damping))
         return original(misfit, theta, expansion, precision, damping, **how)
 
-    monkeypatch.setattr(modes_module, "step", spy)
+    monkeypatch.setattr(mode_finding, "step", spy)
     problem = class_problem(class_data(), (4,))
     EvidenceSearch(12, tol=None).search(problem, starts(problem, 1), torch.tensor([True]))
     first = problem.schedule.first_hyper_step
@@ -179,7 +177,7 @@ def test_copies_are_alike_and_nothing_else_is(kind):
 def test_a_restart_that_joins_another_ends_with_its_mode():
     """The second start is a copy of the first, a little away; without a tolerance none ends."""
     problem, generator = problem_of_kind(GaussianEvidence), torch.Generator().manual_seed(2)
-    start = mode_search.draw_initial_weights(NETWORK, 1, generator=generator)
+    start = mode_finding.draw_initial_weights(NETWORK, 1, generator=generator)
     group = NETWORK.symmetry()
     copy = group.act(group.sample((1,), generator=generator), start) + 1e-3
     both = torch.cat([start, copy])
@@ -197,7 +195,7 @@ def test_two_units_have_one_mode_which_predicts_what_its_copies_did(monkeypatch)
     model = LaplaceRegressor((2,), random_state=0).fit(X, y)
     assert model.n_modes_ == len(model.posterior_.loc) == 1
     assert model.multiplicity_modes_.tolist() == [10]
-    monkeypatch.setattr(mode_search, "find_copies", lambda _, theta, hyper: [*range(len(theta))])
+    monkeypatch.setattr(mode_finding, "find_copies", lambda _, theta, hyper: [*range(len(theta))])
     all_ten = LaplaceRegressor((2,), random_state=0).fit(X, y)
     assert all_ten.n_modes_ == 10
     grid = np.linspace(-3.0, 3.0, 20)[:, None]
@@ -223,7 +221,7 @@ def test_modes_count_for_the_restarts_that_ended_there():
 
 def test_of_copies_the_one_of_the_highest_score_stays():
     problem, generator = problem_of_kind(GaussianEvidence), torch.Generator().manual_seed(3)
-    start = mode_search.draw_initial_weights(NETWORK, 1, generator=generator)
+    start = mode_finding.draw_initial_weights(NETWORK, 1, generator=generator)
     search = EvidenceSearch(60).search(problem, start)
     lower = search._replace(
         modes=map_tensors(lambda t: t, search.modes)._replace(
@@ -231,7 +229,7 @@ def test_of_copies_the_one_of_the_highest_score_stays():
         )
     )
     for order in ([search, lower], [lower, search]):
-        kept = merge_copies(problem, mode_search.concatenate_searches(order)).modes
+        kept = merge_copies(problem, mode_finding.concatenate_searches(order)).modes
         assert kept.n_restarts.tolist() == [2]
         assert torch.equal(kept.theta, search.modes.theta)
 
@@ -408,7 +406,7 @@ def test_few_rows_give_the_modes_of_the_weights_own_space(n_targets, monkeypatch
     data = data._replace(weight=torch.tensor([1.0, 2.0] * 4, dtype=torch.float64))
     found = []
     for few in (True, False):
-        monkeypatch.setattr(problem_module, "is_row_space_smaller", lambda *_, few=few: few)
+        monkeypatch.setattr(evidence_problem, "is_row_space_smaller", lambda *_, few=few: few)
         problem = problem_of(data, widths=(8,))
         start = problem.network.init(2, generator=torch.Generator().manual_seed(1))
         search = EvidenceSearch(30, tol=None).search(problem, start)
