@@ -141,8 +141,8 @@ def _collect_units(model: BaseEstimator, rows: Any, columns: Array) -> _HiddenUn
         inputs = torch.cat([component.x for component in components]).double().cpu().numpy()
         activation = network.activation.name
         coef = np.linalg.lstsq(columns, inputs, rcond=None)[0]
-        has_enough_rows = len(columns) > 2 * len(coef)
-        is_linear = has_enough_rows and np.abs(columns @ coef - inputs).max() < 1e-5
+        is_overdetermined = len(columns) > 2 * len(coef)
+        is_linear = is_overdetermined and np.abs(columns @ coef - inputs).max() < 1e-5
         if activation not in FEATURE_ACTIVATIONS or not is_linear:
             continue
         (w, b), *last_layer = network.layers(theta.double().cpu())

@@ -466,7 +466,7 @@ def _check_log_noise(value: Any) -> None:
     _require(len(value.log_noise), f"{type(value).__name__}.log_noise of no targets")
 
 
-def _check_kept(columns: Any) -> None:
+def _check_kept_columns(columns: Any) -> None:
     """Check the indices of the columns that are kept."""
     if columns.kept.dtype.kind != "b":
         _check_indices(columns.kept, _MAX_INT, "Columns.kept out of range")
@@ -508,7 +508,7 @@ SIZE_RULES: dict[str, Callable[[Any, FileContent], None]] = {
 
 # Relations between the fields of a class.
 RULES: dict[str, Callable[[Any], None]] = {
-    "Columns": _check_kept,
+    "Columns": _check_kept_columns,
     "Trees": _check_trees,
     "FullPrecision": _check_layers,
     "KroneckerPrecision": _check_kronecker,

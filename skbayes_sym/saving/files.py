@@ -38,7 +38,7 @@ from skbayes_sym.saving.values import (
 FORMAT = 1
 _KEY = "skbayes_sym"
 _CHECKSUM = "skbayes_sym_sha256"
-_LEAST_BYTES = 8  # of any safetensors file; some special files have size 0 and never end
+_MIN_BYTES = 8  # of any safetensors file; some special files have size 0 and never end
 # Memory in CPython of a list or dictionary, of an item, and of a quote (half a name).
 _CONTAINER_BYTES = 150
 _ITEM_BYTES = 60
@@ -205,10 +205,10 @@ def _read(path: str | PathLike[str]) -> tuple[Any, Mapping[str, Array], int]:
     safetensors = _safetensors()
     require_regular(path)
     n_bytes = Path(path).stat().st_size  # a missing file is an OSError that names it
-    if n_bytes < _LEAST_BYTES:
+    if n_bytes < _MIN_BYTES:
         raise _damaged(path)
     with Path(path).open("rb") as file:  # so is a file that may not be read
-        n_header = int.from_bytes(file.read(_LEAST_BYTES), "little")
+        n_header = int.from_bytes(file.read(_MIN_BYTES), "little")
         header = file.read(min(n_header, n_bytes))
     try:
         # Names of arrays are strings of the outer JSON, where quotes of the text are escaped.
