@@ -242,8 +242,8 @@ class MCMCRegressor(DrawsRegressor, BaseMCMC):
         objects of these names. "heteroscedastic" has ``least=0.02`` if rows repeat or have weights
         above 1.
     prior : "auto", "learn", float, sequence of float or Prior, default="auto"
-        Prior of the weights and biases in standardised units: the standard deviation of a normal
-        distribution, as one number, one per layer or one per parameter; or a prior object. "learn"
+        Prior of the weights and biases, in standardised units: the standard deviation of normals,
+        as one number, one per layer or one per parameter; or a prior object. "learn"
         is ``LayerScales()``. Its scales, and those of ``ARD()``, are integrated out in closed form.
         "auto" is "learn", except for annealed chains (``init="ensemble"``), heteroscedastic noise
         and counts. For these it is 1, and ``4 / sqrt(n)`` for the weights of layers with ``n`` > 16
@@ -319,8 +319,8 @@ class MCMCRegressor(DrawsRegressor, BaseMCMC):
         * evidence_problems : str, reason why `log_evidence_` is nan.
         * warnings : list of str.
     likelihood_ : Likelihood
-        Likelihood with its fitted parameters in standardised units. If the parameters were sampled,
-        their first axis is that of the draws. Doesn't exist for ``likelihood="auto"``.
+        The likelihood with its fitted parameters, in standardised units. If the parameters were
+        sampled, their first axis is that of the draws. Doesn't exist for ``likelihood="auto"``.
     feature_importances_ : ndarray of shape (n_features,)
         Mean of `relevance_` over modes, scaled to a sum of 1.
     prior_groups_ : ndarray of shape (n_groups,)
