@@ -81,7 +81,7 @@ FROM_A_MODE = VariationalAdam(init="laplace")
 REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
     sk.SymmetrizedVIRegressor: [
         *OF_NETWORKS,
-        ({"network": nn.Linear(3, 2)}, "network has 2 outputs.*ask for 1"),
+        ({"network": nn.Linear(3, 2)}, "network has 2 outputs.*need 1"),
         ({"network": LINEAR, "optimizer": FROM_A_MODE}, "fully connected"),
         *OF_NOISE,
         *OF_GAPS,
@@ -108,7 +108,7 @@ REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
         *OF_NOISE,
         *OF_SAMPLED_NOISE,
         NO_LAYOUT,
-        ({"network": nn.Linear(3, 2)}, "network has 2 outputs.*ask for 1"),
+        ({"network": nn.Linear(3, 2)}, "network has 2 outputs.*need 1"),
     ],
     sk.DeepEnsembleClassifier: [
         *OF_NETWORKS,
