@@ -295,8 +295,8 @@ MUTANTS = [
             ),
             (
                 "graph_analysis",
-                "partition.remove_controllers([partition.resolve(axis) for axis in kept], summed)",
-                "pass",
+                "[partition.resolve(axis) for axis in others], summed)",
+                "[partition.resolve(axis) for axis in others], set())",
             ),
             (
                 "graph_analysis",

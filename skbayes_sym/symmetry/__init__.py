@@ -1,12 +1,16 @@
-"""Groups that act on weights and leave the model unchanged: the heart of the package.
+"""Groups that act on the weights of a model and leave it unchanged.
 
-Reading order: `group` (what a group is, `Trivial`, `Product`, the check that a prior has it),
-`units` (exchanges and sign flips), `axis_units` (the same for any layers, and inside one another),
-`orthogonal`, `translation`; `modules` (the group of any torch module); then what is made of a
-group: `relabelling` (draws moved onto one copy of a mode), `fundamental_domain` (small groups
-listed; one copy of weight space), and `gaps` (what ignoring it costs, in nats).
+* `group`: the interface of groups, `Trivial`, `Product`, and checks that a density is invariant
+* `units`: exchanges and sign flips of units with one sign
+* `axis_units`: units along axes of the parameters of any network, and units inside units
+* `orthogonal`: rotations and reflections
+* `translation`: translations in the null space of the inputs
+* `modules`: the group of any torch module
+* `relabelling`: moves draws onto one copy of a mode
+* `fundamental_domain`: enumeration of small groups, and one copy of weight space
+* `gaps`: the symmetry gap, which is what a posterior loses by ignoring the group, in nats
 
-In: flat weights ``theta`` (*B, P). Out: the same, moved; elements with batch axes (*B,).
+Groups act on flat weights ``theta`` (*B, P). Their elements have batch axes (*B,).
 """
 
 from skbayes_sym.numerics.random import Estimate

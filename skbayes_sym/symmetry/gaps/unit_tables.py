@@ -1,8 +1,8 @@
 """Units of a module's group as tables of positions that a gap can sum over.
 
 Units may have several signs, each of which negates some of their entries, and units inside them,
-such as heads and the dimensions of each head. What a table of scores can't represent is omitted:
-entries with the units on two axes, and some levels of deeper nests. Then the draws contain less
+such as heads and the dimensions of each head. A table of scores can't represent entries with the
+units on two axes, and some levels of deeper nests. These are omitted. Then the draws contain less
 information on the group's element, or the average is over a subgroup. In both cases the gap falls,
 and stays a lower bound.
 """

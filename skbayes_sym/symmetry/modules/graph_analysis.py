@@ -40,7 +40,7 @@ from skbayes_sym.symmetry.modules.axis_partition import (
     axis_blocks,
 )
 
-# Composite operations that torch's core set keeps. They are decomposed, so that they need no rules.
+# Composite operations in torch's core set. They are decomposed, and therefore need no rules.
 _COMPOSITE = (
     "native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit",
     "_native_batch_norm_legit_no_training", "_fused_rms_norm", "glu",
@@ -368,7 +368,7 @@ class GraphAnalysis:
         """Return an axis with ``n`` fixed positions."""
         return [[Factor(self.partition.add_block(n, fixed=True, controllers=set()))]]
 
-    # What rules can require
+    # Requirements of rules
 
     def fix(self, axes: TensorAxes, dims: Iterable[int] | None = None) -> None:
         """Fix the positions on these axes (by default all), with trivial signs and scales."""
@@ -503,7 +503,7 @@ class GraphAnalysis:
             total = add_exponents(total, e, power)
         return total
 
-    def contract(self, first: Axis, second: Axis, batch: list[Axis], kept: list[Axis]) -> None:
+    def contract(self, first: Axis, second: Axis, batch: list[Axis], others: list[Axis]) -> None:
         """Require what a sum over an axis of one tensor times an axis of another requires.
 
         Signs and scales of the two axes cancel. Only batch positions, or positions that are also
@@ -516,7 +516,7 @@ class GraphAnalysis:
             The axes that are summed over, one of each tensor.
         batch : list of Axis
             Axes that both tensors and the result have.
-        kept : list of Axis
+        others : list of Axis
             The other axes of the result.
         """
         partition = self.partition
@@ -534,7 +534,7 @@ class GraphAnalysis:
             partition.restrict_controllers(
                 block, allowed if controllers is None else controllers & allowed
             )
-        partition.remove_controllers([partition.resolve(axis) for axis in kept], summed)
+        partition.remove_controllers([partition.resolve(axis) for axis in others], summed)
 
     def reshape(self, axes: TensorAxes, old: Sequence[int], new: Sequence[int]) -> TensorAxes:
         """Return the axes of a view: old axes are merged to products and split into factors.

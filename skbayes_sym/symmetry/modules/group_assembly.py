@@ -45,7 +45,7 @@ class Rescaling(NamedTuple):
 
 
 class AssembledGroup(NamedTuple):
-    """What the analysis of a module's graph says about its symmetry.
+    """Result of the analysis of a module's graph.
 
     Attributes
     ----------
@@ -256,8 +256,8 @@ class _GroupAssembler:
     def _find_independent(self, kind: int) -> dict[int, list[Exponents]]:
         """Return the independent free signs (or scales) of the units of each leaf.
 
-        Each is given by the powers of the leaf's variables. Products of others are left out,
-        those of inner units first.
+        Each is given by the powers of the leaf's variables. Signs that are products of other signs
+        are omitted. Those of inner units take precedence.
         """
         equations = self.partition.equations_by_leaf(kind)
         global_span = _Span()

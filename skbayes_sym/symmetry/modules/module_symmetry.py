@@ -113,10 +113,9 @@ class ModuleSymmetry(InPlaceActionMixin, Product):
         """Move ``theta`` near ``reference``: the nearer of two local optima.
 
         Coordinate ascent over the factors starts from ``theta``, and from a second point, to which
-        the factors are aligned one by one. The second point often recovers exact copies. It
-        begins with the factor most of whose entries aren't moved by any other factor that is still
-        to be aligned, and compares those entries only. In a network this goes from the inputs
-        inwards.
+        the factors are aligned one by one. The second point often recovers exact copies. The next
+        factor is always the one with the largest fraction of entries that no other remaining factor
+        moves, and only these entries are compared. In a network this goes from the inputs inwards.
 
         Parameters
         ----------
@@ -196,7 +195,7 @@ def symmetry_of(module: nn.Module, example_input: Any, *, buffers: bool = False)
     ----------
     module : torch.nn.Module
         In the mode (train or eval) in which it will be used. It isn't changed. Parameters that are
-        frozen (``requires_grad_(False)``) are constants: the group leaves them as they are.
+        frozen (``requires_grad_(False)``) are constants, on which the group doesn't act.
     example_input : Tensor or tuple of Tensor
         Arguments of one call. The group depends on their shapes and dtypes only.
     buffers : bool, default=False
@@ -227,7 +226,7 @@ def symmetry_of(module: nn.Module, example_input: Any, *, buffers: bool = False)
     in train mode couples the rows of a batch: the group is that of the function of the batch.
 
     A module that fails in float64, is random, or has infinite outputs can't be checked numerically.
-    The group then follows from the rules alone, and ``unchecked`` and the report say so.
+    The group then follows from the rules alone, as ``unchecked`` and the report state.
 
     Tracing takes 0.1 to 1 s, and the rest is fast. Elements cost O(P) to apply.
 

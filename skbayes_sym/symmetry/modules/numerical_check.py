@@ -12,7 +12,7 @@ from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.modules.graph_analysis import without_dropout
 
 # Largest relative change of outputs in float64 that counts as rounding. The rounding of deep
-# networks is far below, and a false symmetry changes outputs by far more.
+# networks is much smaller, and a false symmetry changes outputs much more.
 ROUNDING = 1e-7
 
 

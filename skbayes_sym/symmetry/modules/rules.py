@@ -309,7 +309,7 @@ def _fix_space(
     x : TensorAxes
         Axes of the argument.
     n_leading : int
-        Number of leading axes, which may be permuted. Those behind them are fixed.
+        Number of leading axes, which may be permuted. All later axes are fixed.
     powers : tuple
         Powers of the sign and the scale.
     """
@@ -435,8 +435,8 @@ def _concatenate(
 ) -> TensorAxes:
     """Concatenate the segments of one axis; the other axes are the same.
 
-    A tensor with one position there has an empty segment. Nothing moves in it, and what lies before
-    and behind it is free.
+    A tensor with one position there has an empty segment, in which nothing moves. The segments
+    before and behind it stay free.
     """
     dim = dim % len(tensors[0])
     others = [[ONE if i == dim else axis for i, axis in enumerate(x)] for x in tensors]
@@ -577,7 +577,7 @@ def _replace_slice(
     start: Any = 0,
     end: Any = None,
 ) -> TensorAxes:
-    """Concatenate what stands before a slice, its new content, and what stands behind it.
+    """Concatenate the segments before a slice, its new content, and the segments behind it.
 
     Parameters
     ----------
