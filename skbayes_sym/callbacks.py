@@ -67,7 +67,7 @@ class HeldOut:
         self._n_blocks_left = self.patience
         self._best_state: dict[str, Any] | None = None
 
-    def on_fit_task_begin(self, estimator: BaseEstimator, context: Any) -> None:  # noqa: ARG002
+    def on_fit_task_begin(self, estimator: BaseEstimator, context: Any) -> None:
         """Do nothing before a block."""
 
     def on_fit_task_end(

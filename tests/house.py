@@ -34,6 +34,7 @@ class House(NamedTuple):
     untyped_nouns: Counter[str]  # parameters named in NOUNS that are annotated Any
     back_arrows: list[str]  # imports of other subpackages of the same or a higher level
     duplicate_class_names: list[str]  # public classes that are defined in two modules
+    undocumented: list[str]  # functions with four or more parameters without a list of them
 
 
 def place(path: Path, package: Path) -> tuple[str, ...]:
@@ -65,6 +66,7 @@ def measure(root: Path) -> House:
     classes: Counter[str] = Counter()
     untyped: Counter[str] = Counter()
     back_arrows: list[str] = []
+    functions: list[tuple[str, ast.FunctionDef]] = []
     n_functions = 0
     for path in sorted(package.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
@@ -74,6 +76,7 @@ def measure(root: Path) -> House:
 
         file_lines[name] = text.count("\n")
         back_arrows += _find_back_arrows(tree, name, parts)
+        functions += [(name, node) for node in outer_functions(tree)]
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 classes[node.name] += 1
@@ -81,7 +84,34 @@ def measure(root: Path) -> House:
                 n_functions += 1
                 untyped.update(f"{noun} ({floor_of(parts)})" for noun in _untyped_nouns(node))
     duplicates = [name for name, count in classes.items() if count > 1]
-    return House(file_lines, n_functions, untyped, back_arrows, duplicates)
+    undocumented = _find_undocumented(functions)
+    return House(file_lines, n_functions, untyped, back_arrows, duplicates, undocumented)
+
+
+def outer_functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
+    """Functions of a module and methods of its classes, but not functions inside functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef):
+            yield from (child for child in node.body if isinstance(child, ast.FunctionDef))
+
+
+def _find_undocumented(functions: list[tuple[str, ast.FunctionDef]]) -> list[str]:
+    """Functions with four or more parameters whose docstring doesn't describe them.
+
+    A method may leave it to one of the same name, which it overrides. The rules of
+    ``symmetry/modules`` have the arguments of torch's operations, and `forward` and `backward` of
+    autograd functions those of torch.
+    """
+    documented = {n.name for _, n in functions if "Parameters\n" in (ast.get_docstring(n) or "")}
+    skipped = {*documented, "forward", "backward", "__init__"}
+    undocumented = []
+    for file, node in functions:
+        arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        n_own = sum(argument.arg not in ("self", "cls") for argument in arguments)
+        is_rule = file == "symmetry/modules/rules.py" and node.decorator_list
+        if n_own >= 4 and node.name not in skipped and not is_rule:
+            undocumented.append(f"{file}: {node.name}")
+    return undocumented
 
 
 def _untyped_nouns(node: ast.FunctionDef) -> list[str]:
@@ -116,6 +146,7 @@ def report(house: House) -> str:
         f"imports against the dependency order: {len(house.back_arrows)}",
         *(f"  {arrow}" for arrow in house.back_arrows),
         f"class names defined twice: {', '.join(house.duplicate_class_names) or 'none'}",
+        f"undocumented parameters: {', '.join(house.undocumented) or 'none'}",
     ]
     return "\n".join(lines)
 

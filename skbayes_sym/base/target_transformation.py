@@ -174,7 +174,17 @@ def _affine(location: Array, scale: Array) -> TargetTransformation:
 
 
 def _within(y: Array, low: float, high: float, function: Function) -> Array:
-    """``function(y)`` where y lies strictly between the ends, -inf elsewhere."""
+    """``function(y)`` where y lies strictly between the ends, -inf elsewhere.
+
+    Parameters
+    ----------
+    y : ndarray
+        Values of the target.
+    low, high : float
+        Ends of the interval.
+    function : callable
+        Function that is defined between the ends.
+    """
     inside = (y > low) & (y < high)
     # The function isn't defined elsewhere: evaluate it at any value between the ends instead.
     placeholder = 1.0
@@ -240,7 +250,17 @@ def _rising(
 def _even(
     outward: Function, inward: Function, log_slope: Function, *, is_analytic: bool = False
 ) -> TargetTransformation:
-    """Return the transformation by an even function that rises with |z| from 0."""
+    """Return the transformation by an even function that rises with |z| from 0.
+
+    Parameters
+    ----------
+    outward, inward : callable
+        The function from z to y, and its inverse on z >= 0.
+    log_slope : callable
+        Logarithm of the inverse's derivative.
+    is_analytic : bool, default=False
+        Whether the function is entire.
+    """
     falling = Branch(
         lambda y: np.where(y < 0.0, 0.0, -inward(np.maximum(y, 0.0))),
         lambda y: _within(y, 0.0, np.inf, log_slope), high=0.0, falls=True,
@@ -599,7 +619,19 @@ def _numerical(transformer: Any, n_targets: int) -> TargetTransformation:
 
 
 def _require_separate_columns(raw: Function, n_targets: int, middle: float, name: str) -> None:
-    """Raise a TypeError if a column of y depends on another column of z."""
+    """Raise a TypeError if a column of y depends on another column of z.
+
+    Parameters
+    ----------
+    raw : callable
+        Inverse of the transformation.
+    n_targets : int
+        Number of targets.
+    middle : float
+        Value of z at which the columns are compared.
+    name : str
+        Name of the transformer, for the error message.
+    """
     if n_targets == 1:
         return
     start = np.full((1, n_targets), middle)

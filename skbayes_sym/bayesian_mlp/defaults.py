@@ -182,7 +182,19 @@ def _plan_regression_linear(
 def _plan_members(
     n_members: int, tol: float | None, progress: float, rules: tuple[Rule, ...] = ()
 ) -> PlannedStage:
-    """Plan the training of ensemble members."""
+    """Plan the training of ensemble members.
+
+    Parameters
+    ----------
+    n_members : int
+        Number of members.
+    tol : float or None
+        Tolerance of their training; None trains for all steps.
+    progress : float
+        Fraction of the whole fit that this stage takes.
+    rules : tuple of Rule, optional
+        Conditions of the stage.
+    """
     settings = {"n_members": n_members, "tol": tol, "progress": progress}
     return PlannedStage("members", "train_members", settings, rules)
 
@@ -190,7 +202,19 @@ def _plan_members(
 def _plan_members_beside_modes(
     size: TableSize, settings: PoolSettings, defaults: PoolDefaults, tol: float | None
 ) -> list[PlannedStage]:
-    """Plan trial members, and all members if these are competitive with the modes."""
+    """Plan trial members, and all members if these are competitive with the modes.
+
+    Parameters
+    ----------
+    size : TableSize
+        Size of the table.
+    settings : PoolSettings
+        Parameters of the estimator that affect the plan.
+    defaults : PoolDefaults
+        Constants behind the plan.
+    tol : float or None
+        Tolerance of the members' training.
+    """
     n_members = settings.n_members
     common = (
         noise_is_low(size, defaults),

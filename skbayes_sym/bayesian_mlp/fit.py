@@ -367,7 +367,19 @@ class PoolActions:
         return PoolFit(components, weights, self.members_model)
 
     def _fit(self, name: str, method: Method, model: Model, progress: float) -> Any:
-        """Fit a component, which is ``progress`` of the whole fit."""
+        """Fit a component, which is ``progress`` of the whole fit.
+
+        Parameters
+        ----------
+        name : str
+            Name of the component.
+        method : Method
+            Method that fits it.
+        model : Model
+            Network, likelihood and prior of the component.
+        progress : float
+            Fraction of the whole fit that the component takes.
+        """
         components = self.components
 
         def mixture_with(fit: Any) -> PoolFit:

@@ -142,6 +142,7 @@ class EntryPredictive(PredictiveDistribution):
         return self.classes is not None or self.predictor.likelihood.is_discrete
 
     def take_rows(self, rows: Array) -> "EntryPredictive":
+        """Return the distribution at positions of entries."""
         return replace(self, x=self.x[torch.as_tensor(rows)])
 
     @property
@@ -218,6 +219,7 @@ class EntryPredictive(PredictiveDistribution):
         ).T
 
     def quantile_grid(self, levels: Array) -> Array:
+        """Return the quantiles at levels (Q,), (E, Q)."""
         return self._map_blocks(
             lambda distribution: torch.cat(
                 [distribution.quantile(p) for p in levels.tolist()], dim=1
@@ -286,9 +288,11 @@ class EntryPredictive(PredictiveDistribution):
         return self._map_blocks(lambda distribution: distribution.classes.mean())
 
     def cdf_grid(self, y: Array) -> Array:
+        """Return the distribution function on a grid, (G, E, 1)."""
         return self._map_grid(y, lambda distribution, values: distribution.cdf(values))
 
     def crps_grid(self, y: Array) -> Array:
+        """Return the CRPS on a grid, (G, E, 1)."""
         if self.classes is not None:
             return self._map_grid(y, lambda distribution, values: distribution.crps(values))
         return self._map_grid(y, crps)

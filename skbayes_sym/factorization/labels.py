@@ -270,7 +270,19 @@ def locate_labels(raw: Any, n_known: int, name: str, known: Array | None) -> tup
 
 
 def _check_positions(positions: Array, n_known: int, name: str, raw: Any) -> Array:
-    """Check positions of a matrix without labels, which can't name new rows or columns."""
+    """Check positions of a matrix without labels, which can't name new rows or columns.
+
+    Parameters
+    ----------
+    positions : ndarray
+        Positions of rows or columns.
+    n_known : int
+        Number of known rows or columns.
+    name : str
+        Name of the argument, for error messages.
+    raw : object
+        The argument, for error messages.
+    """
     if positions.ndim != 1 or (positions.size and positions.dtype.kind not in "iu"):
         raise ValueError(f"{name} must be a list of integers, got {short_repr(raw)}.")
     outside = positions[(positions < 0) | (positions >= n_known)]

@@ -793,7 +793,17 @@ def invert_cdf(cdf: Callable[[Tensor], Tensor], probability: Tensor, middle: Ten
 def _bisect(
     cdf: Callable[[Tensor], Tensor], probability: Tensor | float, lower: Tensor, upper: Tensor
 ) -> Tensor:
-    """Find the value between two bounds at which ``cdf`` reaches ``probability``, elementwise."""
+    """Find the value between two bounds at which ``cdf`` reaches ``probability``, elementwise.
+
+    Parameters
+    ----------
+    cdf : callable
+        Distribution function.
+    probability : Tensor or float
+        Level that is searched for.
+    lower, upper : Tensor
+        Ends of the bracket.
+    """
     for _ in range(60):  # the bracket is then narrower than the resolution of float64
         middle = 0.5 * (lower + upper)
         below = cdf(middle) < probability
@@ -929,7 +939,17 @@ def _panels(f: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
 def _sum_over_counts(
     distribution: TargetPredictive, y: Tensor, low: Tensor, high: Tensor
 ) -> Tensor:
-    """Compute the CRPS at integers ``y``, as a sum over the counts between two quantiles."""
+    """Compute the CRPS at integers ``y``, as a sum over the counts between two quantiles.
+
+    Parameters
+    ----------
+    distribution : TargetPredictive
+        Distribution of counts.
+    y : Tensor of shape (N, T)
+        Observed counts.
+    low, high : Tensor of shape (N, T)
+        Quantiles between which counts are summed.
+    """
     # Outside the quantiles the integrand is 1 for every count up to y.
     beyond = (y - high).clamp_min(0.0) + (low - y).clamp_min(0.0)
     inside = torch.minimum(torch.maximum(y, low), high)

@@ -10,7 +10,17 @@ from numpy.typing import NDArray
 
 
 def check_count(name: str, value: Any, minimum: int = 1, maximum: float = inf) -> int:
-    """Return an int within limits, or raise ValueError."""
+    """Return an int within limits, or raise ValueError.
+
+    Parameters
+    ----------
+    name : str
+        Name of the argument, for the error message.
+    value : object
+        Value of the argument.
+    minimum, maximum : int, float
+        Limits, both included.
+    """
     is_count = isinstance(value, Integral) and not isinstance(value, bool | np.bool_)
     if not is_count or not minimum <= value <= maximum:
         has_maximum = maximum < inf
@@ -20,7 +30,17 @@ def check_count(name: str, value: Any, minimum: int = 1, maximum: float = inf) -
 
 
 def check_number(name: str, value: Any, low: float = -inf, high: float = inf) -> float:
-    """Return a finite number from ``low`` to ``high``, both included, or raise ValueError."""
+    """Return a finite number from ``low`` to ``high``, both included, or raise ValueError.
+
+    Parameters
+    ----------
+    name : str
+        Name of the argument, for the error message.
+    value : object
+        Value of the argument.
+    low, high : float
+        Limits, both included.
+    """
     is_real = is_number(value)
     if not is_real or isnan(value) or abs(value) == inf or not low <= value <= high:
         if (low, high) == (-inf, inf):

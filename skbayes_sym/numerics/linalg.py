@@ -117,7 +117,19 @@ _MIN_NARROW_INPUTS = 100
 
 
 def layer_outputs(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
-    """Write ``x W' + b`` to ``out`` (R, N, out), for ``x`` (R, N, in) and ``W`` (R, out, in)."""
+    """Write ``x W' + b`` to ``out`` (R, N, out), for ``x`` (R, N, in) and ``W`` (R, out, in).
+
+    Parameters
+    ----------
+    x : Tensor of shape (R, N, n_in)
+        Inputs of R layers.
+    weight : Tensor of shape (R, n_out, n_in)
+        Weights W.
+    bias : Tensor of shape (R, n_out)
+        Biases b.
+    out : Tensor of shape (R, N, n_out)
+        Where the result is written.
+    """
     *_, n_out, n_in = weight.shape
     is_narrow = n_out < _MAX_NARROW_OUTPUTS and n_out % _TILE and n_in >= _MIN_NARROW_INPUTS
     if is_narrow and x.device.type == "cpu":

@@ -497,7 +497,19 @@ class FlatAdam:
 
 
 def _adam(s: _Stretches, n_steps: Tensor, lr: float, beta2: float) -> None:
-    """Make Adam's step by separate operations."""
+    """Make Adam's step by separate operations.
+
+    Parameters
+    ----------
+    s : _Stretches
+        Parameters, gradients and moments; changed in place.
+    n_steps : Tensor
+        Number of steps so far, this one included.
+    lr : float
+        Learning rate.
+    beta2 : float
+        Decay of the second moment.
+    """
     bias1, bias2 = (1 - beta ** float(n_steps) for beta in (_BETA1, beta2))
     for p, grad, m, v in zip(*s, strict=True):
         m.lerp_(grad, 1 - _BETA1)
@@ -506,8 +518,20 @@ def _adam(s: _Stretches, n_steps: Tensor, lr: float, beta2: float) -> None:
 
 
 def _fused_adam(s: _Stretches, n_steps: Tensor, lr: float, beta2: float) -> None:
-    """Make Adam's step by torch's fused kernel."""
-    torch._fused_adam_(  # noqa: SLF001
+    """Make Adam's step by torch's fused kernel.
+
+    Parameters
+    ----------
+    s : _Stretches
+        Parameters, gradients and moments; changed in place.
+    n_steps : Tensor
+        Number of steps so far, this one included.
+    lr : float
+        Learning rate.
+    beta2 : float
+        Decay of the second moment.
+    """
+    torch._fused_adam_(
         *s, [], [n_steps] * len(s.p), lr=lr, beta1=_BETA1, beta2=beta2, weight_decay=0.0,
         eps=_EPS, amsgrad=False, maximize=False,
     )  # fmt: skip

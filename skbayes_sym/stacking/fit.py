@@ -224,7 +224,19 @@ class StackActions:
     def _probe_networks(
         self, _results: Results, member: str, n_modes: int, width: int
     ) -> ProbeResult:
-        """Compare the leave-one-out score of few modes with the best other member."""
+        """Compare the leave-one-out score of few modes with the best other member.
+
+        Parameters
+        ----------
+        _results : mapping
+            Results of earlier stages; unused.
+        member : str
+            Name of the networks among the members.
+        n_modes : int
+            Number of modes of the probe.
+        width : int
+            Number of hidden units.
+        """
         networks = self._members[member]
         assert isinstance(networks, Networks)
         _, best_score = self._best_member()
@@ -240,7 +252,19 @@ class StackActions:
     def _refit_networks(
         self, _results: Results, member: str, n_modes: int, width: int
     ) -> ProbeResult:
-        """Compare networks that were fitted without the first fold with the best other member."""
+        """Compare networks that were fitted without the first fold with the best other member.
+
+        Parameters
+        ----------
+        _results : mapping
+            Results of earlier stages; unused.
+        member : str
+            Name of the networks among the members.
+        n_modes : int
+            Number of modes of the refit.
+        width : int
+            Number of hidden units.
+        """
         networks = self._members[member]
         assert isinstance(networks, Networks)
         params = {"n_modes": n_modes, "n_members": 0, "hidden_layer_sizes": (width,)}

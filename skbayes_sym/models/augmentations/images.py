@@ -165,7 +165,17 @@ class Affine:
 
 @cache_tensors
 def _grid_basis(height: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return (6, 2 H W), which maps a row-major 2 x 3 matrix to (u', v') of all pixels."""
+    """Return (6, 2 H W), which maps a row-major 2 x 3 matrix to (u', v') of all pixels.
+
+    Parameters
+    ----------
+    height, width : int
+        Size of the image in pixels.
+    dtype : torch.dtype
+        Floating-point type.
+    device : torch.device
+        Device.
+    """
     u = (2.0 * torch.arange(width, dtype=dtype, device=device) + 1.0) / width - 1.0
     v = (2.0 * torch.arange(height, dtype=dtype, device=device) + 1.0) / height - 1.0
     v, u = torch.meshgrid(v, u, indexing="ij")

@@ -250,7 +250,21 @@ class _Problem(NamedTuple):
     def prepare(
         cls, network: "MLP", likelihood: Likelihood, x: Tensor, y: Tensor, weight: Tensor
     ) -> "_Problem":
-        """Prepare the data for the passes."""
+        """Prepare the data for the passes.
+
+        Parameters
+        ----------
+        network : MLP
+            Network.
+        likelihood : Likelihood
+            Likelihood of the targets.
+        x : Tensor of shape (N, D)
+            Inputs.
+        y : Tensor
+            Targets (N, T), or class indices (N,).
+        weight : Tensor of shape (N,)
+            Sample weights.
+        """
         unit = _CHEAPER_UNITS.get(network.activation.name, _Unit(network.activation))
         if not network.hidden_layer_sizes:
             unit = _Unit(network.activation)  # no factors
@@ -522,5 +536,17 @@ class MLP:
     def chain_likelihood(
         self, likelihood: Likelihood, x: Tensor, y: Tensor, weight: Tensor
     ) -> MLPChainLikelihood:
-        """Return the log likelihood of many weight vectors, by hand-written passes."""
+        """Return the log likelihood of many weight vectors, by hand-written passes.
+
+        Parameters
+        ----------
+        likelihood : Likelihood
+            Likelihood of the targets.
+        x : Tensor of shape (N, D)
+            Inputs.
+        y : Tensor
+            Targets (N, T), or class indices (N,).
+        weight : Tensor of shape (N,)
+            Sample weights.
+        """
         return MLPChainLikelihood(self, likelihood, x, y, weight)

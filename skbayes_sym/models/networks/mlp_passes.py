@@ -481,7 +481,17 @@ def _bias_last(values: Tensor, axis: int, layer: _LayerParams) -> Tensor:
 
 
 def _pair_index(n: int, m: int, is_same: bool, device: torch.device) -> Tensor:
-    """Return the index (n, m) of pairs in `_products`; (i, j) and (j, i) agree if ``is_same``."""
+    """Return the index (n, m) of pairs in `_products`; (i, j) and (j, i) agree if ``is_same``.
+
+    Parameters
+    ----------
+    n, m : int
+        Numbers of factors on both sides.
+    is_same : bool
+        Whether both sides are the same.
+    device : torch.device
+        Device of the index.
+    """
     if not is_same:
         return torch.arange(n * m, device=device).view(n, m)
     index = torch.zeros(n, n, dtype=torch.int64, device=device)
@@ -573,7 +583,17 @@ def _count_pairs(n: int, m: int, is_same: bool) -> int:
 
 
 def _bilinear_form(entries: Tensor, a: Tensor, b: Tensor, is_same: bool) -> Tensor:
-    """Return sums ``entries * _products(a, b, is_same)`` over pairs, (R, pairs, N) -> (R, N)."""
+    """Return sums ``entries * _products(a, b, is_same)`` over pairs, (R, pairs, N) -> (R, N).
+
+    Parameters
+    ----------
+    entries : Tensor of shape (R, pairs, 1 or N)
+        Coefficients of the pairs.
+    a, b : Tensor of shape (R, n, N) and (R, m, N)
+        Factors of the pairs.
+    is_same : bool
+        Whether ``a`` and ``b`` are the same.
+    """
     n, n_rows = a.shape[1:]
     if not is_same or n_rows <= 16:
         return (entries * _products(a, b, is_same)).sum(1)

@@ -81,7 +81,19 @@ class BaseNetwork:
     def chain_likelihood(
         self: Network, likelihood: Likelihood, x: Tensor, y: Tensor, weight: Tensor
     ) -> ChainLikelihood:
-        """Return the log likelihood of many weight vectors, differentiated by autograd."""
+        """Return the log likelihood of many weight vectors, differentiated by autograd.
+
+        Parameters
+        ----------
+        likelihood : Likelihood
+            Likelihood of the targets.
+        x : Tensor of shape (N, *I)
+            Inputs.
+        y : Tensor
+            Targets (N, T), or class indices (N,).
+        weight : Tensor of shape (N,)
+            Sample weights.
+        """
         return AutogradChainLikelihood(self, likelihood.to(x), x, y, weight)
 
 

@@ -538,7 +538,17 @@ def _slice(
 
 
 def _find_segments(analysis: GraphAnalysis, axis: Axis, start: int, end: int) -> Axis | None:
-    """Return the segments between two positions; None if the axis can't be split there."""
+    """Return the segments between two positions; None if the axis can't be split there.
+
+    Parameters
+    ----------
+    analysis : GraphAnalysis
+        Analysis of the traced module.
+    axis : Axis
+        Axis that is split.
+    start, end : int
+        Positions of the segment's ends.
+    """
     partition = analysis.partition
     try:
         for edge in (start, end):
