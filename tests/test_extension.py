@@ -165,7 +165,7 @@ LABELLED = ("bayesian-mlp", "laplace", "linear")
 def test_a_density_over_that_of_a_known_law_is_refused_where_only_that_is_known(name):
     model, likelihood = REFUSE[name]
     likelihood.calls.clear()
-    named = r"likelihood=(Tempered|Wide)\(.*(requires|does not apply|an output a class)"
+    named = r"likelihood=(Tempered|Wide)\(.*(requires|does not apply|one output per class)"
     with pytest.raises(ValueError, match=named):
         clone(model).set_params(likelihood=likelihood).fit(X, LABELS if name in LABELLED else Y)
     assert not likelihood.calls

@@ -18,7 +18,6 @@ from skbayes_sym.mcmc.annealing import (
     microcanonical_move,
 )
 from skbayes_sym.mcmc.kernels import (
-    DiagonalPreconditioner,
     draw_momentum,
     initial_state,
     leapfrog,
@@ -28,6 +27,7 @@ from skbayes_sym.models.likelihoods.noise import Heteroscedastic
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP, TANH
 from skbayes_sym.models.priors import Normal
+from skbayes_sym.numerics.preconditioners import DiagonalPreconditioner
 
 from .common import SingleThread
 

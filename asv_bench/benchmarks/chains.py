@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.base.log_density import (
-    Batched,
     Evaluation,
     LogDensity,
     NetworkPosterior,
@@ -64,7 +63,7 @@ class AutogradPosterior(NamedTuple):
     """A density differentiated by torch."""
 
     n_dims: int
-    value: Batched
+    value: Callable[[Tensor], Tensor]
 
     def __call__(self, position: Tensor) -> Tensor:
         return self.value(position)

@@ -86,6 +86,8 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
 
     # Attributes that are computed after training has ended, such as bounds.
     _final_attributes: ClassVar[tuple[str, ...]] = ()
+    # Whether parameters of parameters are checked; members of a stack check their own.
+    _checks_nested_params: ClassVar[bool] = True
     # Where the "?" in the HTML representation links to.
     _doc_link_module = "skbayes_sym"
     _doc_link_template = property(lambda _: class_page_template())
@@ -145,7 +147,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _validate_params(self) -> None:
         """Raise a ValueError for a class in place of its instance, then check as scikit-learn."""
-        for name, value in self.get_params(deep=False).items():
+        for name, value in self.get_params(deep=self._checks_nested_params).items():
             for item in value if isinstance(value, list | tuple) else [value]:
                 if isinstance(item, type):
                     raise ValueError(

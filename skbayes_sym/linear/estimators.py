@@ -46,6 +46,7 @@ from skbayes_sym.models.likelihoods.registry import (
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import IDENTITY, MLP
 from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.numerics.arguments import check_not_masked
 from skbayes_sym.symmetry.group import Trivial
 from skbayes_sym.symmetry.translation import Translation
 
@@ -388,6 +389,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         if not likelihood.n_params:
             reason = f"likelihood={self.likelihood!r} has no scale of noise to set"
             refuse_parameters(self, ["noise_std"], reason, "likelihood='gaussian' or 'student_t'")
+        check_not_masked("y", y)
         shape = np.asarray(y).shape
         if not is_conjugate(likelihood) and len(shape) == 2 and shape[1] > 1:
             raise ValueError(

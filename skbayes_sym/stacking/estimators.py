@@ -90,6 +90,7 @@ class BaseStacking(RowEstimator, BaseComposition):
 
     _likelihoods_by_name: ClassVar[Mapping[str, Likelihood]]
 
+    _checks_nested_params: ClassVar[bool] = False
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **RUN_CONSTRAINTS,
         "estimators": [list, None],

@@ -89,7 +89,7 @@ def test_blocks_of_rows_add_up(monkeypatch, few):
     logits = problem.logits(theta[0], covariance)
     problem = replace(problem, root=symmetric_root(logits.covariance))
     whole = (*numbers(problem.expansion(theta)), problem.misfit(theta), *logits)
-    monkeypatch.setattr(mlp_passes, "_NUMBERS", 768)
+    monkeypatch.setattr(mlp_passes, "_BLOCK_ELEMENTS", 768)
     assert 1 < evidence_problem.jacobian_block_size(problem.network) < 7
     logits = problem.logits(theta[0], covariance)
     blocks = (*numbers(problem.expansion(theta)), problem.misfit(theta), *logits)
