@@ -120,16 +120,22 @@ def _usual_texts(entry: str) -> set[str]:
 
 
 def _parted(lines: list[str], section: str) -> dict[str, list[str]]:
-    """The entries of a section: names and their lines, blank ones left out."""
+    """The entries of a section: names and their lines, with blank lines only inside an entry."""
     start, end = _entries(lines, section)
     found: dict[str, list[str]] = {}
     names = ""
+    n_blank = 0
     for line in lines[start:end]:
-        if line.strip() and not line.startswith(" "):
+        if not line.strip():
+            n_blank += 1
+            continue
+        if line.startswith(" "):
+            found[names] += [""] * n_blank  # before a list, for example
+        else:
             names = line.partition(" : ")[0]
             found[names] = []
-        if line.strip():
-            found[names].append(line)
+        n_blank = 0
+        found[names].append(line)
     return found
 
 
