@@ -511,6 +511,8 @@ class Student:
             logits = self._outputs(inputs)
             log_proba = logits - logsumexp(logits, axis=1, keepdims=True)
             return np.where(is_class, log_proba, -np.inf).max(axis=1)
+        if observed.dtype.kind in "cM":
+            raise ValueError(f"y must hold numbers: got dtype {observed.dtype}.")
         try:
             observed = observed.astype(np.float64)
         except (TypeError, ValueError) as error:
@@ -518,8 +520,10 @@ class Student:
         if not np.isfinite(observed).all():
             raise ValueError("Input y contains NaN or infinity.")
         weights, loc, scale = self.components(X)
-        z = (observed[:, None] - loc) / scale
-        log_density = -0.5 * z**2 - np.log(scale) - 0.5 * np.log(2.0 * np.pi)
+        with np.errstate(over="ignore"):  # the density of very distant targets is 0
+            z = (observed[:, None] - loc) / scale
+            square = z**2
+        log_density = -0.5 * square - np.log(scale) - 0.5 * np.log(2.0 * np.pi)
         return np.asarray(logsumexp(log_density, axis=1, b=weights))
 
     def to_onnx(self, file: Any, double: bool = False) -> None:

@@ -662,7 +662,7 @@ class NormalPredictive(PredictiveDistribution):
     def crps_grid(self, y: Array) -> Array:
         """Compute the closed form (Gneiting & Raftery 2007, eq. 21)."""
         residual, std = self._residuals(y)
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             z = residual / std
             values = std * (z * (2.0 * ndtr(z) - 1.0) + 2.0 * norm.pdf(z) - np.pi**-0.5)
         return np.where(std > 0, values, np.abs(residual))

@@ -222,7 +222,7 @@ def test_noise_that_grows_with_the_level_is_predicted(shaped):
     assert one.noise_shape_ is None
     gain = shaped.log_predictive_density(x, y) - one.log_predictive_density(x, y)
     assert gain.mean() > 0.1
-    assert "times as wide per standard deviation of the mean" in shaped.summary_
+    assert "times as wide per standard deviation of the predicted mean" in shaped.summary_
 
 
 def test_draws_of_shaped_noise_have_the_law_that_is_predicted(shaped):

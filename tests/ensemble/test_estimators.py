@@ -305,7 +305,7 @@ def test_modes_of_weights_and_scales_together_collapse(monkeypatch):
         each = [prior.update(one, torch.zeros_like(one)).hyper for one in theta]
         return replace(prior, hyper=torch.stack(each))
 
-    monkeypatch.setattr(maps, "learned", together)
+    monkeypatch.setattr(maps, "update_scales", together)
     collapsed = clone(wide).fit(X, y)
     assert collapsed.score(X, y) < 0.1
     assert collapsed.prior_scale_[2] < 0.1 * found.prior_scale_[2]

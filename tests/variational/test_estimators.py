@@ -231,7 +231,7 @@ def test_the_excess_is_noise_over_residuals_of_the_mean(monkeypatch):
         return seen["excess"]
 
     monkeypatch.setattr("skbayes_sym.variational.fit.compute_noise_ratio", keep)
-    monkeypatch.setattr(method, "last_tenth_gain", lambda curve: Estimate(0.0, 0.0))  # settled
+    monkeypatch.setattr(method, "compute_final_gain", lambda curve: Estimate(0.0, 0.0))  # settled
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         reg = REG.fit(X, Y)
