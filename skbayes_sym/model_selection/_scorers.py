@@ -206,7 +206,13 @@ def _neg_pinball(estimator: BaseEstimator, X: Any, y: Any, quantile: float) -> A
     ndarray of shape (n_samples,) or (n_samples, n_targets)
         Scores in the units of ``y``.
     """
-    residual = observed_targets(y) - _regression_distribution(estimator, X).quantile(quantile)
+    predicted = _regression_distribution(estimator, X).quantile(quantile)
+    observed = observed_targets(y)
+    if observed.size != predicted.size:
+        raise ValueError(
+            f"y has shape {observed.shape}, but the predictions have shape {predicted.shape}."
+        )
+    residual = observed.reshape(predicted.shape) - predicted
     return -np.maximum(quantile * residual, (quantile - 1.0) * residual)
 
 

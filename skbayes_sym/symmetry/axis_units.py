@@ -154,7 +154,7 @@ class AxisUnits(SignedPermutations):
                 if signs:
                     sign = g.sign[..., signs].prod(dim=-1).to(theta)
                     n_trailing = values.ndim - sign.ndim - axis
-                    shape = (*sign.shape[:-1], *[1] * axis, -1, *[1] * n_trailing)
+                    shape = (*sign.shape[:-1], *[1] * axis, sign.shape[-1], *[1] * n_trailing)
                     values = values * sign.view(shape)
             e.view(theta).copy_(values)
         return theta
@@ -254,7 +254,9 @@ class AxisUnits(SignedPermutations):
         """Return the entries of each unit, (*B, *outer_shape, d, p)."""
         units = values.ndim - len(e.sizes) + len(self.outer_shape)
         values = values.transpose(units, units + axis)
-        return values.reshape(*values.shape[: units + 1], -1)
+        # The size isn't inferred, because a batch may be empty.
+        n_entries = prod(values.shape[units + 1 :])
+        return values.reshape(*values.shape[: units + 1], n_entries)
 
     @property
     def choices(self) -> list[tuple[int, ...]]:

@@ -28,7 +28,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import pi, prod
-from typing import Self
+from numbers import Integral
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -42,6 +43,17 @@ from skbayes_sym.numerics.runtime import cache_tensors, constant
 # by half an image, or a factor of e, leaves little of the image, and the evidence is flat there.
 _UNIT = 1.0 / 3.0
 _LARGEST = 2.0  # limit of these half-widths: the whole image, or a factor of e^2
+
+
+def _check_image_shape(shape: Any) -> None:
+    """Raise a TypeError unless the shape of an image is None or a tuple of positive integers."""
+    if shape is None:
+        return
+    is_sequence = isinstance(shape, tuple | list)
+    if not is_sequence or not all(isinstance(size, Integral) and int(size) > 0 for size in shape):
+        raise TypeError(
+            f"image_shape must be (H, W) or (C, H, W) in positive integers, got {shape!r}."
+        )
 
 
 @dataclass(frozen=True)
@@ -101,6 +113,9 @@ class Affine:
     basis: str | AffineBasis = "similarity"
     correlated: bool = False
     image_shape: ImageShape | None = None
+
+    def __post_init__(self) -> None:
+        _check_image_shape(self.image_shape)
 
     @property
     def generators(self) -> AffineBasis:
@@ -240,6 +255,9 @@ class _PixelTransformation:
     """Transformation of images (N, 1, C, H, W) by coefficients (N, S, k)."""
 
     image_shape: ImageShape | None = None
+
+    def __post_init__(self) -> None:
+        _check_image_shape(self.image_shape)
 
     @property
     def half_width(self) -> HalfWidth:

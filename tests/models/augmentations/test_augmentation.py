@@ -183,6 +183,12 @@ def test_parts_that_are_no_augmentations(parts):
         Composed(parts)
 
 
+@pytest.mark.parametrize("shape", [float("inf"), (8.0, 8.0), (0, 8)])
+def test_shapes_of_images_are_checked(shape):
+    with pytest.raises(TypeError, match="image_shape must be"):
+        Affine(image_shape=shape)
+
+
 def test_modules_that_cant_be_learned():
     frozen = Wobble()
     frozen.eta.requires_grad_(False)
