@@ -1,7 +1,10 @@
-"""Class names are unique, and `one_fit` counts the functions that a fit enters."""
+"""Class names, functions that a fit enters, and imports that every environment can resolve."""
 
+import ast
+import importlib.util
 from pathlib import Path
 
+import pytest
 from fits import FITS
 from house import measure
 from one_fit import entered
@@ -18,3 +21,27 @@ def test_functions_entered_by_a_fit_are_counted():
     assert any(name.endswith("RowEstimator.fit") for _, name in walk.functions)
     assert len(walk.files) <= len(walk.functions)
     assert 2 < walk.deepest < 30
+
+
+# Packages that `.ci/run` installs in each of its environments, the oldest one included.
+EVERYWHERE = {
+    *("numpy", "scipy", "sklearn", "torch", "joblib", "pandas", "safetensors"),
+    *("pytest", "hypothesis"),
+}
+
+
+@pytest.mark.parametrize("folder", ["base", "numerics", "saving"])
+def test_the_oldest_environment_can_import(folder):
+    """An optional package is imported inside the tests that need it, which skip without it."""
+    for path in sorted((Path(__file__).parent / folder).rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [str(node.module)]
+            else:
+                names = []
+            for name in {name.partition(".")[0] for name in names}:
+                spec = importlib.util.find_spec(name)
+                if spec is not None and "site-packages" in str(spec.origin):
+                    assert name in EVERYWHERE, f"{path.name} imports {name} at its top"
