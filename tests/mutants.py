@@ -800,6 +800,10 @@ MUTANTS = [
             "(distribution.noise_variance / factor.square())",
         ),
         ("self.weight * scaled.square().sum(1), by_offset", "0.0 * self.weight, by_offset"),
+        (
+            "stream = generator_from(int(torch.randint(2**62, (), generator=generator)))",
+            "stream = generator",
+        ),
     ),
     *planted(
         "base/calibration.py",

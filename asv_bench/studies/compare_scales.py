@@ -93,8 +93,8 @@ def score_member(model: Any, X: Any, y: Any, train: Any, test: Any) -> Figures:
             return density, float(np.mean(predicted != y[test]))
         return density, float(np.sqrt(np.mean((predicted - y[test]) ** 2)) / y[train].std())
 
-    found, seconds = cpu_seconds(work)
-    return Figures(*found, seconds)
+    (log_density, error), seconds = cpu_seconds(work)
+    return Figures(log_density, error, seconds)
 
 
 def main() -> None:

@@ -35,7 +35,7 @@ SETS = ("diabetes", "yacht", "energy", "concrete")
 
 
 def priors(kind: type) -> Mapping[str, Any]:
-    settings = {
+    settings: Mapping[str, Mapping[str, Any]] = {
         "1.0": {"prior": 1.0}, "learn": {"prior": "learn"}, "ARD()": {"prior": ARD()}
     }  # fmt: skip
     return {name: kind(random_state=0, **one) for name, one in settings.items()}
@@ -65,8 +65,8 @@ def score_member(model: Any, X: Any, y: Any, train: Any, test: Any) -> Figures:
         error = np.sqrt(np.mean((distribution.mean() - y[test]) ** 2)) / y[train].std()
         return fitted.elbo_, float(np.mean(distribution.log_prob(y[test]))), float(error)
 
-    found, seconds = cpu_seconds(work)
-    return Figures(*found, seconds)
+    (elbo, log_density, rmse), seconds = cpu_seconds(work)
+    return Figures(elbo, log_density, rmse, seconds)
 
 
 def main() -> None:

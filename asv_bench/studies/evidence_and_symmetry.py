@@ -34,6 +34,7 @@ from torch import Tensor
 from skbayes_sym import LaplaceRegressor, MCMCRegressor, SymmetrizedVIRegressor
 from skbayes_sym.laplace.posterior import ModeMixture
 from skbayes_sym.mcmc.bridge import GaussianMixture, fit_gaussian_mixture
+from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.symmetry.fundamental_domain import enumerate_group
 from skbayes_sym.symmetry.gaps.monte_carlo_gap import MonteCarloGap
 
@@ -64,13 +65,13 @@ class Problem:
     """The posterior of one network, and its modes."""
 
     def __init__(self, x: np.ndarray, y: np.ndarray, noise: float, model: LaplaceRegressor) -> None:
-        self.x, self.y, self.noise, self.network = (
-            torch.tensor(x),
-            torch.tensor(y),
-            noise,
-            model.network_,
-        )
-        self.p, self.group = model.network_.layout.n_params, model.network_.symmetry()
+        assert isinstance(model.network_, MLP)
+        self.x = torch.tensor(x)
+        self.y = torch.tensor(y)
+        self.noise = noise
+        self.network = model.network_
+        self.p = model.network_.layout.n_params
+        self.group = model.network_.symmetry()
         self.orbit = enumerate_group(self.group, self.p).orbit
         self.generator = torch.Generator().manual_seed(0)
 

@@ -109,7 +109,11 @@ class BayesianRegressorMixin(RegressorMixin):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
-        likelihood: Any = self.resolved_likelihood
+        try:
+            likelihood: Any = self.resolved_likelihood
+        except ValueError:
+            # `fit` refuses unknown names. Tags exist for any parameters.
+            return tags
         tags.target_tags.positive_only = (
             isinstance(likelihood, Likelihood) and likelihood.is_discrete
         )

@@ -161,7 +161,10 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
                 "components: pass what transform returns."
             )
         offsets = getattr(self, "column_offsets_", 0.0)
-        return factors @ self.components_ * self.scale_ + self.mean_ + offsets
+        with one_thread():
+            components = torch.as_tensor(self.components_)
+            product = torch.as_tensor(factors).to(components) @ components
+        return product.numpy() * self.scale_ + self.mean_ + offsets
 
     def reconstruct(self) -> Array:
         """Posterior mean of the whole training matrix, without the noise, dense.
@@ -175,12 +178,14 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         predictor = self.predictor()
         n = len(predictor.rows.mean)
         root_k = np.sqrt(len(self.components_))
-        if predictor.draws is not None:
-            draws = predictor.draws.numpy()
-            product = sum(draw[:n] @ draw[n:].T for draw in draws) / len(draws)
-        else:
-            product = (predictor.rows.mean @ predictor.columns.mean.T).numpy()
-        return product / root_k * self.scale_ + self.mean_
+        # A matrix product in several threads rounds differently.
+        with one_thread():
+            if predictor.draws is None:
+                product = predictor.rows.mean @ predictor.columns.mean.mT
+            else:
+                products = (draw[:n] @ draw[n:].mT for draw in predictor.draws)
+                product = sum(products, predictor.draws.new_zeros(())) / len(predictor.draws)
+        return product.numpy() / root_k * self.scale_ + self.mean_
 
     # A matrix has no `predict`, which scikit-learn would expect to return one value per row.
     @available_if(lambda self: self.__sklearn_is_fitted__() and self._is_list_)

@@ -32,8 +32,9 @@ def numpy_generator(generator: torch.Generator) -> np.random.Generator:
 def resume_generator(state: Tensor, device: torch.device | str = "cpu") -> torch.Generator:
     """Return a generator that continues from a state.
 
-    The state of another type of device seeds the generator.
+    The state of another type of device seeds the generator. The tensor itself can be on any device.
     """
+    state = state.cpu()
     generator = torch.Generator(device)
     if len(state) == len(generator.get_state()):
         return generator.set_state(state)

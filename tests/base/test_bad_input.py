@@ -216,6 +216,8 @@ def test_a_fitted_model_predicts_by_the_likelihood_of_its_fit(name: str) -> None
     assert_predicts_as(name, model.set_params(likelihood=FITS[name].estimator.likelihood))
     with pytest.raises(ValueError, match="likelihood"):
         model.set_params(likelihood="nonsense").fit(X, FITS[name].y)
+    # scikit-learn reads the tags before `fit` can refuse the parameter.
+    assert get_tags(model).target_tags.required
 
 
 def test_a_factorisation_predicts_by_the_likelihood_of_its_fit() -> None:

@@ -189,6 +189,15 @@ def test_functions_are_the_same_for_other_rows():
     assert_close(whole.loc[:, :4], half.loc)
 
 
+def test_functions_of_pooled_noise_shapes_do_not_depend_on_the_other_rows():
+    # Noise states are drawn per row. They must not advance the generator of the next part.
+    parts = {name: ShapedPredictor(PARTS[name], SHAPE) for name in ("flat", "steep")}
+    pool = PooledPredictor(parts, WEIGHTS)
+    all_rows = pool.sample_conditionals(X, 9, generator=torch.Generator().manual_seed(3))
+    subset = pool.sample_conditionals(X[:4], 9, generator=torch.Generator().manual_seed(3))
+    assert_close(all_rows.loc[:, :4], subset.loc)
+
+
 def test_classes_are_mixed_by_the_parts_weights():
     rng = torch.Generator().manual_seed(0)
     one, other = (

@@ -12,6 +12,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from threadpoolctl import threadpool_limits
 
 from skbayes_sym import SymVIMatrixFactorization
 from skbayes_sym.factorization.solvers import VI, Gibbs
@@ -311,6 +312,21 @@ def test_threads_and_global_states_are_left_alone_and_dont_matter(name):
     assert np.array_equal(three.components_, solved(name).components_)
     assert torch.equal(before[0], torch.get_rng_state())
     assert np.array_equal(before[1], np.random.get_state()[1])  # noqa: NPY002
+
+
+def test_reconstruction_does_not_depend_on_the_number_of_threads():
+    # NumPy's products of matrices of this size round differently in two threads.
+    matrix = np.random.default_rng(0).standard_normal((500, 500))
+    model = SymVIMatrixFactorization(20, solver="gibbs", max_iter=2, random_state=0)
+    with pytest.warns(ConvergenceWarning):
+        model.fit(matrix)
+    factors = model.transform(matrix)
+    results = []
+    for n_threads in (1, 2):
+        with threadpool_limits(n_threads):
+            results.append((model.reconstruct(), model.inverse_transform(factors)))
+    for one, two in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, two)
 
 
 def test_float32_follows_the_data(fitted):

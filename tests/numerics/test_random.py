@@ -126,3 +126,9 @@ def test_a_stream_goes_on_and_a_state_of_another_device_leads_one(generator):
     states = [torch.tensor(bytes_of, dtype=torch.uint8) for bytes_of in ([1, 2], [1, 2], [1, 3])]
     a, b, c = (float(torch.rand(1, generator=resume_generator(led))) for led in states)
     assert a == b != c
+
+
+def test_states_stored_on_a_gpu_are_resumed(generator, cuda):
+    state = generator.get_state()
+    resumed = resume_generator(state.cuda())
+    assert torch.equal(torch.rand(3, generator=resumed), torch.rand(3, generator=generator))
