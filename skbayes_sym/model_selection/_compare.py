@@ -31,7 +31,7 @@ from skbayes_sym.base.scikit_learn import (
 )
 from skbayes_sym.base.warnings import collect_warnings, warn_user
 from skbayes_sym.metrics import expected_calibration_error, interval_calibration_error
-from skbayes_sym.model_selection._scorers import read_evidence
+from skbayes_sym.model_selection._scorers import power_of_two, read_evidence
 from skbayes_sym.numerics.arguments import check_random_state, short_repr
 from skbayes_sym.numerics.diagnostics import mean_ess
 from skbayes_sym.numerics.runtime import filters_lock
@@ -356,6 +356,13 @@ def _mean_and_error(values: Array) -> tuple[float, float]:
     return mean, float(values.std(ddof=1) / n**0.5)
 
 
+def _root_mean_square_error(observed: Array, predicted: Array) -> float:
+    """Root mean square of the errors of all rows and targets, also near the largest numbers."""
+    unit = power_of_two(observed, predicted)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(unit * np.sqrt(np.mean((observed / unit - predicted / unit) ** 2)))
+
+
 def _table_row(folds: Sequence[FoldReport], full_report: Any, task: Task) -> dict[str, Any]:
     """Error and calibration over all tested rows, evidence of the full fit, and seconds."""
     error = np.nan
@@ -370,7 +377,7 @@ def _table_row(folds: Sequence[FoldReport], full_report: Any, task: Task) -> dic
             probability = np.concatenate(probabilities)
         seconds = np.mean([fold.seconds for fold in folds], axis=0)
         if task.classes is None:
-            error = float(np.sqrt(np.mean((observed.reshape(predicted.shape) - predicted) ** 2)))
+            error = _root_mean_square_error(observed.reshape(predicted.shape), predicted)
             if probability is not None:
                 calibration = interval_calibration_error(probability)
         else:

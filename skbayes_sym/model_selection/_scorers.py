@@ -221,11 +221,23 @@ def _average(values: Array, y: Any, sample_weight: Any = None) -> float:  # noqa
 
     The argument ``y`` is required by scikit-learn's scorers.
     """
-    row_scores = values.reshape(len(values), -1).mean(axis=1)
+    unit = power_of_two(values)
+    row_scores = (values / unit).reshape(len(values), -1).mean(axis=1)
     if sample_weight is None:
-        return float(row_scores.mean())
+        return float(unit * row_scores.mean())
     weight = check_sample_weight(sample_weight, row_scores[:, None], ensure_non_negative=True)
-    return float(np.average(row_scores[weight > 0], weights=weight[weight > 0]))
+    return float(unit * np.average(row_scores[weight > 0], weights=weight[weight > 0]))
+
+
+def power_of_two(*arrays: Array) -> float:
+    """Return a power of two near the largest absolute value.
+
+    In this unit, sums and squares neither overflow nor round differently.
+    """
+    largest = max(float(np.abs(values, dtype=float).max(initial=0.0)) for values in arrays)
+    if not 0.0 < largest < np.inf:
+        return 1.0
+    return float(np.ldexp(1.0, np.frexp(largest)[1] - 1))
 
 
 class DistributionScorer(BaseScorer):

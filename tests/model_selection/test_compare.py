@@ -102,6 +102,12 @@ def test_columns_of_constant_predictors(cv):
     assert table.loc["near", "difference_se"] == 0.0
 
 
+@pytest.mark.parametrize("scale", [1e-300, 1e300])
+def test_errors_of_extreme_targets_neither_overflow_nor_vanish(scale):
+    table = compare_models({"mean": Constant(mean=0.0, std=scale)}, X, scale * y, cv=2)
+    assert table.rmse["mean"] == pytest.approx(scale * np.sqrt(np.mean(y**2)))
+
+
 def test_repeated_tests_of_a_row_are_averaged():
     """What a row gets is its mean over the repeats, not one more row for each."""
     cv = RepeatedKFold(n_splits=3, n_repeats=4, random_state=0)

@@ -172,6 +172,23 @@ def test_held_out_rows_are_weighed_by_routing():
         assert score == pytest.approx(mean)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("scale", [1e-300, 1e300])
+def test_means_of_extreme_scores_neither_overflow_nor_vanish(scale):
+    class StandardNormal(RegressorMixin, BaseEstimator):
+        def fit(self, X, y):
+            self.n_features_in_ = X.shape[1]
+            return self
+
+        def predict(self, X, return_std=False):
+            return (np.zeros(len(X)), np.full(len(X), scale)) if return_std else np.zeros(len(X))
+
+    targets = np.linspace(-1e8, 1e8, 80)
+    model = StandardNormal().fit(X, y)
+    score = get_scorer("neg_pinball", quantile=0.5)(model, X, scale * targets)
+    assert score == pytest.approx(-0.5 * scale * np.mean(np.abs(targets)))
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
