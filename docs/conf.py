@@ -11,7 +11,7 @@ from docutils import nodes
 
 sys.path.insert(0, os.path.dirname(__file__))  # the modules beside this one
 
-from class_pages import arrange, shared_methods, shared_names, shorten, shown_methods
+from class_pages import arrange, shown_methods
 from defaults_tables import DefaultsTable
 from figure_tables import FigureTable
 from guide_pages import PAGES
@@ -50,8 +50,6 @@ rst_prolog = r"""
 autosummary_generate = True
 autosummary_context = {
     "guide_pages": PAGES,
-    "shared_methods": shared_methods,
-    "shared_names": shared_names,
     "shown_methods": shown_methods,
 }
 suppress_warnings = ["config.cache"]  # functions in that context can't be pickled
@@ -124,8 +122,7 @@ _FOREIGN_LINK = re.compile(r":(?:ref|term):`([^`<]*[^`<\s])(?:\s*<[^>`]*>)?`")
 def mend_docstring(
     app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]
 ) -> None:
-    """Make plain-text docstrings valid reStructuredText, without what other pages say."""
-    shorten(what, name, lines)
+    """Make plain-text docstrings valid reStructuredText."""
     pieces = "\n".join(lines).split("``")
     pieces[::2] = [
         _FOREIGN_LINK.sub(r"\1", _STARRED_AXIS.sub(r"\*", piece)) for piece in pieces[::2]

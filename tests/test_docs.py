@@ -25,7 +25,9 @@ PUBLIC = [
 pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="a checkout has the pages")
 
 
-API, PARTS = "api/*.rst", "parts.rst"
+# The index repeats the names of the estimators, whose own pages are linked from api/estimators.
+API = "api/[!i]*.rst"
+PARTS = "parts.rst"
 
 
 def documented(pages: str) -> list[str]:
@@ -68,6 +70,25 @@ def test_every_name_on_these_pages_exists_and_stands_there_once() -> None:
     for name in names:
         module, _, last = name.rpartition(".")
         assert hasattr(import_module(module), last), name
+
+
+def test_the_page_of_an_estimator_documents_its_methods(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sphinx")
+    monkeypatch.syspath_prepend(str(DOCS))
+    class_pages = import_module("class_pages")
+    names = [name for name in skbayes_sym.__all__ if class_pages.is_estimator(name)]
+    assert len(names) == 18
+    for name in names:
+        methods = dir(getattr(skbayes_sym, name))
+        shown = class_pages.shown_methods(name, "skbayes_sym", methods)
+        assert {"fit", "predict", "score", "get_params", "set_params"} <= set(shown), name
+        assert ("predict_interval" in shown) == ("predict_interval" in methods), name
+
+
+def test_the_api_index_lists_every_estimator() -> None:
+    listed = [name.rpartition(".")[2] for name in documented("api/index.rst")]
+    estimators = [name.rpartition(".")[2] for name in documented("api/estimators.rst")]
+    assert sorted(listed) == sorted(estimators)
 
 
 def folders() -> set[str]:
