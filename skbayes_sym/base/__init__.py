@@ -2,7 +2,7 @@
 
 Data intake
 
-* `columns`: encode tables with text, categories and missing values
+* `columns`: encode tables with text, categories, dates and missing values
 * `rows`: validate arrays, targets and sample weights
 * `sample_weights`: weights by which an estimator's parts count rows
 * `targets`: validated targets of regressors and classifiers

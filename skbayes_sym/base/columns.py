@@ -1,4 +1,4 @@
-"""Encoding of table columns as numbers: categorical, Boolean and numeric with missing values.
+"""Encoding of table columns as numbers: categorical, Boolean, dates and numbers, some missing.
 
 The encoding of a column is decided once, by the training data, and is then applied whatever dtype a
 value arrives with. For example, a level that was text in training may be read back from a csv file
@@ -9,9 +9,13 @@ are, and the rank of the level is an additional column. A missing number is repl
 with an indicator column if values are missing often enough to be informative. A level that wasn't
 in the training data represents any of the known levels: predictions are averaged over them, see
 `OpenRows`.
+
+A date becomes the days since the first date, and the parts of the calendar that repeat in the
+training data. The weekday is one-hot encoded. Month and hour are points on a circle (sine and
+cosine).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -27,6 +31,14 @@ from skbayes_sym.base.stacking_weights import mixture
 from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture
 from skbayes_sym.numerics.arguments import short_repr
+from skbayes_sym.numerics.dates import (
+    CALENDAR,
+    choose_day_order,
+    day_of_month,
+    format_days,
+    read_days,
+    usual_offset,
+)
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.numerics.tables import (
     MISSING,
@@ -36,6 +48,7 @@ from skbayes_sym.numerics.tables import (
     check_no_dates,
     column_kind,
     fill_masked,
+    is_missing_text,
     level_key,
     level_number,
     missing_rows,
@@ -50,6 +63,32 @@ _MAX_ONE_HOT = 30
 _MIN_MISSING = 0.02
 # Number of known levels, or combinations of levels, over which an unknown level is averaged.
 _MAX_ALTERNATIVES = 32
+# Cycles of a part of the calendar that the training dates must span. One cycle can't tell a yearly
+# pattern from a trend.
+_MIN_CYCLES = 2.0
+
+_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+
+class DateEncoding(NamedTuple):
+    """Encoding of the dates of a column.
+
+    Parameters
+    ----------
+    reference : float
+        First date in the training data, in days since 1970-01-01.
+    day_first : bool
+        Whether the day precedes the month in text such as 1/2/2020.
+    utc_offset : float
+        Minutes that the clock of the column is ahead of UTC, if dates have zones.
+    parts : tuple of str
+        Parts of the calendar: "month", "weekday", "hour".
+    """
+
+    reference: float
+    day_first: bool
+    utc_offset: float
+    parts: tuple[str, ...]
 
 
 class Column(NamedTuple):
@@ -59,18 +98,20 @@ class Column(NamedTuple):
     ----------
     name : str
         Name, or position if columns have no names.
-    kind : {"numeric", "boolean", "categorical"}
+    kind : {"numeric", "boolean", "categorical", "date"}
         Kind of the values.
     one_hot_levels : tuple of str
         Levels with a one-hot column, by decreasing frequency. Empty unless categorical.
     ordered_levels : tuple of str
         All levels in order, if there are more than the one-hot encoded ones.
     median : float
-        Median of the numbers, which replaces a missing one.
+        Median of the numbers, or of the days since the first date, which replaces a missing one.
     has_indicator : bool
         Whether missing values have an indicator column.
     has_missing : bool
         Whether values were missing in the training data.
+    date : DateEncoding, optional
+        Encoding of dates; None for other kinds.
     """
 
     name: str
@@ -80,11 +121,44 @@ class Column(NamedTuple):
     median: float
     has_indicator: bool
     has_missing: bool
+    date: DateEncoding | None = None
 
     @property
     def levels(self) -> tuple[str, ...]:
         """All levels that occurred in training; their positions are the codes."""
         return self.ordered_levels or self.one_hot_levels
+
+    @property
+    def output_names(self) -> list[str]:
+        """Names of the encoded columns."""
+        name = self.name
+        if self.date is not None:
+            names = [f"{name}_days", *_part_names(name, self.date.parts)]
+        elif self.kind != "categorical":
+            names = [name]
+        elif len(self.levels) == 2:
+            names = [f"{name}_{self.one_hot_levels[1]}"]
+        else:
+            names = [f"{name}_{level}" for level in self.one_hot_levels]
+            if self.ordered_levels:
+                names.append(f"{name}_rank")
+            if not names and not self.has_indicator:
+                names = [name]
+        return [*names, f"{name}_missing"] if self.has_indicator else names
+
+    @property
+    def example(self) -> Any:
+        """A value of the column."""
+        if self.date is not None:
+            return format_days(self.date.reference + self.median)
+        return self.one_hot_levels[0] if self.one_hot_levels else self.median
+
+
+def _part_names(name: str, parts: Sequence[str]) -> Iterator[str]:
+    """Yield the names of the encoded parts of the calendar."""
+    for part in parts:
+        suffixes = _WEEKDAYS if part == "weekday" else ("sin", "cos")
+        yield from (f"{name}_{part}_{suffix}" for suffix in suffixes)
 
 
 def as_table(X: Any) -> Table | None:
@@ -99,7 +173,7 @@ def as_table(X: Any) -> Table | None:
         column_kind(values, name, is_declared)
         for name, values, is_declared in zip(*table, strict=True)
     ]
-    return table if has_missing or "categorical" in kinds else None
+    return table if has_missing or {"categorical", "date"} & set(kinds) else None
 
 
 class Encoding(NamedTuple):
@@ -152,6 +226,35 @@ class Columns:
         kinds = [column.kind for column in self.columns]
         counts = [f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds)]
         return f"<encoding of {', '.join(counts)} columns as {self.n_outputs} numbers>"
+
+    def get_feature_names_out(self) -> Array:
+        """Return the names of the encoded columns, (n_outputs,)."""
+        names = [name for column in self.columns for name in column.output_names]
+        return np.array(names, dtype=object)[self.kept]
+
+    def describe_dates(self) -> str:
+        """Describe what dates are encoded as, one line for each column of dates."""
+        lines = []
+        for column in self.columns:
+            if column.date is not None:
+                since = f"days since {format_days(column.date.reference)}"
+                parts = ", ".join([since, *column.date.parts])
+                lines.append(f"column {column.name!r}: {parts}")
+        return "\n".join(lines)
+
+    def measured_outputs(self) -> dict[int, int]:
+        """Return the position of the encoded number or days of each numeric or date column.
+
+        Columns that don't vary in the training data have no position.
+        """
+        position = {int(j): i for i, j in enumerate(self.kept)}
+        outputs = {}
+        start = 0
+        for index, column in enumerate(self.columns):
+            if column.kind in ("numeric", "date") and start in position:
+                outputs[index] = position[start]
+            start += len(column.output_names)
+        return outputs
 
     def encode(self, table: Table) -> Array:
         """Encode rows as numbers, (n_rows, n_outputs); an unknown level is the mean of all."""
@@ -238,6 +341,8 @@ def _fit_column(name: str, values: Array, is_declared: bool) -> Column:
     ``is_declared`` tells whether the column has a categorical dtype.
     """
     kind = column_kind(values, name, is_declared)
+    if kind == "date":
+        return _fit_dates(name, values)
     is_missing = missing_rows(values)
     if kind == "categorical" and values.dtype.kind in "OTUS":
         # Blank text counts as missing.
@@ -268,6 +373,48 @@ def _fit_column(name: str, values: Array, is_declared: bool) -> Column:
     return Column(name, kind, one_hot_levels, ordered_levels, 0.0, has_indicator, has_missing)
 
 
+def _fit_dates(name: str, values: Array) -> Column:
+    """Decide the encoding of a column of dates."""
+    missing = missing_dates(values)
+    present = values[~missing]
+    texts = {} if present.dtype.kind == "M" else dict.fromkeys(map(str, present.tolist()))
+    order = choose_day_order(texts)
+    if order.undecided:
+        first = "day" if order.day_first else "month"
+        warn_user(
+            f"column {name!r} of X holds dates such as {order.undecided!r}, of which none has a "
+            f"day above 12: they are read with the {first} first. Convert them first, as by "
+            f"pandas.to_datetime(column, dayfirst={not order.day_first}), if that is wrong.",
+            UserWarning,
+        )
+    offset = usual_offset(name, values, order.day_first, missing)
+    days = read_days(name, values, order.day_first, offset, missing)[~missing]
+    reference = float(days.min()) if len(days) else 0.0
+    parts = tuple(part for part in CALENDAR if _repeats(part, days))
+    date = DateEncoding(reference, order.day_first, offset, parts)
+    median = float(_median(days - reference)) if len(days) else 0.0
+    has_indicator = _MIN_MISSING <= float(missing.mean()) < 1.0
+    return Column(name, "date", (), (), median, has_indicator, bool(missing.any()), date)
+
+
+def missing_dates(values: Array) -> Array:
+    """Return a mask of the rows in which a column of dates has no value."""
+    if values.dtype.kind == "M":
+        return missing_rows(values)
+    return np.array([is_missing_text(value) for value in values.tolist()], dtype=bool)
+
+
+def _repeats(part: str, days: Array) -> bool:
+    """Whether a part of the calendar varies and dates span at least two of its cycles."""
+    calendar = CALENDAR[part]
+    if not len(days) or np.ptp(days) < _MIN_CYCLES * calendar.period:
+        return False
+    if part == "weekday" and len(np.unique(day_of_month(days))) == 1:
+        # The weekday of the first of a month is arbitrary.
+        return False
+    return len(np.unique(np.floor(calendar.phase(days)))) > 1
+
+
 def level_to_float(level: str) -> float:
     """Return the number that the text of a level represents."""
     number = level_number(level)
@@ -296,7 +443,9 @@ def _encode_codes(columns: Sequence[Column], table: Table, codes: Sequence[Array
     """Encode numbers from the table and levels from their codes, (n_rows, n_outputs)."""
     parts = []
     for column, values, column_codes in zip(columns, table.columns, codes, strict=True):
-        if column_codes is None:
+        if column.date is not None:
+            parts.append(_encode_dates(column, column.date, values))
+        elif column_codes is None:
             parts.append(_encode_numbers(column, values))
         else:
             parts.append(_encode_levels(column, column_codes))
@@ -313,6 +462,52 @@ def _encode_numbers(column: Column, values: Array) -> Array:
     if not column.has_indicator:
         return numbers[:, None]
     return np.column_stack([numbers, is_missing.astype(np.float64)])
+
+
+def days_since_reference(column: Column, values: Array) -> Array:
+    """Return a column of dates as days since the first training date; nan if missing."""
+    assert column.date is not None
+    encoding = column.date
+    missing = missing_dates(values)
+    days = read_days(column.name, values, encoding.day_first, encoding.utc_offset, missing)
+    return days - encoding.reference
+
+
+def _encode_dates(column: Column, encoding: DateEncoding, values: Array) -> Array:
+    """Encode a column of dates, (n_rows, n_outputs).
+
+    A missing date has the median day and no phase in the calendar.
+    """
+    days = days_since_reference(column, values)
+    is_missing = np.isnan(days)
+    encoded = [np.where(is_missing, column.median, days)]
+    calendar_parts = encode_calendar(days + encoding.reference, encoding.parts)
+    if column.has_indicator:
+        return np.column_stack([*encoded, *calendar_parts, is_missing.astype(np.float64)])
+    return np.column_stack([*encoded, *calendar_parts])
+
+
+def encode_calendar(days: Array, parts: Sequence[str]) -> list[Array]:
+    """Encode parts of the calendar of days since 1970-01-01, which are nan if missing.
+
+    Returns one array (n_rows,) for each encoded column. The weekday is one-hot encoded: sine and
+    cosine cost 0.05 nats per row on simulated daily sales. Month and hour vary smoothly: one-hot
+    encoding of the month costs 0.05 nats per row on daily weather.
+    """
+    is_missing = np.isnan(days)
+    filled = np.where(is_missing, 0.0, days)
+    encoded = []
+    for part in parts:
+        calendar = CALENDAR[part]
+        phase = calendar.phase(filled)
+        if part == "weekday":
+            for k in range(calendar.n_values):
+                encoded.append(np.where(is_missing, 1.0 / calendar.n_values, phase == k))
+            continue
+        angle = 2.0 * np.pi * phase / calendar.n_values
+        encoded += [np.where(is_missing, 0.0, np.sin(angle))]
+        encoded += [np.where(is_missing, 0.0, np.cos(angle))]
+    return encoded
 
 
 def _encode_levels(column: Column, codes: Array) -> Array:
@@ -460,7 +655,7 @@ class LevelPredictor(BasePredictor):
 
 
 class TabularInputMixin:
-    """Accept tables with categorical columns and missing values.
+    """Accept tables with categorical columns, dates and missing values.
 
     In the order of base classes it precedes the mixin that validates targets.
     """
@@ -545,6 +740,13 @@ class TabularInputMixin:
             open_index,
         )
 
+    def _set_fit(self, attributes: Mapping[str, Any]) -> None:
+        """Replace the attributes of the previous fit; the summary describes dates."""
+        dates = "" if self.columns_in_ is None else self.columns_in_.describe_dates()
+        if dates and "summary_" in attributes:
+            attributes = {**attributes, "summary_": f"{attributes['summary_']}\n{dates}"}
+        super()._set_fit(attributes)  # type: ignore[misc]
+
     def column_encoding(self) -> Columns:
         """Return the encoding of the columns, also for a table of numbers."""
         if self.columns_in_ is not None:
@@ -597,8 +799,7 @@ class TabularInputMixin:
         if self.columns_in_ is None:
             row = self.x_mean_[None].astype(self.dtype_)
         else:
-            columns = self.columns_in_.columns
-            values = [c.one_hot_levels[0] if c.one_hot_levels else c.median for c in columns]
+            values = [column.example for column in self.columns_in_.columns]
             row = np.array([values], dtype=object)
         try:
             from pandas import DataFrame

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from skbayes_sym.numerics.arguments import is_frame, short_repr
+from skbayes_sym.numerics.dates import holds_dates, is_date_object, is_missing_date
 
 Array = npt.NDArray[Any]
 
@@ -123,7 +124,7 @@ def read_table(X: Any) -> Table | None:
     if is_frame(X):
         names = column_names(X)
         series = list(_frame_columns(X))
-        columns = [np.asarray(s) for s in series]
+        columns = [_to_array(s) for s in series]
         return Table(names, columns, [is_declared_categorical(s) for s in series])
     array = X
     if isinstance(X, Sequence) and not isinstance(X, str):
@@ -147,8 +148,20 @@ def _frame_columns(X: Any) -> Iterator[Any]:
         yield from (X[name] for name in X.columns)
 
 
+def _to_array(column: Any) -> Array:
+    """Return the values of a frame's column; times with a zone are objects that keep it."""
+    dtype = getattr(column, "dtype", getattr(column, "type", None))
+    if getattr(dtype, "time_zone", getattr(dtype, "tz", None)) is None:
+        return np.asarray(column)
+    # NumPy's own conversion of polars and pyarrow drops the zone.
+    values = column.to_pylist() if hasattr(column, "to_pylist") else column.to_list()
+    return np.array(values, dtype=object)
+
+
 def missing_rows(values: Array) -> Array:
     """Return a mask of the rows in which a column has no value."""
+    if values.dtype.kind == "M":
+        return np.isnat(values)
     if values.dtype.kind in "OT":
         return np.array([is_missing(v) for v in values.tolist()], dtype=bool)
     if values.dtype.kind == "f":
@@ -157,10 +170,17 @@ def missing_rows(values: Array) -> Array:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a value is missing: None, NaN, NA or masked."""
+    """Whether a value is missing: None, NaN, NaT, NA or masked."""
     if value is None or value is np.ma.masked or type(value).__name__ == "NAType":
         return True
+    if is_missing_date(value):
+        return True
     return isinstance(value, Real | Decimal) and value != value
+
+
+def is_missing_text(value: Any) -> bool:
+    """Whether a value is missing, or text that `pandas.read_csv` reads as missing."""
+    return is_missing(value) or (isinstance(value, str) and value.strip().lower() in _MISSING_TEXT)
 
 
 def _is_number(value: Any) -> bool:
@@ -169,9 +189,9 @@ def _is_number(value: Any) -> bool:
 
 
 def column_kind(values: Array, name: str, is_declared: bool = False) -> str:
-    """Return the kind of a column: "numeric", "boolean" or "categorical".
+    """Return the kind of a column: "numeric", "boolean", "date" or "categorical".
 
-    Raises ValueError for dates, and TypeError for objects that are neither text nor numbers.
+    Raises ValueError for durations, and TypeError for other objects that aren't text or numbers.
 
     Parameters
     ----------
@@ -182,13 +202,15 @@ def column_kind(values: Array, name: str, is_declared: bool = False) -> str:
     is_declared : bool
         Whether the dtype of the column declares it categorical.
     """
-    check_no_dates(values, name)
     if is_declared:
         return "categorical"
     if values.dtype.kind == "b":
         return "boolean"
     if values.dtype.kind in "fiuc":
         return "numeric"
+    if holds_dates(values, is_missing_text):
+        return "date"
+    check_no_dates(values, name)
     present = [v for v in values.tolist() if not is_missing(v)]
     for value in present:
         is_interval = type(value).__name__ == "Interval"
@@ -204,17 +226,18 @@ def column_kind(values: Array, name: str, is_declared: bool = False) -> str:
 
 
 def check_no_dates(values: Array, name: str) -> None:
-    """Raise ValueError if a column holds dates or times."""
-    is_date = values.dtype.kind in "mM" or (
-        values.dtype.kind == "O" and any(
-            isinstance(v, datetime.date | datetime.timedelta) or type(v).__name__ == "Period"
-            for v in values[:1000].tolist()
-        )
-    )  # fmt: skip
-    if is_date:
+    """Raise ValueError if a column that held no dates in `fit` holds dates or durations."""
+    first = values[:1000].tolist() if values.dtype.kind == "O" else []
+    is_duration = values.dtype.kind == "m" or any(isinstance(v, datetime.timedelta) for v in first)
+    if is_duration:
         raise ValueError(
-            "X must hold numbers, got columns of neither words nor numbers, such as dates (in "
-            f"{name!r}). Give numbers: days since a date, or a month."
+            f"column {name!r} of X holds durations. Give numbers, such as days: column / "
+            "numpy.timedelta64(1, 'D')."
+        )
+    if values.dtype.kind == "M" or any(is_date_object(v) and not is_missing(v) for v in first):
+        raise ValueError(
+            f"column {name!r} of X holds dates, but it held none in fit. Fit to dates, or give the "
+            "values that fit had."
         )
 
 

@@ -595,7 +595,7 @@ def test_labels_without_features_and_bad_ones_are_named():
         ),
         ({"row_features": pd.concat([users, users[:1]])}, "several rows of one label"),
         ({"column_features": movies.assign(movieId=films + 1)}, "no row for 1 labels .* such as 0"),
-        ({"column_features": movies.assign(day=pd.Timestamp("2020-01-01"))}, "such as dates"),
+        ({"column_features": movies.assign(day=pd.Timedelta("1D"))}, "durations"),
         ({"row_features": np.ones((5, 2))}, "row_features has 5 rows"),
         ({"row_features": np.full((60, 2), np.inf)}, "infinity"),
         ({"row_features": np.ones((60, 5001))}, "more than 5000"),
