@@ -457,6 +457,11 @@ MUTANTS = [
             "noise_variance=self.noise_variance * scale**2",
             "noise_variance=self.noise_variance * scale",
         ),
+        (
+            "is_open = last_step > torch.maximum(tolerance, resolution)",
+            "is_open = last_step > 1e-3",
+        ),
+        ("upper = torch.where(is_below, upper, x)", "upper = torch.where(is_below, x, upper)"),
     ),
     *planted(
         "models/predictive_mixtures.py",

@@ -56,6 +56,21 @@ def test_log_prob_far_out_is_finite(mixture):
     assert bool(torch.isfinite(mixture.log_prob(torch.full((3, 2), 1e6))).all())
 
 
+@pytest.mark.parametrize("probability", [1e-8, 0.05, 0.5, 0.95, 0.9999])
+@pytest.mark.parametrize("spread", [0.1, 10.0], ids=["one mode", "many modes"])
+def test_quantiles_of_difficult_mixtures(spread, probability, generator):
+    """Widths over four orders of magnitude, and distant modes between which the cdf is flat."""
+    loc = spread * torch.randn(20, 200, 1, generator=generator, dtype=torch.float64)
+    std = torch.exp(2.0 * torch.randn(20, 200, 1, generator=generator, dtype=torch.float64))
+    difficult = NormalMixture(loc, std.square(), torch.zeros(1, 1, 1))
+    quantile = difficult.quantile(probability)
+    rounding = 16.0 * torch.finfo(torch.float64).eps * quantile.abs()
+    density = difficult.log_prob(quantile).exp().unsqueeze(1)
+    error = (difficult.cdf(quantile) - probability).abs()
+    # The quantile is accurate to 1e-9 of the narrowest component, or to rounding.
+    assert bool((error <= density * (1e-9 * std.amin(0) + rounding) + 1e-15).all())
+
+
 @pytest.mark.parametrize("probability", [1e-4, 0.05, 0.5, 0.9, 0.9999])
 def test_quantile_inverts_cdf(mixture, probability):
     at = mixture.quantile(probability)
