@@ -25,10 +25,10 @@ ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "asv_bench/studies/figures.json"
 _IN_MARKDOWN = re.compile(r"<!-- figures: (.*?) -->\n(.*?)<!-- end -->", re.DOTALL)
 NAMES = {
-    "GaussianProcess": "Gaussian process", "process": "its Gaussian process alone",
-    "stack": "`PredictiveStacking...`", "pool": "`BayesianMLP...`", "forest": "its forest alone",
-    "boosting": "its boosted trees alone", "linear": "its linear model alone",
-    "LightGBM": "LightGBM, shaped noise", "CatBoost": "CatBoost, shaped noise",
+    "GaussianProcess": "Gaussian process", "process": "Gaussian process of the stack",
+    "stack": "`PredictiveStacking...`", "pool": "`BayesianMLP...`", "forest": "trees of the stack",
+    "boosting": "boosting of the stack", "linear": "linear model of the stack",
+    "LightGBM": "LightGBM, fitted noise", "CatBoost": "CatBoost, fitted noise",
     "friedman1": "Friedman 1, 200 rows", "friedman2": "Friedman 2, 200", "suburbs": "suburbs, 450",
     "friedman3": "Friedman 3, 200", "cars": "cars, 350", "fires": "fires, 465",
     "growing": "growing noise, 600", "1000x10": "1,000 x 10", "10000x20": "10,000 x 20",
@@ -44,12 +44,12 @@ class Table(NamedTuple):
 
 
 def cell(value: list[float] | None, digits: str) -> str:
-    """A mean with its standard error in brackets, as in -.33 (.02); digits "g" are two in all."""
+    """Format a mean with its standard error, as in -0.33 (0.02); "g" means two significant digits."""
     if value is None:
         return ""
     if digits == "g":
         return f"{value[0]:.2g}" if value[0] < 100 else f"{value[0]:.0f}"
-    numbers = [re.sub(r"^(-?)0\.", r"\1.", f"{number:.{digits}f}") for number in value]
+    numbers = [f"{number:.{digits}f}" for number in value]
     return numbers[0] if len(numbers) == 1 else f"{numbers[0]} ({numbers[1]})"
 
 
