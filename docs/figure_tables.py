@@ -44,7 +44,7 @@ class Table(NamedTuple):
 
 
 def cell(value: list[float] | None, digits: str) -> str:
-    """Format a mean with its standard error, as in -0.33 (0.02); "g" means two significant digits."""
+    """Format a mean and its standard error, as in -0.33 (0.02), or two digits of a mean for "g"."""
     if value is None:
         return ""
     if digits == "g":
