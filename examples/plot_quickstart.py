@@ -91,8 +91,8 @@ for symmetry in (None, "auto"):
 
 # %%
 # Each bound has two optima: a flat function, and one that follows the points. A fit tries several
-# initialisations and keeps the highest optimum. To see the other optimum, we start close to it: from
-# a mode, or from a single random initialisation. A mean-field posterior *can* follow the points, with
+# initialisations and keeps the highest optimum. To see the other optimum, we start close to it: at
+# a mode, or at a single random initialisation. A mean-field posterior *can* follow the points, with
 # nearly the same predictions, but its bound is four nats lower than for the flat function. The
 # symmetrised bound ranks the two correctly.
 
