@@ -37,6 +37,19 @@ def planted(module: str, tests: str, *texts: tuple[str, str]) -> list[Mutant]:
 
 MUTANTS = [
     *planted(
+        "base/gross_errors.py",
+        "base/test_gross_errors.py",
+        ("* np.arange(k, k + m + 1)", "* np.arange(1, m + 2)"),
+        ("if not is_candidate[order[k - 1]]:", "if False:"),
+        ("> MAX_EXPLAINED", "> 2.0"),
+        ("(y != most_frequent) |", "(y == y) |"),
+    ),
+    *planted(
+        "base/training.py",
+        "base/test_gross_errors.py",
+        ("rows, inverse_index = drop_rows(rows, inverse_index, is_gross)", "pass"),
+    ),
+    *planted(
         "stacking/scoring.py",
         "stacking/test_members.py",
         ("density.numpy() - fit.optimism", "density.numpy() + fit.optimism"),

@@ -5,6 +5,7 @@ Data intake
 * `columns`: encode tables with text, categories, dates and missing values
 * `rows`: validate arrays, targets and sample weights
 * `sample_weights`: weights by which an estimator's parts count rows
+* `gross_errors`: find gross errors in targets
 * `targets`: validated targets of regressors and classifiers
 * `training`: canonical and scaled training data on the device
 * `device`: choose the device and the floating-point precision

@@ -92,6 +92,8 @@ class BayesianRegressorMixin(RegressorMixin):
     standardize: bool | str
     likelihood: Any = "auto"
     noise_std: Any
+    # Value for estimators that lack this parameter.
+    outliers: str = "keep"
     _likelihoods_by_name: ClassVar[Mapping[str, Likelihood]] = SupportedLikelihoods(
         is_target_likelihood, {"auto": REGRESSION_LIKELIHOODS["gaussian"]}
     )
@@ -144,6 +146,8 @@ class BayesianRegressorMixin(RegressorMixin):
             ndim=y.ndim,
             is_standardized=self._standardizes_targets,
             is_discrete=self.resolved_likelihood.is_discrete,
+            excludes_outliers=self.outliers == "exclude",
+            classifier_name=self._classifier_name,
         )
         return X, targets
 
@@ -157,13 +161,16 @@ class BayesianRegressorMixin(RegressorMixin):
                 if isinstance(value, str):
                     float(value)
             except ValueError as error:
-                classifier = type(self).__name__.replace("Regressor", "Classifier")
-                if classifier == "LayerwiseVIClassifier":
-                    classifier = "SymmetrizedVIClassifier"
                 raise ValueError(
                     f"y holds labels such as {str(value)!r}, but {type(self).__name__} predicts "
-                    f"numbers. Use {classifier}."
+                    f"numbers. Use {self._classifier_name}."
                 ) from error
+
+    @property
+    def _classifier_name(self) -> str:
+        """Class name of the corresponding classifier."""
+        name = type(self).__name__.replace("Regressor", "Classifier")
+        return "SymmetrizedVIClassifier" if name == "LayerwiseVIClassifier" else name
 
     @property
     def _standardizes_targets(self) -> bool:

@@ -112,6 +112,31 @@ def canonical_rows(X: Array, y: Array, weight: Array) -> tuple[Rows, Array]:
     return Rows(distinct_X, y[first], merged), inverse_index
 
 
+def drop_rows(rows: Rows, inverse_index: Array, is_dropped: Array) -> tuple[Rows, Array]:
+    """Remove distinct rows.
+
+    Parameters
+    ----------
+    rows : Rows
+        Distinct rows.
+    inverse_index : ndarray of int of shape (n_samples,)
+        Position among the distinct rows of every row; -1 if it has none.
+    is_dropped : ndarray of bool of shape (n,)
+        Distinct rows that are removed.
+
+    Returns
+    -------
+    rows : Rows
+        The other rows.
+    inverse_index : ndarray of int of shape (n_samples,)
+        Position among the other rows of every row; -1 if it has none.
+    """
+    is_kept = ~is_dropped
+    position = np.where(is_kept, np.cumsum(is_kept) - 1, -1)
+    kept = Rows(rows.X[is_kept], rows.y[is_kept], rows.weight[is_kept])
+    return kept, np.append(position, -1)[inverse_index]
+
+
 def _lexicographic_order(columns: Iterable[Array]) -> tuple[Array, Array]:
     """Sort the rows of a table that is given column by column.
 

@@ -10,8 +10,12 @@ from typing import Protocol, Self
 
 import numpy as np
 
+from skbayes_sym.base.gross_errors import Mask, find_gross_errors
 from skbayes_sym.base.rows import Array, Rows, Scaling, target_scaling
 from skbayes_sym.base.warnings import warn_user
+
+# Number of gross errors that a warning names.
+_N_NAMED = 5
 
 
 class Targets(Protocol):
@@ -35,6 +39,12 @@ class Targets(Protocol):
     def check(self) -> None:
         """Raise or warn if nothing can be learned from these targets."""
 
+    def find_gross_errors(self, rows: Rows) -> Mask | None:
+        """Return which distinct rows have gross errors; None if they aren't looked for."""
+
+    def warn_gross_errors(self, index: Array) -> None:
+        """Warn about gross errors in the rows with these indices, at least one."""
+
     def scaling(self, rows: Rows) -> Scaling | None:
         """Return the scaling of real targets; None for classes."""
 
@@ -53,12 +63,18 @@ class RegressionTargets:
         Whether methods receive the targets in units of their standard deviation.
     is_discrete : bool
         Whether the likelihood is one of counts.
+    excludes_outliers : bool, default=False
+        Whether rows with gross errors are left out of the fit.
+    classifier_name : str, default=""
+        Class name of the classifier for targets that are 0 or 1; "" if there is none.
     """
 
     values: Array
     ndim: int
     is_standardized: bool
     is_discrete: bool
+    excludes_outliers: bool = False
+    classifier_name: str = ""
 
     @property
     def classes(self) -> None:
@@ -70,8 +86,9 @@ class RegressionTargets:
         return replace(self, values=self.values[index])
 
     def check(self) -> None:
-        """Warn if a target is constant, which leaves no scale for the noise."""
+        """Warn if a target is constant, which leaves no scale for the noise, or holds classes."""
         is_constant = (self.values == self.values[0]).all(axis=0)
+        self._warn_classes(is_constant)
         if len(self.values) < 2 or self.is_discrete or not is_constant.any():
             return
         column = int(is_constant.argmax())
@@ -80,6 +97,39 @@ class RegressionTargets:
             f"{name} is constant ({self.values[0, column]:g}): there is nothing to learn but that, "
             "and no scale to tell noise from, so the absolute value of the targets is used as "
             "their scale. Check the targets.",
+            UserWarning,
+        )
+
+    def _warn_classes(self, is_constant: Mask) -> None:
+        """Warn if all targets are 0 or 1 and none is constant."""
+        if self.is_discrete or not self.classifier_name or is_constant.any():
+            return
+        if ((self.values == 0.0) | (self.values == 1.0)).all():
+            warn_user(
+                "all targets are 0 or 1, for which a regressor predicts intervals that no target "
+                f"can have. Use {self.classifier_name}, whose predict_proba gives the probability "
+                "of 1.",
+                UserWarning,
+            )
+
+    def find_gross_errors(self, rows: Rows) -> Mask | None:
+        """Return which distinct rows have gross errors; None if they aren't looked for."""
+        if not self.excludes_outliers:
+            return None
+        return find_gross_errors(rows)
+
+    def warn_gross_errors(self, index: Array) -> None:
+        """Warn about gross errors in the rows with these indices, at least one."""
+        named = [
+            f"row {i} (y = {', '.join(f'{value:.6g}' for value in self.values[i])})"
+            for i in index[:_N_NAMED]
+        ]
+        if len(index) > _N_NAMED:
+            named.append("...")
+        warn_user(
+            f"rows with targets far beyond all others, which X doesn't explain, are left out of "
+            f"the fit: {len(index)} of {len(self.values)}, {', '.join(named)}. Correct or remove "
+            "these gross errors, or use outliers='keep' if the targets are right.",
             UserWarning,
         )
 
@@ -134,6 +184,13 @@ class ClassificationTargets:
                 f"{self.estimator_name} needs at least 2 classes in y, got 1 class: "
                 f"{self.classes.tolist()[0]!r}."
             )
+
+    def find_gross_errors(self, _rows: Rows) -> None:
+        """Return None: classes have no gross errors."""
+        return None
+
+    def warn_gross_errors(self, _index: Array) -> None:
+        """Do nothing: classes have no gross errors."""
 
     def scaling(self, _rows: Rows) -> None:
         """Return None: class codes aren't scaled."""

@@ -17,6 +17,7 @@ from skbayes_sym.base.rows import (
     Rows,
     Scaling,
     canonical_rows,
+    drop_rows,
     numeric_conversion,
     target_scaling,
 )
@@ -61,7 +62,8 @@ class Training:
     rows : Rows
         Distinct rows in lexicographic order with their weights, in the units of the user.
     inverse_index : ndarray of shape (n_samples,)
-        Position among ``rows`` of every row that was passed to ``fit``; -1 if its weight is 0.
+        Position among ``rows`` of every row that was passed to ``fit``; -1 if its weight is 0 or it
+        is one of ``outliers``.
     x_scaling : Scaling
         Scaling of the inputs.
     y_scaling : Scaling or None
@@ -78,6 +80,9 @@ class Training:
         Number of axes of ``y`` as the user gave it.
     class_labels : ndarray of shape (n_classes,), optional
         Classes in the order of their codes; None for regression.
+    outliers : ndarray of shape (n_outliers,), optional
+        Rows that were passed to ``fit`` and are left out because of gross errors in their targets;
+        None if these aren't looked for.
     """
 
     rows: Rows
@@ -90,6 +95,7 @@ class Training:
     callback_arguments: Mapping[str, Any]
     y_ndim: int = 2
     class_labels: Array | None = None
+    outliers: Array | None = None
 
     @classmethod
     def from_arrays(
@@ -146,12 +152,23 @@ class Training:
         dtype = choose_dtype(X)
         is_present = weight > 0
         inverse_index = np.full(len(weight), -1)
+        all_targets = targets
         if not is_present.all():
             X = X[is_present]
             targets = targets.select(is_present)
             weight = weight[is_present]
         targets.check()
         rows, inverse_index[is_present] = canonical_rows(X, targets.values, weight)
+
+        # Gross errors would determine the scale of the targets, and the noise.
+        outliers = None
+        is_gross = targets.find_gross_errors(rows)
+        if is_gross is not None:
+            has_gross_error = np.append(is_gross, False)[inverse_index]
+            outliers = np.flatnonzero(has_gross_error)
+            if len(outliers):
+                all_targets.warn_gross_errors(outliers)
+                rows, inverse_index = drop_rows(rows, inverse_index, is_gross)
         if len(rows.X) == 1:
             warn_user(
                 "X has one distinct row: nothing can be learned of how targets depend on it, and "
@@ -170,6 +187,7 @@ class Training:
             callback_arguments=callback_arguments,
             y_ndim=targets.ndim,
             class_labels=targets.classes,
+            outliers=outliers,
         )
         data._check_range()
         return data
@@ -348,7 +366,18 @@ class Training:
             attributes["y_mean_"] = self.y_scaling.mean
             attributes["y_scale_"] = self.y_scaling.scale
             attributes["_y_ndim_"] = self.y_ndim
+        if self.outliers is not None:
+            attributes["outliers_"] = self.outliers
         return attributes
+
+
+def describe_outliers(outliers: Array | None) -> str:
+    """Return a clause of a fit's summary about rows that were left out; empty if none were."""
+    if outliers is None or not len(outliers):
+        return ""
+    rows = ", ".join(map(str, outliers[:5]))
+    ellipsis = ", ..." if len(outliers) > 5 else ""
+    return f"; left out as gross errors: {len(outliers)} rows ({rows}{ellipsis})"
 
 
 def default_batch_size(n_rows: int) -> int:

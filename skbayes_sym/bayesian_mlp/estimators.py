@@ -175,6 +175,11 @@ class BayesianMLPRegressor(TabularInputMixin, BayesianRegressorMixin, NetworkMix
         Whether to standardise the columns of ``X`` and ``y`` before the fit. "X" and "y"
         standardise only one of them. Predictions and densities are in the units of ``y`` in any
         case.
+    outliers : {"exclude", "keep"}, default="exclude"
+        Whether the fit leaves out rows whose targets are gross errors, with a warning: at most 5 %
+        of the rows, beyond a gap to all other targets, not explained by ``X``, and with residuals
+        too large for the tail of the others. Predictions are then of targets without gross errors.
+        "keep" uses all rows.
     n_jobs : int or None, default=None
         Number of joblib processes. The result doesn't depend on it. Restarts of large networks and
         of classifiers run in parallel, and so do refitted members. Starting the processes takes
@@ -262,6 +267,9 @@ class BayesianMLPRegressor(TabularInputMixin, BayesianRegressorMixin, NetworkMix
         Plan of the fit, with the result of each stage or the reason why it was skipped.
     columns_in_ : Columns or None
         Encoding of text, categories and missing values. None if the data had none of these.
+    outliers_ : ndarray of shape (n_outliers,)
+        Rows of ``X`` that the fit left out because their targets are gross errors. Exists only with
+        ``outliers="exclude"``.
     n_iter_ : int
         Number of steps.
     stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
@@ -321,6 +329,7 @@ class BayesianMLPRegressor(TabularInputMixin, BayesianRegressorMixin, NetworkMix
     likelihood: str | Likelihood = "auto"
     noise_std: Any = "learn"
     standardize: bool | str = True
+    outliers: str = "exclude"
     n_jobs: int | None = None
     device: str = "auto"
     random_state: Any = None
@@ -329,6 +338,7 @@ class BayesianMLPRegressor(TabularInputMixin, BayesianRegressorMixin, NetworkMix
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **NetworkMixture._parameter_constraints,  # noqa: SLF001  # of its own base class
         **REGRESSOR_CONSTRAINTS,
+        "outliers": [StrOptions({"exclude", "keep"})],
     }
 
     _noise_levels_modes_: ClassVar[Array | None] = None

@@ -29,7 +29,7 @@ from skbayes_sym.base.stacking_weights import (
     select_components,
     stacking_weights,
 )
-from skbayes_sym.base.training import Training
+from skbayes_sym.base.training import Training, describe_outliers
 from skbayes_sym.bayesian_mlp.defaults import PoolDefaults, PoolSettings, plan_fit
 from skbayes_sym.ensemble.fit import EnsembleFit
 from skbayes_sym.laplace.gauss_newton_laplace import (
@@ -512,7 +512,8 @@ class Pool:
         pool = execution.results.get("weights")
         if pool is None:
             pool = actions.with_equal_weights(actions.components)
-        pool = replace(pool, summary=summarize(size, plan, execution, pool))
+        summary = summarize(size, plan, execution, pool, describe_outliers(data.outliers))
+        pool = replace(pool, summary=summary)
         log_info("%s", pool.summary)
         progress.end(pool)
         return pool
@@ -531,7 +532,11 @@ class Pool:
 
 
 def summarize(
-    size: TableSize, plan: Sequence[PlannedStage], execution: Execution, pool: PoolFit
+    size: TableSize,
+    plan: Sequence[PlannedStage],
+    execution: Execution,
+    pool: PoolFit,
+    outliers: str = "",
 ) -> str:
     """Describe the table, and each stage of the plan with its result.
 
@@ -545,6 +550,8 @@ def summarize(
         Outcome of the plan.
     pool : PoolFit
         Components and their weights.
+    outliers : str
+        Clause about rows that were left out.
 
     Returns
     -------
@@ -570,7 +577,7 @@ def summarize(
             return f"{text}, weight {weights[stage]:.0%}"
         return text
 
-    return f"{table}\n{execution.format(plan, describe)}"
+    return f"{table}{outliers}\n{execution.format(plan, describe)}"
 
 
 def _require_evidence(

@@ -26,13 +26,14 @@ from skbayes_sym.base.rows import Array, Scaling
 from skbayes_sym.base.scikit_learn import (
     BaseComposition,
     Interval,
+    StrOptions,
     check_cv,
     fit_context,
     num_samples,
     safe_indexing,
 )
 from skbayes_sym.base.stacking_weights import PooledPredictor
-from skbayes_sym.base.training import Training
+from skbayes_sym.base.training import Training, describe_outliers
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.numerics.memory import MemoryAllocation, require_memory
 from skbayes_sym.numerics.runtime import filters_lock
@@ -398,6 +399,7 @@ class BaseStacking(RowEstimator, BaseComposition):
                 return "maximise the held-out log density of the mixture"
             return str(stack.execution.results[stage])
 
+        table += describe_outliers(data.outliers)
         return f"{table}\n{stack.execution.format(stack.plan, describe)}"
 
     @property
@@ -464,6 +466,7 @@ class StackingInputMixin(TabularInputMixin):
         return RowBlock(torch.as_tensor(scaled, dtype=torch.float64), *indexable(X))
 
 
+@dataclass(eq=False, repr=False)
 class PredictiveStackingRegressor(StackingInputMixin, BayesianRegressorMixin, BaseStacking):
     r"""Regression by a stack of predictive distributions, with nothing to tune.
 
@@ -503,6 +506,11 @@ class PredictiveStackingRegressor(StackingInputMixin, BayesianRegressorMixin, Ba
         aren't reproducible to the last bit.
     warm_start : bool, default=False
         Whether `fit` starts from the result of the previous call.
+    outliers : {"exclude", "keep"}, default="exclude"
+        Whether the fit leaves out rows whose targets are gross errors, with a warning: at most 5 %
+        of the rows, beyond a gap to all other targets, not explained by ``X``, and with residuals
+        too large for the tail of the others. Predictions are then of targets without gross errors.
+        "keep" uses all rows.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1" and so on. "auto" uses CUDA if it is available and the computation
         is large enough to benefit.
@@ -528,6 +536,9 @@ class PredictiveStackingRegressor(StackingInputMixin, BayesianRegressorMixin, Ba
         Number of fitted members.
     stop_reason_ : {"tol", "max_seconds", "callback", "interrupted"}
         Reason why fitting stopped; "tol" if every member was fitted or skipped as planned.
+    outliers_ : ndarray of shape (n_outliers,)
+        Rows of ``X`` that the fit left out because their targets are gross errors. Exists only with
+        ``outliers="exclude"``.
     x_mean_, x_scale_ : ndarray of shape (n_columns,)
         Mean and standard deviation by which the inputs were standardised, after encoding.
     summary_ : str
@@ -591,6 +602,14 @@ class PredictiveStackingRegressor(StackingInputMixin, BayesianRegressorMixin, Ba
     >>> mean.shape, round(sum(reg.weights_.values()), 6), sorted(reg.weights_)
     ((3,), 1.0, ['line', 'trees'])
     """
+
+    _: KW_ONLY
+    outliers: str = "exclude"
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **BaseStacking._parameter_constraints,  # noqa: SLF001  # of its own base class
+        "outliers": [StrOptions({"exclude", "keep"})],
+    }
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

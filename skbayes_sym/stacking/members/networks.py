@@ -269,7 +269,8 @@ class Networks(Member):
         elif task.n_classes:
             model = BayesianMLPClassifier()
         else:
-            model = BayesianMLPRegressor()
+            # The stack has left out gross errors already.
+            model = BayesianMLPRegressor(outliers="keep")
         model.set_params(**params, random_state=task.seed % 2**32, device=task.device)
         model.warm_start = previous is not None
         # The deadline doesn't reach worker processes.
