@@ -359,7 +359,35 @@ MUTANTS = [
         "symmetry/modules/test_constants.py",
         ("if len(axis) > 1 and _is_single_segment(", "if False and _is_single_segment("),
         ("if max(sizes) > 1:", "if False:"),
-        ('analysis.fix_and_record(x, indexed, "of chosen places")', "analysis.fix(x, indexed)"),
+    ),
+    *planted(
+        "symmetry/modules/rules.py",
+        "symmetry/modules/test_rules.py",
+        ("is_odd = low is not None and high is not None and low == -high", "is_odd = True"),
+        (
+            "selected = analysis.combine(n_axes, nonzero, (SAME, SAME))",
+            "selected = analysis.combine(n_axes, nonzero, (SUM, SUM))",
+        ),
+    ),
+    *planted(
+        "symmetry/modules/selection_rules.py",
+        "symmetry/modules/test_rules.py",
+        ("if _is_used(node, 1):", "if False:"),
+        (
+            "return reduce(analysis, x, [dim], keepdim, (n, n))",
+            "return reduce(analysis, x, [dim], keepdim, (1, n))",
+        ),
+        (
+            "places = reduce(analysis, x, list(dims), keepdim, (None, None))",
+            "places = reduce(analysis, x, list(dims), keepdim, (1, 1))",
+        ),
+        ("analysis.require_trivial([*a[:-1], *b[:-1]])", "pass"),
+    ),
+    *planted(
+        "symmetry/modules/overall_signs.py",
+        "symmetry/modules/test_rules.py",
+        ("self._require_plus(node.all_input_nodes)", "pass"),
+        ("        self._require_plus(inputs)\n        return {}", "        return {}"),
     ),
     *planted(
         "symmetry/modules/merging.py",

@@ -118,7 +118,10 @@ class AxisPartition:
     operation : str
         Name of the operation that is being analysed.
     losses : set of str
-        Operations that fixed positions which could have been permuted, with the reason.
+        Operations that fixed positions of parameters which could have been permuted, with the
+        reason.
+    parameter_blocks : list of int
+        Blocks of the parameters' axes.
     """
 
     def __init__(self) -> None:
@@ -132,6 +135,7 @@ class AxisPartition:
         self.equations: tuple[list[tuple[int, Exponents]], list[tuple[int, Exponents]]] = ([], [])
         self.operation = ""
         self.losses: set[str] = set()
+        self.parameter_blocks: list[int] = []
 
     def add_block(
         self, size: int, *, fixed: bool = False, controllers: set[int] | None = None
@@ -243,8 +247,14 @@ class AxisPartition:
 
     def record_loss(self, segments: Iterable[Segment], reason: str) -> None:
         """Record the current operation if positions could have been permuted until now."""
-        if self.can_move(segments):
+        segments = list(segments)
+        if self.can_move(segments) and self._has_parameters(segments):
             self.losses.add(f"{self.operation} {reason}".strip())
+
+    def _has_parameters(self, segments: Iterable[Segment]) -> bool:
+        """Return whether some parameter has positions of these segments."""
+        leaves = {leaf for s in segments for f in s for leaf in self.leaves(f.block)}
+        return any(leaves & self.leaves(block) for block in self.parameter_blocks)
 
     def freeze(self, axis: Axis) -> Factor:
         """Fix an axis with trivial signs and scales; return one fixed factor of its length."""
@@ -300,6 +310,11 @@ class AxisPartition:
         second = self.find(second)
         if first == second:
             return
+        for block, other in ((first, second), (second, first)):
+            if self.families[block] and other in self.leaves(block):
+                self._collapse_family(block)  # a family equals one of its members
+                self.unify(first, second)
+                return
         if self.segments[first] is not None or self.segments[second] is not None:
             self.unify_axes([[Factor(first)]], [[Factor(second)]])
             return
@@ -372,21 +387,24 @@ class AxisPartition:
     def replace_block(self, block: int, sizes: list[list[int]]) -> None:
         """Replace a block by a concatenation of products of new blocks of the given sizes.
 
-        The earlier factors of a product may control the later ones.
+        The factors of a product may control one another.
         """
         block = self.find(block)
         if self.families[block]:
+            self.record_loss([[Factor(block)]], "of axes whose parts differ")
             self.fix(block)
             self._collapse_family(block)
             raise ConflictError
+        for other, family in enumerate(self.families):
+            if family and self.find(family.index_block) == block:
+                self._collapse_family(other)  # its index has no longer a single block
         segments = []
         controllers = self._controllers[block]
         for row in sizes:
-            segment: list[int] = []
-            for n in row:
-                inherited = None if controllers is None else controllers | set(segment)
-                new = self.add_block(n, fixed=self.is_fixed[block], controllers=inherited)
-                segment.append(new)
+            segment = [self.add_block(n, fixed=self.is_fixed[block]) for n in row]
+            if controllers is not None:
+                for new in segment:
+                    self._controllers[new] = controllers | set(segment) - {new}
             segments.append(segment)
         self.segments[block] = segments
 
@@ -432,6 +450,8 @@ class AxisPartition:
         if family is None:
             return
         first, *others = family.members
+        if len({self.find(member) for member in family.members}) > 1:
+            self.record_loss([[Factor(block)]], "of parts that differ")
         self.families[block] = None
         self.segments[block] = [[first]]
         for other in others:

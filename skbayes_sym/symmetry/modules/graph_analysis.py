@@ -70,7 +70,7 @@ def trace(module: nn.Module, inputs: tuple[Any, ...]) -> fx.Graph:
 
     traced: Any = call
     try:
-        with _plain_kernels(), _python_recurrence(module):
+        with _plain_kernels(), _python_recurrence(module), _padded_sequences():
             for _ in range(2):  # some decompositions write in place; a second pass removes this
                 traced = make_fx(
                     torch.func.functionalize(traced),
@@ -84,8 +84,8 @@ def trace(module: nn.Module, inputs: tuple[Any, ...]) -> fx.Graph:
         if _uses_packed_sequences(error):
             raise ValueError(
                 f"{type(module).__name__} can't be traced: it uses packed sequences "
-                "(pack_padded_sequence), whose shape depends on values. Give symmetry_of a module "
-                "that runs the same layers on a padded tensor; their symmetry is the same."
+                "(pack_padded_sequence) in a way whose shapes depend on values. Give symmetry_of a "
+                "module that runs the same layers on a padded tensor; their symmetry is the same."
             ) from error
         reason = (str(error).splitlines() or [""])[0]
         raise ValueError(
@@ -115,7 +115,41 @@ def _decompositions() -> dict[Any, Any]:
     # Older releases lack some operations.
     operations = (getattr(torch.ops.aten, name, None) for name in _COMPOSITE)
     composite = get_decompositions([op for op in operations if op is not None])
-    return {**core_aten_decompositions(), **composite}
+    trilinear = {torch.ops.aten._trilinear.default: _decompose_trilinear}
+    return {**core_aten_decompositions(), **composite, **trilinear}
+
+
+def _decompose_trilinear(
+    first: Tensor,
+    second: Tensor,
+    third: Tensor,
+    new_axes_1: list[int],
+    new_axes_2: list[int],
+    new_axes_3: list[int],
+    summed: list[int],
+    unroll_dim: int = 1,
+) -> Tensor:
+    """Compute the sum of products in `torch.nn.Bilinear`.
+
+    Parameters
+    ----------
+    first, second, third : Tensor
+        Factors.
+    new_axes_1, new_axes_2, new_axes_3 : list of int
+        Axes of one position that are inserted in each factor.
+    summed : list of int
+        Axes over which the product is summed.
+    unroll_dim : int, default=1
+        How torch computes it, which doesn't change the result.
+    """
+    del unroll_dim
+    product = torch.ones((), dtype=first.dtype, device=first.device)
+    pairs = ((first, new_axes_1), (second, new_axes_2), (third, new_axes_3))
+    for factor, new_axes in pairs:
+        for axis in new_axes:
+            factor = factor.unsqueeze(axis)
+        product = product * factor
+    return product.sum(summed)
 
 
 def _writes(graph: fx.Graph) -> bool:
@@ -130,7 +164,9 @@ def _writes(graph: fx.Graph) -> bool:
 
 def without_dropout(module: nn.Module) -> nn.Module:
     """Return a copy that shares all tensors, with dropout switched off."""
-    tensors = [*module.parameters(), *module.buffers()]
+    attributes = [value for layer in module.modules() for value in vars(layer).values()]
+    plain_tensors = [value for value in attributes if isinstance(value, Tensor)]
+    tensors = [*module.parameters(), *module.buffers(), *plain_tensors]
     module = copy.deepcopy(module, {id(tensor): tensor for tensor in tensors})
     for layer in module.modules():
         if isinstance(layer, _DropoutNd):
@@ -155,6 +191,76 @@ def _plain_kernels() -> Iterator[None]:
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         _set_mkldnn_enabled(onednn)
+
+
+class _PaddedLengths:
+    """Stands for the batch sizes of a packed sequence all of whose rows are equally long.
+
+    Attributes
+    ----------
+    n_rows, n_steps : int
+        Shape of the padded sequences.
+    lengths : Tensor
+        The true lengths.
+    device : torch.device
+        Where batch sizes are.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, n_rows: int, n_steps: int, lengths: Tensor) -> None:
+        self.n_rows = n_rows
+        self.n_steps = n_steps
+        self.lengths = lengths
+
+    def __getitem__(self, step: int) -> int:
+        return self.n_rows
+
+    def size(self, _axis: int) -> int:
+        """Return the number of steps."""
+        return self.n_steps
+
+
+@contextmanager
+def _padded_sequences() -> Iterator[None]:
+    """Run recurrent layers on padded sequences instead of packed ones.
+
+    The shape of packed sequences depends on values. The symmetry of layers that run on them is the
+    same on padded sequences, because each step has it.
+    """
+    functions = torch._VF
+
+    def pack(padded: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Any]:
+        steps = padded.transpose(0, 1) if batch_first else padded
+        return steps.flatten(0, 1), _PaddedLengths(steps.shape[1], steps.shape[0], lengths)
+
+    def unpack(data: Tensor, sizes: Any, batch_first: bool, *_args: Any) -> tuple[Tensor, Tensor]:
+        steps = data.unflatten(0, (sizes.n_steps, sizes.n_rows))
+        return steps.transpose(0, 1) if batch_first else steps, sizes.lengths
+
+    def run_padded(layer: Callable[..., Any]) -> Callable[..., Any]:
+        def run(data: Tensor, sizes: Any, *args: Any) -> Any:
+            if not isinstance(sizes, _PaddedLengths):
+                return layer(data, sizes, *args)
+            steps = data.unflatten(0, (sizes.n_steps, sizes.n_rows))
+            output, *states = layer(steps, *args, False)
+            return output.flatten(0, 1), *states
+
+        return run
+
+    layers = {name: run_padded(getattr(functions, name)) for name in _RECURRENT_LAYERS}
+    replacements = {"_pack_padded_sequence": pack, "_pad_packed_sequence": unpack, **layers}
+    originals = {name: getattr(functions, name) for name in replacements}
+    for name, function in replacements.items():
+        setattr(functions, name, function)
+    try:
+        yield
+    finally:
+        for name, function in originals.items():
+            setattr(functions, name, function)
+
+
+_RECURRENT_LAYERS = ("gru", "lstm", "rnn_tanh", "rnn_relu")
 
 
 def _python_recurrence(module: nn.Module) -> AbstractContextManager[Any]:
@@ -191,12 +297,12 @@ _VIEWS = {
 }  # fmt: skip
 
 # Operations that create a constant of one value. Its axes may be permuted.
-_UNIFORM_CONSTANTS = ("full", "zeros", "ones")
-_LIKE = ("full_like", "zeros_like", "ones_like")
+_UNIFORM_CONSTANTS = ("full", "zeros", "ones", "empty")
+_LIKE = ("full_like", "zeros_like", "ones_like", "empty_like")
 
 # Operations that create other deterministic constants. Their axes are fixed.
 _CONSTANTS = {
-    "arange", "empty", "eye", "linspace", "scalar_tensor", "tril_indices", "triu_indices",
+    "arange", "eye", "linspace", "scalar_tensor", "tril_indices", "triu_indices",
 }  # fmt: skip
 
 
@@ -236,15 +342,19 @@ class GraphAnalysis:
         self.refused: set[str] = set()
         self.operations: dict[int, dict[str, None]] = {}
         self._constants: dict[Any, Any] = {}  # axes of inputs and constants, the same in all passes
+        self._needed = find_needed_nodes(graph)
+        needed = set(self._needed)
         inputs = [node for node in graph.nodes if node.op == "placeholder"]
         position = {i: k for k, i in enumerate(moving)}
         for i, node in enumerate(inputs):
-            free = i in position and bool(node.users)
+            free = i in position and node in needed
             variable = f"{position[i]}" if free else None
             self._constants[node] = self.new_axes(output_shape(node), variable, fixed=not free)
         self.parameters: list[TensorAxes] = [self._constants[inputs[i]] for i in moving]
-        self._needed = _find_needed_nodes(graph)
-        self.used = {i for i, node in enumerate(inputs) if node in set(self._needed)}
+        self.partition.parameter_blocks = [
+            factor.block for axes in self.parameters for axis in axes for s in axis for factor in s
+        ]
+        self.used = {i for i, node in enumerate(inputs) if node in needed}
 
     def run(self, max_passes: int = 20) -> bool:
         """Analyse the trace until nothing changes; return whether that was reached.
@@ -320,12 +430,12 @@ class GraphAnalysis:
         """Return the axes of a constant that an operation creates, and refuse unknown operations.
 
         Zeros have a sign and a scale that are free, so that they get variables, which begin with
-        "c" and are eliminated.
+        "c" and are eliminated. So has memory that isn't initialised, as all of it is written on.
         """
         is_uniform = name.startswith(_UNIFORM_CONSTANTS)
         if not is_uniform and name not in _CONSTANTS:
             self.refused.add(name)
-        is_zero = name.startswith("zeros") or (is_uniform and node.args[1:2] == (0,))
+        is_zero = name.startswith(("zeros", "empty")) or (is_uniform and node.args[1:2] == (0,))
         variable = f"c{node.name}" if is_zero else None
         return self.constant_axes(node, value, variable, fixed=not is_uniform)
 
@@ -363,6 +473,12 @@ class GraphAnalysis:
                 axes = self.new_axes(_shape(value), variable, fixed=fixed)
             self._constants[key] = axes
         return self._constants[key]
+
+    def constant_block(self, key: Any, n: int) -> int:
+        """Return a block of ``n`` equal positions, which is the same in every pass."""
+        if key not in self._constants:
+            self._constants[key] = self.partition.add_block(n)
+        return int(self._constants[key])
 
     def fixed_axis(self, n: int) -> Axis:
         """Return an axis with ``n`` fixed positions."""
@@ -580,7 +696,8 @@ class GraphAnalysis:
         partition = self.partition
         try:
             if len(axis) > 1:
-                raise ConflictError
+                index, pieces = self._stack_pieces(axis, sizes[0])
+                return [index, *(self._split_axis(pieces, sizes[1:]) if sizes[2:] else [pieces])]
             segment = axis[0]
             axes = list[Axis]()
             for n in sizes:
@@ -602,6 +719,30 @@ class GraphAnalysis:
         except ConflictError:
             partition.freeze(axis)
             return [self.fixed_axis(n) for n in sizes]
+
+    def _stack_pieces(self, axis: Axis, n: int) -> tuple[Axis, Axis]:
+        """Write a concatenation of ``n`` equally long pieces as two axes.
+
+        The first is a fixed block of ``n`` positions. All pieces get the structure of the second.
+        Raises `ConflictError` if their parts have different lengths.
+        """
+        partition = self.partition
+        if not partition.can_move(axis):
+            raise ConflictError
+        segments = iter(axis)
+        length = partition.length(axis) // n
+        pieces: list[Axis] = []
+        for _ in range(n):
+            piece: Axis = []
+            while partition.length(piece) < length:
+                piece.append(next(segments))
+            if partition.length(piece) > length:
+                raise ConflictError
+            pieces.append(piece)
+        if any(axis_blocks(piece) != axis_blocks(pieces[0]) for piece in pieces):
+            partition.record_loss(axis, "of axes whose parts differ")
+        (stacked,) = self.combine(1, [[piece] for piece in pieces], (SAME, SAME))
+        return self.fixed_axis(n), stacked
 
 
 def operation(node: fx.Node) -> str:
@@ -642,7 +783,7 @@ def _raise_exponents(
     return sign, scale
 
 
-def _find_needed_nodes(graph: fx.Graph) -> list[fx.Node]:
+def find_needed_nodes(graph: fx.Graph) -> list[fx.Node]:
     """Return the nodes on which the output depends, in their order."""
     needed = set[fx.Node]()
     stack = [node for node in graph.nodes if node.op == "output"]

@@ -66,7 +66,10 @@ class AssembledGroup(NamedTuple):
 
 
 def assemble_group(
-    analysis: GraphAnalysis, layout: ParamLayout, moving: Sequence[str]
+    analysis: GraphAnalysis,
+    layout: ParamLayout,
+    moving: Sequence[str],
+    overall_signs: Sequence[Collection[int]] = (),
 ) -> AssembledGroup:
     """Assemble the group from a finished analysis.
 
@@ -78,8 +81,10 @@ def assemble_group(
         Names and shapes of the tensors in the flat ``theta``.
     moving : sequence of str
         Names of the tensors that may be permuted, in the order of ``analysis.parameters``.
+    overall_signs : sequence of collection of int, default=()
+        Sets of these tensors, by their positions, that can be negated together.
     """
-    return _GroupAssembler(analysis, layout, moving).assemble()
+    return _GroupAssembler(analysis, layout, moving).assemble(overall_signs)
 
 
 class _Dimension(NamedTuple):
@@ -157,7 +162,7 @@ class _GroupAssembler:
             for leaf in self.partition.leaves(block):
                 self.operations.setdefault(leaf, {}).update(names)
 
-    def assemble(self) -> AssembledGroup:
+    def assemble(self, overall_signs: Sequence[Collection[int]]) -> AssembledGroup:
         """Return the factors with their descriptions."""
         refused = sorted(self.analysis.refused | self.partition.losses)
 
@@ -182,6 +187,19 @@ class _GroupAssembler:
             factors += component
             levels = [self._describe_units(block, units[block]) for block in blocks]
             descriptions += ["; inside: ".join(levels)] * len(component)
+
+        # Signs of whole tensors that aren't products of the units' signs.
+        span = _Span()
+        for block in units:
+            for sign in signs[block]:
+                span.add(self._encode_sign(block, sign, all_units=True))
+        names = [*self.axes]
+        for positions in overall_signs:
+            negated = [names[k] for k in sorted(positions)]
+            bits = sum(1 << (2 * n) for n, p in enumerate(self.pieces) if p.parameter in negated)
+            if span.add(bits):
+                factors += self._simplify(self._build_overall_sign(negated))
+                descriptions.append(f"one sign of all entries of {', '.join(negated)}")
 
         rescalings = [
             self._describe_rescaling(block, powers)
@@ -214,9 +232,7 @@ class _GroupAssembler:
         """Split a piece at concatenations and families; products become several axes."""
         partition = self.partition
         for k, axis in enumerate(piece.axes):
-            block = partition.find(axis.block)
-            segments = partition.segments[block]
-            family = partition.families[block]
+            segments = partition.segments[partition.find(axis.block)]
             step = 0
             for i, segment in enumerate(segments or ()):
                 sizes = [partition.size[x] for x in segment]
@@ -227,9 +243,12 @@ class _GroupAssembler:
                 axes = [*piece.axes[:k], *inner, *piece.axes[k + 1 :]]
                 yield from self._split(piece.replace_axes(axes, step))
                 step += axis.stride * prod(sizes)
+            if segments:
+                return
+        for axis in piece.axes:  # the index of a family is an axis now
+            family = partition.families[partition.find(axis.block)]
             if family is not None:
                 yield from self._split_family(piece, partition.find(family.index_block))
-            if segments or family is not None:
                 return
         leaves = [
             axis._replace(block=partition.find(axis.block)) for axis in piece.axes if axis.size > 1
@@ -342,18 +361,30 @@ class _GroupAssembler:
     ) -> tuple[SymmetryGroup, ...]:
         """Return the direct factors of the units of one component."""
         if len(blocks) == 1:
-            axis_units = units[blocks[0]]
-            is_small = sum(prod(e.sizes) for e in axis_units.entries) <= _MAX_TABLE_ENTRIES
-            plain = axis_units.units() if is_small else ()
-            if sum(part.log_order for part in plain) == axis_units.log_order:
-                return plain
-            return (axis_units,)
+            return self._simplify(units[blocks[0]])
         # Levels are numbered from the outermost. Outer blocks that nothing moves are negative.
         level = {block: i for i, block in enumerate(blocks)}
         for x in (x for block in blocks for x in sorted(self.outer[block])):
             level.setdefault(x, -1 - len(level))
         above = tuple(tuple(level[x] for x in sorted(self.outer[block])) for block in blocks)
         return (Wreath(tuple(units[block] for block in blocks), above),)
+
+    def _simplify(self, units: AxisUnits) -> tuple[SymmetryGroup, ...]:
+        """Return units as tables of positions if these are small and describe the same group."""
+        is_small = sum(prod(e.sizes) for e in units.entries) <= _MAX_TABLE_ENTRIES
+        plain = units.units() if is_small else ()
+        if sum(part.log_order for part in plain) == units.log_order:
+            return plain
+        return (units,)
+
+    def _build_overall_sign(self, negated: Sequence[str]) -> AxisUnits:
+        """Return a single unit with a sign, which consists of all entries of some tensors."""
+        entries = []
+        for name in negated:
+            place = self.layout.slices[name]
+            n_entries = place.stop - place.start
+            entries.append(UnitEntries(place.start, (1, n_entries), (n_entries, 1), ((True,),)))
+        return AxisUnits(tuple(entries), 1, 1, permute=False)
 
     # Descriptions
 

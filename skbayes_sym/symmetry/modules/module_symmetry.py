@@ -20,10 +20,13 @@ from skbayes_sym.symmetry.modules.numerical_check import (
     NotCheckableError,
     largest_output_change,
 )
-from skbayes_sym.symmetry.modules.rules import RULES
+from skbayes_sym.symmetry.modules.overall_signs import find_overall_signs
+from skbayes_sym.symmetry.modules.rules import RULES as ARITHMETIC_RULES
+from skbayes_sym.symmetry.modules.selection_rules import SELECTION_RULES
 from skbayes_sym.symmetry.modules.validation import check_module, validate_inputs
 from skbayes_sym.symmetry.units import SignedPermutation
 
+RULES = {**ARITHMETIC_RULES, **SELECTION_RULES}
 _LINE_WIDTH = 98  # of a line in the repr
 
 
@@ -185,7 +188,8 @@ def symmetry_of(module: nn.Module, example_input: Any, *, buffers: bool = False)
     together and how signs pass (`skbayes_sym.symmetry.modules.rules`). The remaining freedom is the
     group. Its factors are units, channels, heads and the dimensions inside them. They are followed
     through convolutions, norms, residual sums, concatenation, views, attention, recurrent layers
-    and embeddings. Signs are free where functions are odd or linear, or have a gain.
+    and embeddings. Signs are free where functions are odd or linear, or have a gain. Whole
+    parameters have a sign where a norm over all units follows, or a scalar multiplies a layer.
 
     All tensors that enter an operation without a rule are fixed, and the operation is named in
     ``refused``. A random element is tried on the module in float64. Factors that change the outputs
@@ -277,10 +281,13 @@ def derive_symmetry(
     layout = ParamLayout({name: tuple(tensor.shape) for name, tensor in tensors.items()})
     names = [name for name, _ in (*module.named_parameters(), *module.named_buffers())]
     moving = [names.index(name) for name, t in tensors.items() if t.is_floating_point()]
-    analysis = GraphAnalysis(trace(module, inputs), moving, RULES)
+    graph = trace(module, inputs)
+    analysis = GraphAnalysis(graph, moving, RULES)
     if not analysis.run():
         return ModuleSymmetry((), layout=layout, refused=("all: the rules reach no fixed point",))
-    assembled = assemble_group(analysis, layout, [names[i] for i in moving])
+    assembled = assemble_group(
+        analysis, layout, [names[i] for i in moving], find_overall_signs(graph, moving)
+    )
 
     # Constant buffers of real numbers tell units apart, as running means do in eval mode.
     constant = [

@@ -11,26 +11,35 @@ Adding a rule
 An operation without a rule appears in ``symmetry_of(module, x).refused`` under its name. To add its
 rule:
 
-1. Entrywise functions and reductions are one entry in ``_ENTRYWISE`` or ``_REDUCTIONS``: the powers
-   to which they raise the sign and the scale. Any other rule is a function with the decorator
-   ``@_rule("name", ...)``. It receives the `GraphAnalysis`, the node and the node's arguments, in
-   which a `TensorAxes` stands for each tensor. It returns the `TensorAxes` of the result, a list of
-   them for several results, or None if it can't handle the arguments. Methods of `GraphAnalysis`
-   state the requirements: ``apply_powers`` and ``combine`` (entrywise functions), ``contract``
-   (sums of products), ``reshape`` (views), ``mix_positions`` and ``fix``.
-2. Add a module that uses the operation, with the order of its group, to ``CASES`` in
-   ``tests/symmetry/modules/architectures.py``. The tests check the order, the group laws, and that
+1. Entrywise functions and reductions are one entry in ``_ENTRYWISE_GROUPS`` or ``_REDUCTIONS``:
+   the powers to which they raise the sign and the scale. Any other rule is a function with the
+   decorator ``@_rule("name", ...)``, here or in ``selection_rules``. It receives the
+   `GraphAnalysis`, the node and the node's arguments, in which a `TensorAxes` stands for each
+   tensor. It returns the `TensorAxes` of the result, a list of them for several results, or None
+   if it can't handle the arguments. Methods of `GraphAnalysis` state the requirements:
+   ``apply_powers`` and ``combine`` (entrywise functions), ``contract`` (sums of products),
+   ``reshape`` (views), ``mix_positions`` and ``fix``. Linear and even operations may be listed in
+   ``overall_signs``, too.
+2. Add a module that uses the operation, with the order of its group, to ``OPERATIONS`` in
+   ``tests/symmetry/modules/test_rules.py``. The tests check the order, the group laws, and that
    random elements leave the module's outputs unchanged.
 """
 
 import itertools
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
 from torch import fx
 
-from skbayes_sym.symmetry.modules.axis_partition import ONE, Axis, ConflictError, TensorAxes
+from skbayes_sym.symmetry.modules.axis_partition import (
+    KINDS,
+    ONE,
+    Axis,
+    ConflictError,
+    TensorAxes,
+)
 from skbayes_sym.symmetry.modules.graph_analysis import (
     SAME,
     SUM,
@@ -45,21 +54,27 @@ from skbayes_sym.symmetry.modules.graph_analysis import (
 RULES: dict[str, Rule] = {}
 
 
-def _rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register a function as the rule of the operations with these names."""
+def rule_decorator(table: dict[str, Rule]) -> Callable[..., Callable[[Rule], Rule]]:
+    """Return a decorator that enters a function in a table, as the rule of named operations."""
 
-    def register(function: Rule) -> Rule:
-        RULES.update(dict.fromkeys(names, function))
-        return function
+    def register_names(*names: str) -> Callable[[Rule], Rule]:
+        def register(function: Rule) -> Rule:
+            table.update(dict.fromkeys(names, function))
+            return function
 
-    return register
+        return register
+
+    return register_names
+
+
+_rule = rule_decorator(RULES)
 
 
 # Entrywise functions. Odd functions keep the sign, even ones lose it, and positively homogeneous
 # ones keep the scale. For all others the sign (scale) must be trivial, which is written as None.
-_ENTRYWISE: dict[str, Powers] = {
+_ENTRYWISE_GROUPS: dict[str, Powers] = {
     "clone alias detach lift_fresh_copy neg contiguous": (1, 1),
-    "tanh sin asinh atan erf tan asin sinh": (1, None),
+    "tanh sin asinh atan erf tan asin sinh atanh erfinv round trunc": (1, None),
     "cos cosh": (0, None),
     "abs": (0, 1),
     "sign": (1, 0),
@@ -67,8 +82,9 @@ _ENTRYWISE: dict[str, Powers] = {
     "reciprocal": (1, -1),
     "sqrt": (None, Fraction(1, 2)),
     "rsqrt": (None, Fraction(-1, 2)),
-    "sigmoid gelu silu exp log log1p expm1 softplus elu hardswish hardsigmoid hardtanh clamp mish "
-    "celu selu erfc log_sigmoid logical_not bitwise_not isnan isinf": (None, None),
+    "sigmoid gelu silu exp exp2 log log2 log10 log1p expm1 softplus elu hardswish hardsigmoid mish "
+    "celu selu erfc log_sigmoid logical_not bitwise_not isnan isinf acos acosh floor ceil digamma "
+    "lgamma logit": (None, None),
 }
 
 
@@ -85,8 +101,37 @@ def _make_entrywise_rule(powers: Powers) -> Rule:
     return rule
 
 
-for _names, _powers in _ENTRYWISE.items():
-    RULES.update(dict.fromkeys(_names.split(), _make_entrywise_rule(_powers)))
+ENTRYWISE: dict[str, Powers] = {
+    name: powers for names, powers in _ENTRYWISE_GROUPS.items() for name in names.split()
+}
+RULES.update({name: _make_entrywise_rule(powers) for name, powers in ENTRYWISE.items()})
+
+
+@_rule("clamp", "hardtanh")
+def _clamp(
+    analysis: GraphAnalysis, node: fx.Node, x: TensorAxes, low: Any = None, high: Any = None
+) -> TensorAxes | None:
+    """Bound values: an odd function if the bounds are opposite numbers.
+
+    Parameters
+    ----------
+    analysis : GraphAnalysis
+        The analysis.
+    node : fx.Node
+        Node of the operation.
+    x : TensorAxes
+        Axes of the argument.
+    low, high : float or None
+        Bounds. ``hardtanh`` has the bounds -1 and 1 by default.
+    """
+    if operation(node) == "hardtanh":
+        low = -1.0 if low is None else low
+        high = 1.0 if high is None else high
+    if isinstance(low, list) or isinstance(high, list):
+        return _compare(analysis, node, x, low, high)
+    is_odd = low is not None and high is not None and low == -high
+    is_homogeneous = low in (None, 0) and high in (None, 0)
+    return analysis.apply_powers(x, (1 if is_odd else None, 1 if is_homogeneous else None))
 
 
 @_rule("_to_copy")
@@ -97,44 +142,51 @@ def _convert(analysis: GraphAnalysis, node: fx.Node, x: TensorAxes, **_kwargs: A
 
 
 @_rule("add", "sub")
-def _add(
-    analysis: GraphAnalysis, node: fx.Node, a: TensorAxes, b: Any, **_kwargs: Any
-) -> TensorAxes:
+def _add(analysis: GraphAnalysis, node: fx.Node, a: Any, b: Any, **_kwargs: Any) -> TensorAxes:
     """Add terms of the same sign and scale. A number other than 0 makes them trivial."""
+    if not isinstance(a, list):
+        a, b = b, a
     if not isinstance(b, list):
         return analysis.apply_powers(a, (1, 1) if b == 0 else (None, None))
     return analysis.combine(len(output_shape(node)), [a, b], (SAME, SAME))
 
 
 @_rule("mul")
-def _multiply(
-    analysis: GraphAnalysis, node: fx.Node, a: TensorAxes, b: Any, power: int = 1
-) -> TensorAxes:
+def _multiply(analysis: GraphAnalysis, node: fx.Node, a: Any, b: Any, power: int = 1) -> TensorAxes:
     """Multiply signs and scales of the factors."""
+    if not isinstance(a, list):
+        return analysis.apply_powers(b, (power, power))
     if not isinstance(b, list):
         return analysis.apply_powers(a, (1, 1))
     return analysis.combine(len(output_shape(node)), [a, b], (SUM, SUM), [1, power])
 
 
 @_rule("div")
-def _divide(analysis: GraphAnalysis, node: fx.Node, a: TensorAxes, b: Any) -> TensorAxes:
+def _divide(
+    analysis: GraphAnalysis, node: fx.Node, a: Any, b: Any, *, rounding_mode: str | None = None
+) -> TensorAxes | None:
     """Divide signs and scales."""
+    if rounding_mode is not None:
+        return _compare(analysis, node, a, b)
     return _multiply(analysis, node, a, b, -1)
 
 
 @_rule("pow")
-def _power(analysis: GraphAnalysis, _node: fx.Node, a: Any, p: Any) -> TensorAxes | None:
+def _power(analysis: GraphAnalysis, node: fx.Node, a: Any, p: Any) -> TensorAxes | None:
     """Raise the sign to an integer power, and the scale to any power."""
     if isinstance(p, list) or not isinstance(a, list):
-        return None
+        return _compare(analysis, node, a, p)
     return analysis.apply_powers(a, (int(p) if p == int(p) else None, Fraction(p)))
 
 
-@_rule("logical_and", "logical_or", "bitwise_and", "bitwise_or", "eq", "ne", "lt", "gt", "le", "ge")
-@_rule("maximum", "minimum")
+@_rule("logical_and", "logical_or", "logical_xor", "eq", "ne", "lt", "gt", "le", "ge", "fmod")
+@_rule("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift")
+@_rule("maximum", "minimum", "remainder", "floor_divide", "atan2", "hypot")
 def _compare(analysis: GraphAnalysis, node: fx.Node, *arguments: Any) -> TensorAxes:
-    """Compare values of trivial sign; a maximum or minimum keeps the common scale."""
+    """Compare or combine values of trivial sign; a maximum or minimum keeps the common scale."""
     tensors = [a for a in arguments if isinstance(a, list)]
+    if operation(node) in ("eq", "ne") and arguments[1] == 0:
+        return analysis.apply_powers(tensors[0], (0, 0))
     mode = SAME if operation(node) in ("maximum", "minimum") else TRIVIAL
     return analysis.combine(len(output_shape(node)), tensors, (TRIVIAL, mode))
 
@@ -143,11 +195,28 @@ def _compare(analysis: GraphAnalysis, node: fx.Node, *arguments: Any) -> TensorA
 def _where(
     analysis: GraphAnalysis, node: fx.Node, condition: TensorAxes, *values: Any
 ) -> TensorAxes:
-    """Select between values of trivial sign and scale."""
+    """Select between values of the same sign and scale, by a condition that keeps its value.
+
+    A single zero may have any sign.
+    """
     analysis.require_trivial(condition)
-    tensors = [v for v in values if isinstance(v, list)]
-    arguments = [analysis.apply_powers(condition, (0, 0)), *tensors]
-    return analysis.combine(len(output_shape(node)), arguments, (TRIVIAL, TRIVIAL))
+    n_axes = len(output_shape(node))
+    nonzero = [v for v, n in zip(values, node.args[1:], strict=True) if not is_zero(n)]
+    condition = analysis.apply_powers(condition, (0, 0))
+    if not nonzero:
+        return condition
+    selected = analysis.combine(n_axes, nonzero, (SAME, SAME))
+    return analysis.combine(n_axes, [condition, selected], (SUM, SUM))
+
+
+def is_zero(node: Any) -> bool:
+    """Return whether a node is the constant zero, a tensor without axes."""
+    is_constant = isinstance(node, fx.Node) and not node.all_input_nodes
+    if not is_constant or node.op != "call_function" or len(output_shape(node)):
+        return False
+    if operation(node) == "scalar_tensor":
+        return bool(node.args[0] == 0)
+    return node.args[1:2] == (0,)
 
 
 @_rule("mm")
@@ -189,8 +258,6 @@ def _convolution(
     """Sum over the channels of each group; positions of kernels and in space are fixed."""
     is_transposed = settings[3]
     groups = settings[5]
-    if is_transposed and groups > 1:
-        return None
     analysis.fix(x, range(2, len(x)))
     analysis.fix(w, range(2, len(w)))
     rows, columns = (w[1], w[0]) if is_transposed else (w[0], w[1])
@@ -198,12 +265,14 @@ def _convolution(
         analysis.contract(x[1], columns, [], [x[0], rows])
         channels = rows
     else:
-        length = analysis.partition.length
-        resolve = analysis.partition.resolve
-        n = length(resolve(x[1]))
-        m = length(resolve(rows))
+        n = output_shape(node.args[0])[1]
+        m = output_shape(node)[1]
         group, inner = analysis.reshape([x[1]], [n], [groups, n // groups])
-        same_group, out = analysis.reshape([rows], [m], [groups, m // groups])
+        out = rows
+        if is_transposed:
+            same_group, columns = analysis.reshape([columns], [n], [groups, n // groups])
+        else:
+            same_group, out = analysis.reshape([rows], [m], [groups, m // groups])
         (group,) = analysis.combine(1, [[group], [same_group]], (SUM, SUM))
         analysis.contract(inner, columns, [group], [x[0], out])
         (channels,) = analysis.reshape([group, out], [groups, m // groups], [m])
@@ -221,8 +290,13 @@ _REDUCTIONS: dict[str, Powers] = {
 }  # fmt: skip
 
 
-def _reduce(
-    analysis: GraphAnalysis, x: TensorAxes, dims: Any, keepdim: bool, powers: Powers
+def reduce(
+    analysis: GraphAnalysis,
+    x: TensorAxes,
+    dims: Any,
+    keepdim: bool,
+    powers: Powers,
+    kinds: Sequence[int] = KINDS,
 ) -> TensorAxes:
     """Return the axes of a reduction.
 
@@ -238,11 +312,13 @@ def _reduce(
         Whether reduced axes stay, with one position.
     powers : tuple
         Powers of the sign and the scale.
+    kinds : sequence of int, default=KINDS
+        What must be trivial on the reduced axes.
     """
     if dims is None or dims == []:
         dims = range(len(x))
     reduced = [d % len(x) for d in ([dims] if isinstance(dims, int) else dims)]
-    analysis.require_trivial([x[d] for d in reduced])
+    analysis.require_trivial([x[d] for d in reduced], kinds)
     result = analysis.apply_powers(x, powers)
     remaining = (i for i in range(len(x)) if keepdim or i not in reduced)
     return [ONE if i in reduced else result[i] for i in remaining]
@@ -259,7 +335,7 @@ def _make_reduction_rule(powers: Powers) -> Rule:
         keepdim: bool = False,
         **_kwargs: Any,
     ) -> TensorAxes:
-        return _reduce(analysis, x, dims, keepdim, powers)
+        return reduce(analysis, x, dims, keepdim, powers)
 
     return rule
 
@@ -280,7 +356,7 @@ def _variance(
 ) -> Any:
     """Reduce to the variance, whose sign is +1, and to the mean."""
     del correction  # a constant factor
-    variance, mean = (_reduce(analysis, x, dims, keepdim, powers) for powers in ((0, 2), (1, 1)))
+    variance, mean = (reduce(analysis, x, dims, keepdim, powers) for powers in ((0, 2), (1, 1)))
     if isinstance(node.meta["val"], tuple | list):
         return [variance, mean]
     return variance
@@ -318,20 +394,31 @@ def _fix_space(
     return [*analysis.apply_powers(x[:n_leading], powers), *space]
 
 
-@_rule("max_pool2d_with_indices")
+def _count_leading(node: fx.Node, x: TensorAxes) -> int:
+    """Return how many axes of an operation over space, such as ``avg_pool2d``, aren't space."""
+    (digits,) = re.findall(r"(\d)d", operation(node))
+    return len(x) - int(digits)
+
+
+@_rule("max_pool2d_with_indices", "max_pool3d_with_indices")
+@_rule("adaptive_max_pool2d", "adaptive_max_pool3d")
 def _max_pool(
     analysis: GraphAnalysis, node: fx.Node, x: TensorAxes, *_args: Any
 ) -> list[TensorAxes]:
     """Take the maximum over space, and its position."""
-    return [_fix_space(analysis, node, x, len(x) - 2, (None, 1))] * 2
+    return [_fix_space(analysis, node, x, _count_leading(node, x), (None, 1))] * 2
 
 
-@_rule("avg_pool2d", "_adaptive_avg_pool2d", "upsample_nearest2d", "upsample_bilinear2d")
+@_rule("avg_pool1d", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d")
+@_rule("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_linear1d")
+@_rule("upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d")
+@_rule("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
+@_rule("replication_pad1d", "replication_pad2d", "replication_pad3d")
 def _average_pool(
     analysis: GraphAnalysis, node: fx.Node, x: TensorAxes, *_args: Any, **_kwargs: Any
 ) -> TensorAxes:
-    """Average or interpolate linearly over space."""
-    return _fix_space(analysis, node, x, 2, (1, 1))
+    """Average, pad or interpolate linearly over space."""
+    return _fix_space(analysis, node, x, _count_leading(node, x), (1, 1))
 
 
 @_rule("constant_pad_nd")
@@ -395,8 +482,25 @@ def _permute(
 def _expand(
     analysis: GraphAnalysis, node: fx.Node, x: TensorAxes, *_args: Any, **_kwargs: Any
 ) -> TensorAxes:
-    """Copy along axes; the copies may be permuted."""
-    old = output_shape(node.args[0])
+    """Copy along axes."""
+    return expand_axes(analysis, node, x, node.args[0])
+
+
+def expand_axes(analysis: GraphAnalysis, node: fx.Node, x: TensorAxes, argument: Any) -> TensorAxes:
+    """Return the axes of an argument that is copied along axes; the copies may be permuted.
+
+    Parameters
+    ----------
+    analysis : GraphAnalysis
+        The analysis.
+    node : fx.Node
+        Node of the operation, which has the shape of the result.
+    x : TensorAxes
+        Axes of the argument.
+    argument : fx.Node
+        Node of the argument.
+    """
+    old = output_shape(argument)
     new = output_shape(node)
     copies = analysis.constant_axes(("expand", node), node.meta["val"], fixed=False)
     n_new = len(new) - len(old)
@@ -412,21 +516,6 @@ def _embedding(
     analysis.fix(w, [0])
     analysis.require_trivial(index)
     return [*index, w[1]]
-
-
-@_rule("index", "_unsafe_index")
-def _index(
-    analysis: GraphAnalysis, node: fx.Node, x: TensorAxes, indices: list[Any]
-) -> TensorAxes | None:
-    """Select positions by index tensors, which fixes the indexed axes."""
-    indexed = [k for k, i in enumerate(indices) if i is not None]
-    analysis.fix_and_record(x, indexed, "of chosen places")
-    for k in indexed:
-        analysis.fix(indices[k])
-    if indexed != list(range(indexed[0], len(x))):
-        return None
-    new = [analysis.fixed_axis(n) for n in output_shape(node)[indexed[0] :]]
-    return [*x[: indexed[0]], *new]
 
 
 @_rule("cat")

@@ -120,7 +120,7 @@ class Mixer(nn.Module):
         return self.last(F.gelu(v + (v.mT @ (self.mix + self.mix.T)).mT).flatten(1))
 
 
-class Sorted(nn.Module):
+class Bucketed(nn.Module):
     """An operation without a rule, and fixed weights that tell units apart."""
 
     def __init__(self):
@@ -128,7 +128,7 @@ class Sorted(nn.Module):
         self.a, self.b, self.c = nn.Linear(3, 5), nn.Linear(5, 6), nn.Linear(6, 2)
 
     def forward(self, x):
-        h = torch.tanh(self.a(x)).sort(-1).values
+        h = torch.bucketize(torch.tanh(self.a(x)), torch.tensor([-0.5, 0.0, 0.5])).to(x)
         return self.c(torch.sigmoid(self.b(h)) * torch.arange(6.0, dtype=x.dtype))
 
 
@@ -204,6 +204,8 @@ def units(d, signs=0):
 
 ROWS, IMAGES = torch.zeros(4, 3), torch.zeros(2, 3, 8, 8)
 TOKENS = torch.arange(12).reshape(2, 6) % 11
+# A layer before a norm over all units can be negated as a whole, together with the norm's gain.
+ONE_SIGN = log(2.0)
 # In a head queries and keys move together, and values and what takes them; both are linear.
 HEADS_OF_4 = units(4) + 4 * 2 * units(4, 1)
 
@@ -212,7 +214,7 @@ CASES = {
     "relu": Case(lambda: mlp(nn.ReLU()), ROWS, 2 * units(8)),
     "layer norm": Case(
         lambda: nn.Sequential(nn.Linear(3, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 2)),
-        ROWS, units(8),
+        ROWS, units(8) + ONE_SIGN,
     ),
     # Signs: a filter and its gain, a depthwise filter and what takes it; behind tanh; none.
     "cnn": Case(conv_net, torch.zeros(4, 1, 16, 16), units(6, 2) + units(8, 1) + units(7)),
@@ -232,9 +234,12 @@ CASES = {
     "u-net": Case(
         UNet, torch.zeros(2, 1, 8, 8), units(6) + units(8) + units(5, 1) + units(7)
     ),
-    "encoder": Case(Encoder, TOKENS, units(16, 1) + units(20) + HEADS_OF_4),
+    "encoder": Case(
+        Encoder, TOKENS, units(16, 1) + units(20) + HEADS_OF_4 + 2 * ONE_SIGN
+    ),
     "encoder, norm first": Case(
-        lambda: Encoder(norm_first=True), TOKENS, units(16, 2) + units(20) + HEADS_OF_4
+        lambda: Encoder(norm_first=True), TOKENS,
+        units(16, 2) + units(20) + HEADS_OF_4 + ONE_SIGN,
     ),
     "packed attention": Case(
         PackedAttention, torch.zeros(2, 5, 4), units(12, 2) + units(3) + 3 * 2 * units(4, 1)
@@ -247,11 +252,12 @@ CASES = {
     "mixer": Case(Mixer, ROWS, units(4) + units(3)),
     "gate": Case(GateForm, ROWS, units(6, 2)),
     "two layers, norm first": Case(
-        pre_norm, torch.zeros(2, 5, 3), units(8, 4) + 2 * (units(12) + units(2) + 4 * units(4, 1))
+        pre_norm, torch.zeros(2, 5, 3),
+        units(8, 4) + 2 * (units(12) + units(2) + 4 * units(4, 1)) + ONE_SIGN,
     ),
     "linear": Case(
         lambda: nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2)), ROWS,
         2 * units(4, 1),
     ),
-    "sort": Case(Sorted, ROWS, 0.0),
+    "buckets": Case(Bucketed, ROWS, 0.0),
 }  # fmt: skip

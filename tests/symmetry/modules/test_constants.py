@@ -223,6 +223,8 @@ def test_merging_leaves_what_is_frozen_in_all():
 
 
 class Packed(nn.Module):
+    """Uses the batch sizes of a packed sequence, which are values."""
+
     def __init__(self):
         super().__init__()
         self.recurrent, self.out = nn.GRU(3, 4, batch_first=True), nn.Linear(4, 1)
@@ -230,8 +232,8 @@ class Packed(nn.Module):
     def forward(self, x):
         lengths = torch.tensor([4, 2])
         packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
-        states, _ = nn.utils.rnn.pad_packed_sequence(self.recurrent(packed)[0], batch_first=True)
-        return self.out(states)
+        states = self.recurrent(packed)[0].data.split(packed.batch_sizes.tolist())
+        return self.out(states[0])
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,12 @@ from torch.testing import assert_close
 
 from skbayes_sym.symmetry import symmetry_of
 from skbayes_sym.symmetry.modules import graph_analysis, module_symmetry
-from skbayes_sym.symmetry.modules.module_symmetry import derive_symmetry
+from skbayes_sym.symmetry.modules.module_symmetry import RULES, derive_symmetry
 from skbayes_sym.symmetry.modules.numerical_check import (
     NotCheckableError,
     build_output_function,
     largest_output_change,
 )
-from skbayes_sym.symmetry.modules.rules import RULES
 
 ROUNDING = 1e-9  # of outputs, float64; a wrong element changes them by a part of their size
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -54,8 +53,8 @@ def test_order_function_and_laws(case, generator):
     assert_laws(group, generator)
 
 
-def check_program(seed):
-    module = Program(seed)
+def check_program(seed, *, selections=False):
+    module = Program(seed, selections)
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(4, 3, generator=generator)
     group = derive_symmetry(module, (x,))
@@ -68,6 +67,19 @@ def check_program(seed):
 def test_random_programs(first):
     """No false symmetry; most of them have some."""
     assert sum(check_program(seed) for seed in range(first, first + 100)) > 75
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(0, 200, 100))
+def test_random_programs_with_selections(first):
+    """Programs that also select, move and order entries."""
+    n_found = sum(check_program(seed, selections=True) for seed in range(first, first + 100))
+    assert n_found > 70
+
+
+@pytest.mark.slow
+def test_many_random_programs_with_selections():
+    assert sum(check_program(seed, selections=True) for seed in range(200, 2200)) > 1400
 
 
 @pytest.mark.slow
@@ -235,7 +247,7 @@ class Custom(Branch):
         (Custom, "skbayes_sym_tests::relu"),
         (Noisy, "randn"),
         (Dropped, "rand"),
-        (Places, "argmax"),
+        (Places, "argmax along an axis of units"),
     ],
 )
 def test_every_operation_without_a_rule_is_named(kind, name):
@@ -246,7 +258,7 @@ def test_every_operation_without_a_rule_is_named(kind, name):
     assert name in group.refused
 
 
-@pytest.mark.parametrize("name", ["sort", "encoder"])
+@pytest.mark.parametrize("name", ["buckets", "encoder"])
 def test_operations_are_either_known_or_refused(name):
     """Every operation of a trace has a rule, makes a constant, or is named."""
     case = CASES[name]
@@ -287,7 +299,7 @@ def test_report_names_tensors_operations_and_what_is_left_out():
     assert "20 units, exchanged: rows of layer.linear1.weight, layer.linear1.bias, " in report
     assert "(addmm, relu)" in report
     assert "; inside: 4 times 4 units, exchanged, each with a sign: parts of rows of" in report
-    assert "refused: sort" in symmetry_of(CASES["sort"].make(), ROWS).report()
+    assert "refused: bucketize" in symmetry_of(CASES["buckets"].make(), ROWS).report()
     relu = symmetry_of(mlp(nn.ReLU()), ROWS)
     assert sum(rescaling.n for rescaling in relu.rescalings) == 16
     words = "8 positive scales, multiplied: rows of 0.weight, 0.bias; divided: columns of 2.weight"
