@@ -9,16 +9,27 @@ from fits import FITS
 from house import measure
 from one_fit import entered
 
+import skbayes_sym
+from skbayes_sym.base.public_names import ESTIMATOR_MODULES
+
 
 def test_no_two_classes_share_a_name():
     assert measure(Path(__file__).parents[1]).duplicate_class_names == []
+
+
+@pytest.mark.parametrize("name", [n for names in ESTIMATOR_MODULES.values() for n in names])
+def test_an_estimator_has_at_most_four_classes_of_the_package(name):
+    """Itself, regressor or classifier, the method, and the base of all estimators."""
+    kind = getattr(skbayes_sym, name)
+    own = [base.__name__ for base in kind.__mro__ if base.__module__.startswith("skbayes_sym")]
+    assert len(own) <= 4, own
 
 
 def test_functions_entered_by_a_fit_are_counted():
     case = FITS["linear-gaussian"]
     walk = entered(*case)
     assert "/linear/estimators.py" in walk.files
-    assert any(name.endswith("RowEstimator.fit") for _, name in walk.functions)
+    assert any(name.endswith("BayesianEstimator.fit") for _, name in walk.functions)
     assert len(walk.files) <= len(walk.functions)
     assert 2 < walk.deepest < 30
 

@@ -22,10 +22,9 @@ From constructor parameters to a fit
 
 Estimators
 
-* `estimator`: base class of every estimator: ``fit``, fitted state, pickling
+* `estimator`: base class of every estimator: model, ``fit``, fitted state, pickling
 * `regressor`, `classifier`: predictions as NumPy arrays in the units of the targets
-* `network_estimator`: base class of estimators of neural networks
-* `weighted_draws`: base class of posteriors that are weighted draws of weights
+* `weighted_draws`: posteriors that are weighted draws of weights
 
 Predictions and posteriors
 

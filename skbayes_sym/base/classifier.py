@@ -96,7 +96,6 @@ class BayesianClassifierMixin(ClassifierMixin):
     _unsupported_likelihoods: ClassVar[tuple[type, ...]] = (TargetLikelihood,)
 
     classes_: Array
-    _column_names_in_: list[str] | None = None
 
     def _validate_training_data(self, X: Any, y: Any) -> tuple[Array, ClassificationTargets]:
         """Return numeric inputs and class labels, and set ``n_features_in_`` and the like."""
@@ -215,7 +214,7 @@ class BayesianClassifierMixin(ClassifierMixin):
         require_memory(parts, _HOST, task="sample_f")
 
         def sample(x: Tensor, _rows: Any) -> list[Tensor]:
-            functions = self.predictor(x).sample_functions(x, n, generator=generator_from(seed))
+            functions = self._predictor_at(x).sample_functions(x, n, generator=generator_from(seed))
             return [functions.movedim(0, -1)]
 
         return self._map_blocks(X, sample)[0]
@@ -257,6 +256,16 @@ class BayesianClassifierMixin(ClassifierMixin):
         # Log probabilities are finite even where probabilities underflow.
         log_prob = self.evaluate_functional(X, lambda p, codes: [p.log_prob(codes)], codes)[0]
         return np.where(is_known, log_prob, -np.inf)
+
+    def _log_probability_by_draw(
+        self, X: Any, y: Any, distribution: Callable[[Tensor], Predictive]
+    ) -> Array:
+        """Log probability of observed classes given every draw of a posterior of draws, (S, N)."""
+        codes, is_known = self._encode_observed_classes(y, len(self.check_inputs(X)))
+        (values,) = self.evaluate_functional(
+            X, lambda p, y: [p.log_prob_per_draw(y).T], codes, distribution=distribution
+        )
+        return np.where(is_known, values.T, -np.inf)
 
     def _encode_observed_classes(self, y: Any, n_rows: int) -> tuple[Array, Array]:
         """Return the columns of `predict_proba` of observed labels, and which are known."""
@@ -300,7 +309,7 @@ class BayesianClassifierMixin(ClassifierMixin):
 
         def evaluate(x: Tensor, rows: Any) -> list[Tensor]:
             if distribution is None:
-                predictive = self.predictor(x).distribution(x)
+                predictive = self._predictor_at(x).distribution(x)
             else:
                 predictive = distribution(x)
             if codes is None:

@@ -15,18 +15,18 @@ training data. The weekday is one-hot encoded. Month and hour are points on a ci
 cosine).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.utils.validation import check_is_fitted, indexable
+from sklearn.utils.validation import indexable
 from torch import Tensor
 
 from skbayes_sym.base.predictor import BasePredictor
-from skbayes_sym.base.rows import Array, require_rows
-from skbayes_sym.base.scikit_learn import safe_indexing, validate_data
+from skbayes_sym.base.rows import Array
+from skbayes_sym.base.scikit_learn import safe_indexing
 from skbayes_sym.base.stacking_weights import mixture
 from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture
@@ -47,12 +47,10 @@ from skbayes_sym.numerics.tables import (
     Table,
     check_no_dates,
     column_kind,
-    fill_masked,
     is_missing_text,
     level_key,
     level_number,
     missing_rows,
-    non_string_column_names,
     read_table,
     to_float,
 )
@@ -176,6 +174,15 @@ def as_table(X: Any) -> Table | None:
     return table if has_missing or {"categorical", "date"} & set(kinds) else None
 
 
+def boolean_columns(X: Any) -> Array:
+    """Return the positions of Boolean columns of a table; of an array there are none."""
+    table = read_table(X)
+    if table is None:
+        return np.flatnonzero([])
+    kinds = [column_kind(*column) for column in zip(table.columns, table.names, strict=True)]
+    return np.flatnonzero([kind == "boolean" for kind in kinds])
+
+
 class Encoding(NamedTuple):
     """Encoded rows, and alternatives for those with an unknown level.
 
@@ -216,6 +223,20 @@ class Columns:
         encoded = _encode_table(columns, table)[0]
         varying = np.flatnonzero((encoded != encoded[:1]).any(axis=0))
         return cls(columns, varying if len(varying) else np.arange(encoded.shape[1]))
+
+    @classmethod
+    def from_numbers(cls, names: Sequence[str], medians: Array, booleans: Array) -> "Columns":
+        """Return the encoding of a table of numbers, whose positions of Boolean columns are known.
+
+        A missing number is replaced by the median of its column.
+        """
+        columns = [
+            Column(name, "numeric", (), (), float(median), False, False)
+            for name, median in zip(names, medians, strict=True)
+        ]
+        for j in booleans.tolist():
+            columns[j] = columns[j]._replace(kind="boolean")
+        return cls(tuple(columns), np.arange(len(columns)))
 
     @property
     def n_outputs(self) -> int:
@@ -352,7 +373,7 @@ def _fit_column(name: str, values: Array, is_declared: bool) -> Column:
     has_indicator = _MIN_MISSING <= float(is_missing.mean()) < 1.0
     present = values[~is_missing]
     if kind != "categorical":
-        median = float(_median(present.astype(np.float64))) if len(present) else 0.0
+        median = float(column_medians(present.astype(np.float64))) if len(present) else 0.0
         return Column(name, kind, (), (), median, has_indicator, has_missing)
 
     keys = [level_key(value) for value in present]
@@ -392,7 +413,7 @@ def _fit_dates(name: str, values: Array) -> Column:
     reference = float(days.min()) if len(days) else 0.0
     parts = tuple(part for part in CALENDAR if _repeats(part, days))
     date = DateEncoding(reference, order.day_first, offset, parts)
-    median = float(_median(days - reference)) if len(days) else 0.0
+    median = float(column_medians(days - reference)) if len(days) else 0.0
     has_indicator = _MIN_MISSING <= float(missing.mean()) < 1.0
     return Column(name, "date", (), (), median, has_indicator, bool(missing.any()), date)
 
@@ -422,7 +443,7 @@ def level_to_float(level: str) -> float:
     return number
 
 
-def _median(numbers: Array) -> Array:
+def column_medians(numbers: Array) -> Array:
     """Return the medians of columns; halves are averaged, since sums of numbers may overflow."""
     return np.asarray(2.0 * np.median(numbers / 2.0, axis=0))
 
@@ -557,6 +578,36 @@ class OpenRows:
     alternatives: Sequence[Any]
     open_index: Array
 
+    @classmethod
+    def from_encoding(
+        cls, encoding: Encoding, X: Any, join_raw_rows: Callable[[Array, Any], Any]
+    ) -> "OpenRows":
+        """Split encoded rows by whether they have unknown levels.
+
+        Parameters
+        ----------
+        encoding : Encoding
+            Encoded rows.
+        X : array-like of shape (n_rows, n_columns)
+            The rows as the user gave them.
+        join_raw_rows : callable (encoded, rows) -> inputs
+            Makes the model's inputs from encoded rows and the same rows of ``X``.
+
+        Returns
+        -------
+        OpenRows
+        """
+        known_index = np.flatnonzero(~encoding.is_open)
+        open_index = np.flatnonzero(encoding.is_open)
+        rows = indexable(X)[0]
+        open_rows = safe_indexing(rows, open_index)
+        return cls(
+            join_raw_rows(encoding.values[known_index], safe_indexing(rows, known_index)),
+            known_index,
+            [join_raw_rows(values, open_rows) for values in encoding.alternatives],
+            open_index,
+        )
+
     def __len__(self) -> int:
         return len(self.known_index) + len(self.open_index)
 
@@ -652,161 +703,3 @@ class LevelPredictor(BasePredictor):
         """Sample the level of every function, from a stream that doesn't depend on other rows."""
         stream = generator_from(generator.initial_seed())
         return torch.randint(len(x.blocks), (n,), generator=stream)
-
-
-class TabularInputMixin:
-    """Accept tables with categorical columns, dates and missing values.
-
-    In the order of base classes it precedes the mixin that validates targets.
-    """
-
-    # Encoding of the columns; None if all columns hold numbers.
-    columns_in_: Columns | None = None
-    x_mean_: Array
-    dtype_: str
-    # Medians and Boolean columns of a table of numbers.
-    _medians_in_: Array
-    _booleans_in_: Array
-    _column_names_in_: list[str] | None = None
-    _ensure_all_finite: ClassVar[bool | str] = "allow-nan"
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()  # type: ignore[misc]
-        tags.input_tags.allow_nan = True
-        tags.input_tags.string = False
-        return tags
-
-    def _validate_training_data(self, X: Any, y: Any) -> tuple[Array, Any]:
-        """Encode the columns, and return numeric inputs and targets."""
-        X = fill_masked(X)
-        require_rows(X)
-        table = as_table(X)
-        columns = None if table is None else Columns.from_table(table)
-        numbers = X if table is None or columns is None else columns.encode(table)
-        inputs, targets = super()._validate_training_data(numbers, y)  # type: ignore[misc]
-        if table is not None:
-            # Register the columns of the table instead of the encoded ones.
-            validate_data(self, X, skip_check_array=True)
-            self._column_names_in_ = non_string_column_names(X)
-        self.columns_in_ = columns
-        if columns is None:
-            self._medians_in_ = _median(inputs)
-            frame = read_table(X)
-            kinds = []
-            if frame is not None:
-                kinds = [column_kind(*c) for c in zip(frame.columns, frame.names, strict=True)]
-            self._booleans_in_ = np.flatnonzero([kind == "boolean" for kind in kinds])
-        return inputs, targets
-
-    def check_inputs(self, X: Any) -> Any:
-        """Validate and encode inputs of predictions by a fitted model.
-
-        Returns an array, or `OpenRows` if some rows have unknown levels.
-        """
-        check_is_fitted(self)
-        X = fill_masked(X)
-        table = None
-        if self.columns_in_ is None:
-            if not (isinstance(X, np.ndarray) and X.dtype.kind in "fiub"):
-                table = read_table(X)
-            if table is None or table.is_numeric:
-                numbers: Array = super().check_inputs(X)  # type: ignore[misc]
-                is_missing = np.isnan(numbers)
-                if is_missing.any():
-                    filled = np.where(is_missing, self._medians_in_, numbers)
-                    numbers = filled.astype(numbers.dtype)
-                return self._join_raw_rows(numbers, X)
-
-        require_rows(X)
-        self._check_columns(X)  # type: ignore[attr-defined]
-        if table is None:
-            table = read_table(X)
-        if table is None:
-            # scikit-learn's checks raise an error that tells what is wrong with X.
-            super().check_inputs(X)  # type: ignore[misc]
-            raise ValueError("X must be a table with two axes.")
-        encoding = self.column_encoding().encode_with_alternatives(table)
-        if not encoding.is_open.any():
-            return self._join_raw_rows(encoding.values, X)
-
-        known_index = np.flatnonzero(~encoding.is_open)
-        open_index = np.flatnonzero(encoding.is_open)
-        rows = indexable(X)[0]
-        open_rows = safe_indexing(rows, open_index)
-        return OpenRows(
-            self._join_raw_rows(encoding.values[known_index], safe_indexing(rows, known_index)),
-            known_index,
-            [self._join_raw_rows(values, open_rows) for values in encoding.alternatives],
-            open_index,
-        )
-
-    def _set_fit(self, attributes: Mapping[str, Any]) -> None:
-        """Replace the attributes of the previous fit; the summary describes dates."""
-        dates = "" if self.columns_in_ is None else self.columns_in_.describe_dates()
-        if dates and "summary_" in attributes:
-            attributes = {**attributes, "summary_": f"{attributes['summary_']}\n{dates}"}
-        super()._set_fit(attributes)  # type: ignore[misc]
-
-    def column_encoding(self) -> Columns:
-        """Return the encoding of the columns, also for a table of numbers."""
-        if self.columns_in_ is not None:
-            return self.columns_in_
-        names = self._column_names_in_
-        if names is None:
-            positions = [str(j) for j in range(len(self._medians_in_))]
-            names = list(getattr(self, "feature_names_in_", positions))
-        columns = [
-            Column(name, "numeric", (), (), float(median), False, False)
-            for name, median in zip(names, self._medians_in_, strict=True)
-        ]
-        for j in self._booleans_in_.tolist():
-            columns[j] = columns[j]._replace(kind="boolean")
-        return Columns(tuple(columns), np.arange(len(columns)))
-
-    def _indexed_blocks(self, X: Any) -> Iterator[tuple[Any, Any]]:
-        """Yield blocks of rows and their positions; rows with unknown levels come first."""
-        if not isinstance(X, OpenRows):
-            yield from super()._indexed_blocks(X)  # type: ignore[misc]
-            return
-        blocks = [self.input_blocks(rows) for rows in X.alternatives]  # type: ignore[attr-defined]
-        start = 0
-        for alternatives in zip(*blocks, strict=True):
-            block = LevelBlock(alternatives)
-            yield block, X.open_index[start : start + len(block)]
-            start += len(block)
-        for block, rows in super()._indexed_blocks(X.known):  # type: ignore[misc]
-            yield block, X.known_index[rows]
-
-    def predictor(self, like: Any) -> Any:
-        """Return the predictor of the fitted model, in scaled units.
-
-        Parameters
-        ----------
-        like : Tensor or LevelBlock
-            Block of rows, whose device and precision the predictor has.
-
-        Returns
-        -------
-        Predictor
-            For rows with unknown levels it averages over the known levels.
-        """
-        if isinstance(like, LevelBlock):
-            return LevelPredictor(super().predictor(like.blocks[0]))  # type: ignore[misc]
-        return super().predictor(like)  # type: ignore[misc]
-
-    def _example_row(self) -> Any:
-        """Return a valid row of inputs, a data frame if `fit` saw column names."""
-        if self.columns_in_ is None:
-            row = self.x_mean_[None].astype(self.dtype_)
-        else:
-            values = [column.example for column in self.columns_in_.columns]
-            row = np.array([values], dtype=object)
-        try:
-            from pandas import DataFrame
-        except ImportError:
-            return row
-        return DataFrame(row, columns=getattr(self, "feature_names_in_", None))
-
-    def _join_raw_rows(self, encoded: Array, _X: Any) -> Any:
-        """Return the inputs that the model takes; subclasses keep the raw rows beside them."""
-        return encoded

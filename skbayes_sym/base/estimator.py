@@ -1,11 +1,9 @@
-"""Base classes of all estimators: how a fit runs, how its state is kept, and the fit on rows."""
+"""Base class of all estimators: the model, how a fit runs, and how its state is kept."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from inspect import Signature, formatannotation, signature
 from numbers import Integral
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -14,15 +12,33 @@ import torch
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
+from torch import Tensor, nn
 
+from skbayes_sym.base.columns import (
+    Columns,
+    LevelBlock,
+    LevelPredictor,
+    OpenRows,
+    as_table,
+    boolean_columns,
+    column_medians,
+)
 from skbayes_sym.base.device import choose_device, gradient_flops, one_thread, resolve_device
 from skbayes_sym.base.log import logging_to_stderr
-from skbayes_sym.base.model_factory import require_scales
+from skbayes_sym.base.model_factory import PriorParameter, bind_prior, layer_sizes, require_scales
 from skbayes_sym.base.optimizers import Adam
+from skbayes_sym.base.pipelines import fitted_attribute
 from skbayes_sym.base.predictor import Predictor
 from skbayes_sym.base.progress import FLOATS, PREDICT_ROWS, FitProgress
-from skbayes_sym.base.requirements import FitResult, Method
+from skbayes_sym.base.requirements import (
+    ANY_LIKELIHOOD,
+    ANY_NETWORK,
+    ANY_PRIOR,
+    FitResult,
+    Method,
+    refuse_parameters,
+    require_kind,
+)
 from skbayes_sym.base.rows import (
     ENCODE,
     Array,
@@ -35,6 +51,7 @@ from skbayes_sym.base.rows import (
 )
 from skbayes_sym.base.scikit_learn import (
     CallbackSupportMixin,
+    ReadableSignature,
     class_page_template,
     fit_context,
     validate_data,
@@ -42,37 +59,24 @@ from skbayes_sym.base.scikit_learn import (
 from skbayes_sym.base.targets import Targets
 from skbayes_sym.base.training import Training, default_batch_size
 from skbayes_sym.base.warnings import name_in_warnings, warn_user
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Model
+from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
+from skbayes_sym.models.networks.modules import ModuleNetwork
+from skbayes_sym.models.networks.network import Network
+from skbayes_sym.models.priors import HalfNormal, LayerScales, Prior, UnboundPrior
 from skbayes_sym.numerics.arguments import is_number, short_repr
+from skbayes_sym.numerics.memory import prior_allocation, require_memory
 from skbayes_sym.numerics.runtime import explain_torch_errors
-from skbayes_sym.numerics.tables import check_column_names, fill_masked
+from skbayes_sym.numerics.tables import (
+    check_column_names,
+    fill_masked,
+    non_string_column_names,
+    read_table,
+)
+from skbayes_sym.symmetry.group import SymmetryGroup, Trivial
 
 CachedValue = TypeVar("CachedValue")
-
-# A module name before the name of a class, in the text of an annotation.
-_MODULE_NAME = re.compile(r"\b(?:[a-z_]\w*\.)+")
-
-
-class _ShortAnnotation:
-    """Annotation that prints without module names."""
-
-    def __init__(self, annotation: Any) -> None:
-        self._text = _MODULE_NAME.sub("", formatannotation(annotation))
-
-    def __repr__(self) -> str:
-        return self._text
-
-
-class _ReadableSignature:
-    """Signature of a class with short annotations, with which `help` begins."""
-
-    def __get__(self, instance: object, owner: type) -> Signature:
-        _, *parameters = signature(owner.__init__).parameters.values()  # type: ignore[misc]
-        for i, parameter in enumerate(parameters):
-            if parameter.annotation is not parameter.empty:
-                short = _ShortAnnotation(parameter.annotation)
-                parameters[i] = parameter.replace(annotation=short)
-        return Signature(parameters)
 
 
 class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
@@ -80,14 +84,22 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
 
     A fit is atomic: its attributes are set together at its end, and an error leaves those of the
     previous fit unchanged.
+
+    `fit` takes rows of ``X``, targets and weights. A subclass defines the model by
+    ``_make_model(data) -> Model``, which makes a network by default, the way to fit it by
+    ``_make_method() -> Method``, and its predictions by ``predictor(like) -> Predictor``. The
+    regressor and classifier mixins validate targets and turn predictions into arrays. The matrix
+    factorisation reads and fits its data itself.
     """
 
-    __signature__ = _ReadableSignature()
+    __signature__ = ReadableSignature()
 
     # Attributes that are computed after training has ended, such as bounds.
     _final_attributes: ClassVar[tuple[str, ...]] = ()
     # Whether parameters of parameters are checked; members of a stack check their own.
     _checks_nested_params: ClassVar[bool] = True
+    # Whether inputs may be tables with categorical columns and missing values.
+    _accepts_tables: ClassVar[bool] = False
     # Where the "?" in the HTML representation links to.
     _doc_link_module = "skbayes_sym"
     _doc_link_template = property(lambda _: class_page_template())
@@ -95,14 +107,34 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
     device: str
     likelihood: Any
     verbose: Any
+    hidden_layer_sizes: Any
+    activation: str
+    network: Any
+    prior: PriorParameter
     # Values for estimators that lack these parameters.
     n_jobs: int | None = None
     warm_start: bool = False
+    noise_std: Any = "learn"
+    optimizer: Any = None
+    random_state: Any = 0
+    standardize: bool | str = True
 
+    _likelihoods_by_name: ClassVar[Mapping[str, Likelihood]]
+    _unsupported_likelihoods: ClassVar[tuple[type, ...]]
+
+    network_: Network
+    x_mean_: Array
+    x_scale_: Array
     device_: str
     dtype_: str
     n_iter_: int
     stop_reason_: str
+    # Names of the columns, if they are no strings.
+    _column_names_in_: list[str] | None = None
+    # Encoding of the columns of a table, or None; then the medians and the Boolean columns.
+    columns_in_: Columns | None
+    _medians_in_: Array
+    _booleans_in_: Array
     # Tensors that are derived from the fitted arrays when they are first needed.
     _cache: dict[str, Any] | None = None
     # Values at the time of the fit of parameters that were set since and that predictions use.
@@ -203,10 +235,21 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _set_fit(self, attributes: Mapping[str, Any]) -> None:
         """Replace the attributes of the previous fit; validation has set ``*_in_`` already."""
+        columns: Columns | None = fitted_attribute(self, "columns_in_")
+        dates = "" if columns is None else columns.describe_dates()
+        if dates and "summary_" in attributes:
+            attributes = {**attributes, "summary_": f"{attributes['summary_']}\n{dates}"}
         for name in [k for k in vars(self) if is_fitted_attribute(k) and not k.endswith("_in_")]:
             # A fit with other parameters may have set attributes that the new fit doesn't have.
             delattr(self, name)
         self.__dict__.update({**attributes, "_cache": {}})
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        if self._accepts_tables:
+            tags.input_tags.allow_nan = True
+            tags.input_tags.string = False
+        return tags
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "stop_reason_")
@@ -237,27 +280,6 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         state = dict(super().__getstate__())
         state.pop("_cache", None)
         return state
-
-
-class RowEstimator(BayesianEstimator):
-    """Estimator that is fitted to rows of ``X``, targets and weights.
-
-    A subclass defines the model by ``_make_model(data) -> Model``, the way to fit it by
-    ``_make_method() -> Method``, and its predictions by ``predictor(like) -> Predictor``. The
-    regressor and classifier mixins validate targets and turn predictions into arrays.
-    """
-
-    # Values for estimators that lack these parameters.
-    noise_std: Any = "learn"
-    optimizer: Any = None
-    random_state: Any = 0
-    standardize: bool | str
-
-    # How `validate_data` treats values in inputs of predictions that aren't finite.
-    _ensure_all_finite: ClassVar[bool | str] = True
-    _column_names_in_: list[str] | None = None
-    x_mean_: Array
-    x_scale_: Array
 
     @fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -310,7 +332,7 @@ class RowEstimator(BayesianEstimator):
     def _training_data(self, X: Any, y: Any, sample_weight: Any) -> Training:
         """Validate what the user passed to ``fit`` and bring it into canonical form."""
         device = resolve_device(self.device)
-        inputs, targets = self._validate_training_data(X, y)
+        inputs, targets = self._read_training_data(X, y)
         metadata = None if sample_weight is None else {"sample_weight": sample_weight}
         return Training.from_arrays(
             inputs,
@@ -322,13 +344,104 @@ class RowEstimator(BayesianEstimator):
             callback_arguments={"estimator": self, "X": X, "y": y, "metadata": metadata},
         )
 
+    def _read_training_data(self, X: Any, y: Any) -> tuple[Array, Targets]:
+        """Validate inputs and targets, after encoding the columns of a table."""
+        if not self._accepts_tables:
+            return self._validate_training_data(X, y)
+        X = fill_masked(X)
+        require_rows(X)
+        table = as_table(X)
+        columns = None if table is None else Columns.from_table(table)
+        numbers = X if table is None or columns is None else columns.encode(table)
+        inputs, targets = self._validate_training_data(numbers, y)
+        if table is not None:
+            # Register the columns of the table instead of the encoded ones.
+            validate_data(self, X, skip_check_array=True)
+            self._column_names_in_ = non_string_column_names(X)
+        self.columns_in_ = columns
+        if columns is None:
+            self._medians_in_ = column_medians(inputs)
+            self._booleans_in_ = boolean_columns(X)
+        return inputs, targets
+
     def _validate_training_data(self, X: Any, y: Any) -> tuple[Array, Targets]:
         """Return numeric inputs and targets, and set ``n_features_in_`` and the like."""
         raise NotImplementedError
 
     def _make_model(self, data: Training) -> Model:
-        """Return network, likelihood, prior and their symmetry group."""
+        """Return network, likelihood, prior and the symmetry group that the method uses."""
+        likelihood = self._make_likelihood(data)
+        network = self._make_network(data, likelihood.n_outputs(self._count_outputs(data)))
+        weights = prior_allocation(network.layout.n_params)
+        require_memory([data.rows_allocation, weights], data.device)
+        prior = self._make_prior(network)
+        return Model(network, likelihood, prior, self._symmetry_group(network, prior))
+
+    def _count_outputs(self, data: Training) -> int:
+        """Return the number of targets or classes."""
         raise NotImplementedError
+
+    def _make_network(self, data: Training, n_outputs: int) -> Network:
+        """Return the network, an MLP by default, after checking its number of outputs."""
+        network = self.network
+        if isinstance(network, str):
+            sizes = layer_sizes(self.hidden_layer_sizes)
+            return MLP(data.n_features, sizes, n_outputs, ACTIVATIONS[self.activation])
+        unused = ("hidden_layer_sizes", "activation")
+        refuse_parameters(self, unused, "network= is given", "network='mlp'")
+        if isinstance(network, nn.Module):
+            network = ModuleNetwork(network, (data.n_features,))
+        ANY_NETWORK.require(network, "network")
+        if network.n_outputs != n_outputs:
+            raise ValueError(
+                f"network has {network.n_outputs} outputs, but the targets and the likelihood "
+                f"need {n_outputs}: change its last layer."
+            )
+        return network  # type: ignore[no-any-return]
+
+    def _make_likelihood(self, data: Training) -> Likelihood:
+        """Return the likelihood with its initial parameters, in scaled units."""
+        likelihood = self.resolved_likelihood
+        if likelihood is self._likelihoods_by_name["auto"]:
+            return self._default_likelihood(data)
+        if not isinstance(self.noise_std, HalfNormal):
+            alternative = "parameters of a likelihood object, such as log_noise of StudentT"
+            refuse_parameters(self, ("noise_std",), "likelihood= is given", alternative)
+        require_kind(self, likelihood, self._unsupported_likelihoods)
+        ANY_LIKELIHOOD.require(likelihood, "likelihood")
+        return likelihood
+
+    def _default_likelihood(self, _data: Training) -> Likelihood:
+        """Return the likelihood that "auto" stands for."""
+        return self._likelihoods_by_name["auto"]
+
+    @property
+    def resolved_likelihood(self) -> Likelihood:
+        """The likelihood that the parameter names, or the object that it is."""
+        likelihood = self._likelihood_parameter
+        if not isinstance(likelihood, str):
+            return likelihood  # type: ignore[no-any-return]
+        if likelihood not in self._likelihoods_by_name:
+            known = ", ".join(map(repr, self._likelihoods_by_name))
+            raise ValueError(
+                f"likelihood={likelihood!r} doesn't go with {type(self).__name__}, which "
+                f"takes {known} or an object."
+            )
+        return self._likelihoods_by_name[likelihood]
+
+    def _learned_prior(self, _network: Network) -> UnboundPrior:
+        """Return the prior that "learn" stands for."""
+        return LayerScales()
+
+    def _make_prior(self, network: Network) -> Prior:
+        """Return the prior of the network's parameters."""
+        prior = bind_prior(self.prior, self._learned_prior(network), network)
+        ANY_PRIOR.require(prior, "prior")
+        return prior
+
+    def _symmetry_group(self, _network: Network, _prior: Prior) -> SymmetryGroup:
+        """Return the symmetry group that the method uses, trivial by default."""
+        return Trivial()
 
     def _make_method(self) -> Method:
         """Return the inference method with its parameters."""
@@ -397,6 +510,12 @@ class RowEstimator(BayesianEstimator):
         """
         raise NotImplementedError
 
+    def _predictor_at(self, block: Any) -> Predictor:
+        """Return the predictor at a block of rows; it averages over levels that are unknown."""
+        if isinstance(block, LevelBlock):
+            return LevelPredictor(self.predictor(block.blocks[0]))
+        return self.predictor(block)
+
     def _map_blocks(
         self, X: Any, evaluate: Callable[[Tensor, Any], list[Tensor]], y: Array | None = None
     ) -> list[Array]:
@@ -440,31 +559,99 @@ class RowEstimator(BayesianEstimator):
         return check_no_nan(columns)
 
     def _indexed_blocks(self, X: Any) -> Iterator[tuple[Any, Any]]:
-        """Yield blocks of inputs and their positions among the rows, a slice or an array."""
-        start = 0
-        for x in self.input_blocks(X):
-            yield x, slice(start, start + len(x))
-            start += len(x)
+        """Yield blocks of inputs and their positions among the rows, a slice or an array.
 
-    def check_inputs(self, X: Any) -> Array:
-        """Validate inputs of predictions by a fitted model."""
+        Rows with unknown levels come first.
+        """
+        start = 0
+        if not isinstance(X, OpenRows):
+            for x in self.input_blocks(X):
+                yield x, slice(start, start + len(x))
+                start += len(x)
+            return
+        blocks = [self.input_blocks(rows) for rows in X.alternatives]
+        for alternatives in zip(*blocks, strict=True):
+            block = LevelBlock(alternatives)
+            yield block, X.open_index[start : start + len(block)]
+            start += len(block)
+        for known_block, rows in self._indexed_blocks(X.known):
+            yield known_block, X.known_index[rows]
+
+    def check_inputs(self, X: Any) -> Any:
+        """Validate inputs of predictions by a fitted model, and encode the columns of a table.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs as the user gave them.
+
+        Returns
+        -------
+        ndarray or OpenRows
+            Numbers; `OpenRows` if some rows have unknown levels.
+        """
         check_is_fitted(self)
+        if not self._accepts_tables:
+            return self._check_numbers(X)
+        X = fill_masked(X)
+        table = None
+        if self.columns_in_ is None:
+            if not (isinstance(X, np.ndarray) and X.dtype.kind in "fiub"):
+                table = read_table(X)
+            if table is None or table.is_numeric:
+                numbers = self._check_numbers(X)
+                is_missing = np.isnan(numbers)
+                if is_missing.any():
+                    filled = np.where(is_missing, self._medians_in_, numbers)
+                    numbers = filled.astype(numbers.dtype)
+                return self._join_raw_rows(numbers, X)
+
+        require_rows(X)
+        validate_data(self, X, reset=False, skip_check_array=True)
+        check_column_names(self._column_names_in_, X)
+        if table is None:
+            table = read_table(X)
+        if table is None:
+            # scikit-learn's checks raise an error that tells what is wrong with X.
+            self._check_numbers(X)
+            raise ValueError("X must be a table with two axes.")
+        columns = self.column_encoding()
+        assert columns is not None
+        encoding = columns.encode_with_alternatives(table)
+        if not encoding.is_open.any():
+            return self._join_raw_rows(encoding.values, X)
+        return OpenRows.from_encoding(encoding, X, self._join_raw_rows)
+
+    def _check_numbers(self, X: Any) -> Array:
+        """Return inputs that hold numbers as an array; NaN is allowed in tables."""
         if self._params_at_fit_ is not None:
             # Parameters were set since the fit, which had validated them.
             self._validate_params()
         X = fill_masked(X)
         require_rows(X)
+        ensure_all_finite = "allow-nan" if self._accepts_tables else True
         with numeric_conversion("X", ENCODE, X):
             checked: Array = validate_data(
-                self, X, reset=False, dtype=FLOATS, ensure_all_finite=self._ensure_all_finite
+                self, X, reset=False, dtype=FLOATS, ensure_all_finite=ensure_all_finite
             )
         check_column_names(self._column_names_in_, X)
         return checked
 
-    def _check_columns(self, X: Any) -> None:
-        """Raise a ValueError if a table has other columns than in `fit`."""
-        validate_data(self, X, reset=False, skip_check_array=True)
-        check_column_names(self._column_names_in_, X)
+    def _join_raw_rows(self, encoded: Array, _X: Any) -> Any:
+        """Return the inputs that the model takes; a stack keeps the raw rows beside them."""
+        return encoded
+
+    def column_encoding(self) -> Columns | None:
+        """Return the encoding of a table's columns, None if the estimator takes numbers only."""
+        if not self._accepts_tables:
+            return None
+        if self.columns_in_ is not None:
+            return self.columns_in_
+        names = self._column_names_in_
+        if names is None:
+            positions = [str(j) for j in range(len(self._medians_in_))]
+            names = list(getattr(self, "feature_names_in_", positions))
+        return Columns.from_numbers(names, self._medians_in_, self._booleans_in_)
 
 
 def warn_infinite_rows(values: Array, rows: Any = slice(0, None)) -> bool:

@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from sklearn.base import BaseEstimator
+from torch import Tensor, nn
 
+from skbayes_sym.base.pipelines import fitted_attribute
 from skbayes_sym.base.requirements import FULLY_CONNECTED, NORMAL_PRIOR
 from skbayes_sym.base.rows import Array, numeric_conversion
 from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.base.training import INITIAL_NOISE, LARGEST, Training
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian
+from skbayes_sym.models.likelihoods.registry import REGRESSION_LIKELIHOODS, SupportedLikelihoods
 from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.network import Network
@@ -59,6 +62,14 @@ NETWORK_CONSTRAINTS: dict[str, list[Any]] = {
     "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
     "activation": [StrOptions(set(ACTIVATIONS))],
     "prior": [*_SCALES, HasMethods("bind")],
+}
+_NAMED_LIKELIHOODS = SupportedLikelihoods(
+    lambda _likelihood: True, {"auto": REGRESSION_LIKELIHOODS["gaussian"]}
+)
+# Constraints on parameters that take objects, for estimators that have them.
+OBJECT_CONSTRAINTS: dict[str, list[Any]] = {
+    "network": [StrOptions({"mlp"}), nn.Module, HasMethods("forward")],
+    "likelihood": [StrOptions(_NAMED_LIKELIHOODS.keys()), HasMethods("log_prob")],
 }
 NOISE_CONSTRAINTS: dict[str, list[Any]] = {"noise_std": _SCALES}
 
@@ -315,6 +326,23 @@ def group_scales(prior: Prior) -> GroupScalePrior:
     return prior.learned_scales or GroupScalePrior.fixed(require_normal_prior(prior).scale)
 
 
+def relative_relevance(model: BaseEstimator) -> Array:
+    """Relative prior scale of the weights of every column, if each column has its own.
+
+    The scales are averaged over fits and divided by their sum over columns, (n_features,).
+    """
+    scale = fitted_attribute(model, "relevance_")
+    if scale is None:
+        raise AttributeError("feature_importances_ needs prior=ARD(), a scale for every column")
+    mean = np.asarray(scale).reshape(-1, np.shape(scale)[-1]).mean(axis=0)
+    return np.asarray(mean / mean.sum())
+
+
+def model_symmetry(network: Network, prior: Prior) -> SymmetryGroup:
+    """Return the subgroup of the network's symmetry group that leaves the prior invariant."""
+    return invariant_subgroup(network.symmetry(), prior.log_prob, network.layout)
+
+
 # Which factors of a module's group a name of the parameter ``symmetry`` selects.
 _NAMED_FACTORS: dict[str, Callable[[Any], bool]] = {
     "permutation": lambda factor: factor.permute,
@@ -353,7 +381,7 @@ def resolve_symmetry(
         group = symmetry
         _check_user_group(group, network)
     elif not isinstance(network, MLP):
-        group = invariant_subgroup(network.symmetry(), prior.log_prob, network.layout)
+        group = model_symmetry(network, prior)
         is_selected = _NAMED_FACTORS.get(symmetry)
         return Product(group.factors).restrict(is_selected) if is_selected else group
     elif symmetry == "sign_flip":

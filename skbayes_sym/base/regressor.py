@@ -106,7 +106,6 @@ class BayesianRegressorMixin(RegressorMixin):
     noise_std_: Array
     # Learned parameters of a likelihood other than the default, in scaled units.
     _likelihood_params_: Any = None
-    _column_names_in_: list[str] | None = None
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -384,7 +383,7 @@ class BayesianRegressorMixin(RegressorMixin):
         rng = np.random.default_rng(np.random.SeedSequence(seed).generate_state(1)[0])
 
         def sample(x: Tensor, n: int, generator: torch.Generator) -> Tensor:
-            conditionals = self.predictor(x).sample_conditionals(x, n, generator=generator)
+            conditionals = self._predictor_at(x).sample_conditionals(x, n, generator=generator)
             return conditionals.sample_per_draw(rng)
 
         return self._join_functions(X, n_samples, seed, sample, "sample_y")
@@ -415,7 +414,7 @@ class BayesianRegressorMixin(RegressorMixin):
         """
 
         def sample(x: Tensor, n: int, generator: torch.Generator) -> Tensor:
-            return self.predictor(x).sample_functions(x, n, generator=generator)
+            return self._predictor_at(x).sample_functions(x, n, generator=generator)
 
         return self._join_functions(X, n_samples, draw_seed(random_state), sample, "sample_f")
 
@@ -467,7 +466,7 @@ class BayesianRegressorMixin(RegressorMixin):
         require_memory(parts, _HOST, task="return_cov=True")
         with prediction_environment():
             x = self._full_input(inputs)
-            function_covariance = self.predictor(x).covariance(x)
+            function_covariance = self._predictor_at(x).covariance(x)
             if function_covariance is None:
                 raise ValueError(
                     "return_cov=True needs a normal posterior of functions, which "
@@ -511,6 +510,12 @@ class BayesianRegressorMixin(RegressorMixin):
                 "sample_weight, are beyond the range of numbers. Rescale them."
             )
         return r2
+
+    def _log_density_by_draw(self, X: Any, y: Any) -> Array:
+        """Log density of observed targets given every draw of a posterior of draws, (S, N)."""
+        targets = self._check_observed_targets(y)
+        (values,) = self.evaluate_functional(X, lambda p, y: [p.log_prob_per_draw(y).T], targets)
+        return values.T
 
     def _check_observed_targets(self, y: Any) -> Array:
         """Return targets with which predictions are compared, (n_samples, n_targets)."""
@@ -564,7 +569,7 @@ class BayesianRegressorMixin(RegressorMixin):
 
         def evaluate(x: Tensor, _rows: Any) -> list[Tensor]:
             mean, scale = self._target_units(x)
-            return [mean + scale * self.predictor(x).mean(x)]
+            return [mean + scale * self._predictor_at(x).mean(x)]
 
         (means,) = self._map_blocks(X, evaluate)
         warn_infinite_rows(means)
@@ -592,7 +597,7 @@ class BayesianRegressorMixin(RegressorMixin):
         """
 
         def evaluate(x: Tensor, rows: Any) -> list[Tensor]:
-            scaled = cast(TargetPredictive, self.predictor(x).distribution(x))
+            scaled = cast(TargetPredictive, self._predictor_at(x).distribution(x))
             distribution = scaled.rescale(*self._target_units(x))
             if y is not None:
                 return functional(distribution, torch.as_tensor(y[rows], device=x.device))

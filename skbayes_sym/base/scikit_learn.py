@@ -1,9 +1,10 @@
 """Functions of scikit-learn that are private, differ between versions or need a lock."""
 
+import re
 from collections.abc import Callable
 from functools import wraps
 from importlib.metadata import PackageNotFoundError, metadata
-from inspect import signature
+from inspect import Signature, formatannotation, signature
 from typing import Any
 
 from sklearn.base import _fit_context
@@ -39,6 +40,32 @@ column_or_1d = with_filters_lock(_column_or_1d)
 validate_data = with_filters_lock(_validate_data)
 
 
+# A module name before the name of a class, in the text of an annotation.
+_MODULE_NAME = re.compile(r"\b(?:[a-z_]\w*\.)+")
+
+
+class _ShortAnnotation:
+    """Annotation that prints without module names."""
+
+    def __init__(self, annotation: Any) -> None:
+        self._text = _MODULE_NAME.sub("", formatannotation(annotation))
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+class ReadableSignature:
+    """Signature of a class with short annotations, with which `help` begins."""
+
+    def __get__(self, instance: object, owner: type) -> Signature:
+        _, *parameters = signature(owner.__init__).parameters.values()  # type: ignore[misc]
+        for i, parameter in enumerate(parameters):
+            if parameter.annotation is not parameter.empty:
+                short = _ShortAnnotation(parameter.annotation)
+                parameters[i] = parameter.replace(annotation=short)
+        return Signature(parameters)
+
+
 def class_page_template() -> str:
     """Return the URL template of the page of a class; empty as long as the package has no site."""
     try:
@@ -55,6 +82,7 @@ __all__ = [
     "CallbackSupportMixin",
     "HasMethods",
     "Interval",
+    "ReadableSignature",
     "StrOptions",
     "check_array",
     "check_classification_targets",

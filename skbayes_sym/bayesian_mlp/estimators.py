@@ -7,19 +7,22 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from skbayes_sym.base.classifier import BayesianClassifierMixin
-from skbayes_sym.base.columns import TabularInputMixin
+from skbayes_sym.base.estimator import BayesianEstimator
 from skbayes_sym.base.model_factory import (
     NETWORK_CONSTRAINTS,
+    OBJECT_CONSTRAINTS,
     PriorParameter,
     bind_prior,
     layer_sizes,
+    model_symmetry,
+    relative_relevance,
     require_mlp,
     resolve_prior,
 )
-from skbayes_sym.base.network_estimator import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.base.noise_levels import level_weights
 from skbayes_sym.base.noise_shape import NoiseShape, ShapedPredictor
 from skbayes_sym.base.pipelines import fitted_attribute
@@ -50,10 +53,10 @@ from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import IDENTITY, MLP, TANH
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import ARD, LayerScales, UnboundPrior
-from skbayes_sym.symmetry.group import Trivial
+from skbayes_sym.symmetry.group import SymmetryGroup, Trivial
 
 
-class NetworkMixture(NetworkEstimator):
+class NetworkMixture(BayesianEstimator):
     """Base of the mixtures of networks: components that predict, and their weights."""
 
     n_modes: int
@@ -67,6 +70,7 @@ class NetworkMixture(NetworkEstimator):
     refitted_members_: RefittedMembers | None = None
     _weights_: dict[str, float]  # of the components with a positive weight
 
+    _accepts_tables: ClassVar[bool] = True
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **RUN_CONSTRAINTS,
         "hidden_layer_sizes": [StrOptions({"auto"}), *NETWORK_CONSTRAINTS["hidden_layer_sizes"]],
@@ -78,6 +82,14 @@ class NetworkMixture(NetworkEstimator):
         "likelihood": OBJECT_CONSTRAINTS["likelihood"],
         "n_jobs": N_JOBS,
     }
+
+    feature_importances_ = property(relative_relevance)
+
+    @property
+    def symmetry_(self) -> SymmetryGroup:
+        """Subgroup of the network's symmetry group that leaves the prior invariant."""
+        check_is_fitted(self)
+        return model_symmetry(self.network_, self._make_prior(self.network_))
 
     def _n_parallel_networks(self, n_weights: int) -> float:
         """Number of gradients per step: all modes, with one gradient per weight for the curvature.
@@ -131,7 +143,7 @@ class NetworkMixture(NetworkEstimator):
 
 
 @dataclass(eq=False, repr=False)
-class BayesianMLPRegressor(TabularInputMixin, BayesianRegressorMixin, NetworkMixture):
+class BayesianMLPRegressor(BayesianRegressorMixin, NetworkMixture):
     r"""Bayesian neural network regression with nothing to tune.
 
     The predictive distribution is a mixture of three components:
@@ -406,7 +418,7 @@ class BayesianMLPRegressor(TabularInputMixin, BayesianRegressorMixin, NetworkMix
 
 
 @dataclass(eq=False, repr=False)
-class BayesianMLPClassifier(TabularInputMixin, BayesianClassifierMixin, NetworkMixture):
+class BayesianMLPClassifier(BayesianClassifierMixin, NetworkMixture):
     r"""Bayesian neural network classification with nothing to tune.
 
     The class probabilities are a mixture of three components:

@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.neighbors import NearestNeighbors
 
-from skbayes_sym.base.columns import TabularInputMixin
+from skbayes_sym.base.estimator import BayesianEstimator
 from skbayes_sym.base.pipelines import fitted_attribute
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.warnings import collect_warnings
@@ -76,8 +76,9 @@ def inspect_columns(model: BaseEstimator, X: Any) -> TeacherColumns:
     names = fitted_attribute(model, "feature_names_in_")
     names = fitted_attribute(model, "_column_names_in_") if names is None else names
     names = column_names(X) if names is None else [str(name) for name in names]
-    if isinstance(model, TabularInputMixin):
-        kinds = [column.kind for column in model.column_encoding().columns]
+    encoding = model.column_encoding() if isinstance(model, BayesianEstimator) else None
+    if encoding is not None:
+        kinds = [column.kind for column in encoding.columns]
     else:
         kinds = _column_kinds(table)
     example = [column[:2] for column in table.columns]

@@ -7,8 +7,9 @@ import torch
 from scipy.linalg import block_diag
 from sklearn.base import BaseEstimator
 
+from skbayes_sym.base.classifier import BayesianClassifierMixin
 from skbayes_sym.base.columns import OpenRows
-from skbayes_sym.base.estimator import RowEstimator
+from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import num_samples, safe_indexing
 from skbayes_sym.distillation.student_training import StudentConfig
@@ -121,7 +122,7 @@ def _collect_units(model: BaseEstimator, rows: Any, columns: Array) -> _HiddenUn
     column is 1. Networks whose inputs aren't linear in the columns are left out.
     """
     inner, prepare = unwrap_fitted(model)
-    if not isinstance(inner, RowEstimator):
+    if not isinstance(inner, BayesianRegressorMixin | BayesianClassifierMixin):
         return None
     checked = inner.check_inputs(prepare(rows))
     if isinstance(checked, OpenRows):  # rows with unknown levels have several sets of inputs

@@ -7,23 +7,37 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from scipy.special import logsumexp
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
+from skbayes_sym.base.classifier import BayesianClassifierMixin
+from skbayes_sym.base.estimator import BayesianEstimator
 from skbayes_sym.base.model_factory import (
     NETWORK_CONSTRAINTS,
     NOISE_CONSTRAINTS,
+    OBJECT_CONSTRAINTS,
     PriorParameter,
+    model_symmetry,
+    relative_relevance,
     require_mlp,
 )
-from skbayes_sym.base.network_estimator import OBJECT_CONSTRAINTS
 from skbayes_sym.base.noise_levels import level_weights
 from skbayes_sym.base.optimizers import Adam, Optimizer, resolve_adam
+from skbayes_sym.base.pipelines import fitted_attribute
 from skbayes_sym.base.predictor import DrawsPredictor, Predictor
 from skbayes_sym.base.progress import RUN_CONSTRAINTS
+from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.requirements import refuse_parameters
 from skbayes_sym.base.rows import STANDARDIZE, Array
 from skbayes_sym.base.scikit_learn import Interval, StrOptions
-from skbayes_sym.base.weighted_draws import DrawsClassifier, DrawsRegressor, WeightedDraws
+from skbayes_sym.base.training import Training
+from skbayes_sym.base.weighted_draws import (
+    draws_predictor,
+    noise_prior_scale,
+    refuse_free_parameters,
+    require_noise,
+    to_arviz,
+)
 from skbayes_sym.ensemble.fit import DeepEnsemble, EnsembleFit, MemberRefitter
 from skbayes_sym.laplace.class_predictive import RefittedMembers
 from skbayes_sym.laplace.map import NoiseNodes, compute_noise_nodes
@@ -32,6 +46,7 @@ from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian, Heteroscedastic, StudentT
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import HalfNormal, LayerScales, UnboundPrior
+from skbayes_sym.symmetry.group import SymmetryGroup
 
 CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
@@ -48,7 +63,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
 
 
 @dataclass(eq=False, repr=False)
-class _DeepEnsemble(WeightedDraws):
+class _DeepEnsemble(BayesianEstimator):
     """Base of both estimators: equally weighted members."""
 
     hidden_layer_sizes: Any = (50,)
@@ -67,20 +82,59 @@ class _DeepEnsemble(WeightedDraws):
     random_state: Any = None
     verbose: Any = 0
 
+    samples_: ClassVar[Array]
+    log_posterior_samples_: ClassVar[Array]
+    _likelihood_params_: ClassVar[Array]
+    # The modes of an ensemble aren't samples of the posterior.
     draws_the_posterior: ClassVar[bool] = False
     prior_scale_samples_: ClassVar[Array | None] = None  # unless scales are learned
     noise_dof_samples_: ClassVar[Array | None] = None
     _noise_levels_samples_: ClassVar[Array | None] = None
     refitted_members_: ClassVar[RefittedMembers | None] = None
 
+    feature_importances_ = property(relative_relevance)
+
     @property
-    def chain_weights_(self) -> Array:  # type: ignore[override]
+    def symmetry_(self) -> SymmetryGroup:
+        """Subgroup of the network's symmetry group that leaves the prior invariant."""
+        check_is_fitted(self)
+        return model_symmetry(self.network_, self._make_prior(self.network_))
+
+    @property
+    def chain_weights_(self) -> Array:
         """Weights of the members, all equal."""
         return np.full(len(self.samples_), 1.0 / len(self.samples_))
 
-    def _draw_weights(self) -> None:
-        """Return None: the members are equally weighted."""
-        return None
+    def to_arviz(self) -> Any:
+        """Export the members for ArviZ, as draws of one chain.
+
+        Returns
+        -------
+        xarray.DataTree
+            Group ``posterior`` with the weights ``W1, b1, ...`` (chain, draw, out, in) and, where
+            there is noise, ``noise_std``; group ``sample_stats`` with ``lp``, the log posterior
+            density.
+
+        Raises
+        ------
+        ImportError
+            Without the package arviz-base (extra ``arviz``).
+        """
+        noise_std = fitted_attribute(self, "noise_std_samples_")
+        return to_arviz(
+            self.network_,
+            self.samples_[None],
+            self.log_posterior_samples_[None],
+            None if noise_std is None else noise_std[None],
+        )
+
+    def _draws_predictor(self, like: Tensor) -> DrawsPredictor:
+        """Return the predictor of the members as trained, which are equally weighted."""
+        return draws_predictor(self.network_, self.samples_, self.fitted_likelihood, None, like)
+
+    def predictor(self, like: Tensor) -> Predictor:
+        """Return the predictor of all members, see `BayesianEstimator.predictor`."""
+        return self._cached(f"draws on {like.device}", lambda: self._draws_predictor(like))
 
     def _n_parallel_networks(self, _n_weights: int) -> float:
         """Number of members, which all take every step."""
@@ -92,7 +146,7 @@ class _DeepEnsemble(WeightedDraws):
         learning_rate = 0.03 if isinstance(adam.learning_rate, str) else adam.learning_rate
         return DeepEnsemble(
             self.n_members,
-            self._noise_prior_scale,
+            noise_prior_scale(self.noise_std),
             learning_rate,
             self.max_iter,
             self.tol,
@@ -108,7 +162,7 @@ class _DeepEnsemble(WeightedDraws):
 
 
 @dataclass(eq=False, repr=False)
-class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
+class DeepEnsembleRegressor(BayesianRegressorMixin, _DeepEnsemble):
     r"""Deep ensemble for regression: posterior modes of a network from random starts.
 
     Each member minimises the negative log posterior of its weights and of its noise
@@ -284,6 +338,18 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         corrects_noise = has_noise and isinstance(self.network, str)
         return replace(method, has_effective_noise=corrects_noise, learns_noise=learns_noise)
 
+    def _make_likelihood(self, data: Training) -> Likelihood:
+        """Return the likelihood with its initial parameters, in scaled units."""
+        return require_noise(super()._make_likelihood(data), self.noise_std)
+
+    def _fitted_likelihood_params(self) -> Array:
+        """Parameters of the likelihood for every member, (M, 1, n_params)."""
+        return self._likelihood_params_[:, None]
+
+    def _fitted_noise_std(self) -> Array:
+        """Noise level of every member in the units of ``y``, (M, 1, n_targets)."""
+        return self.noise_std_samples_[:, None]
+
     def _noise_quadrature(self) -> NoiseNodes | None:
         """Quadrature of each member's distribution of the noise, in the units of ``y``."""
         levels = self._noise_levels_samples_
@@ -311,7 +377,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
             Log densities in nats, in the units of ``y``, joint over the targets of a row. The
             distribution of a member's noise is integrated out.
         """
-        values = super().log_likelihood_samples(X, y)
+        values = self._log_density_by_draw(X, y)
         nodes = self._noise_quadrature()
         if nodes is None:
             return values
@@ -345,7 +411,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
 
 
 @dataclass(eq=False, repr=False)
-class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
+class DeepEnsembleClassifier(BayesianClassifierMixin, _DeepEnsemble):
     r"""Deep ensemble for classification: posterior modes of a network from random starts.
 
     Each member minimises the negative log posterior of its weights
@@ -495,6 +561,30 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
             None,
         ],
     }
+
+    def _make_likelihood(self, data: Training) -> Likelihood:
+        """Return the likelihood, which must not have free parameters."""
+        return refuse_free_parameters(super()._make_likelihood(data))
+
+    def log_likelihood_samples(self, X: Any, y: Any) -> Array:
+        """Compute the log probability of observed classes given every member, as for PSIS-LOO.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,)
+            Observed classes.
+
+        Returns
+        -------
+        ndarray of shape (n_members, n_samples)
+            Log probability in nats by the members as trained; -inf for a class that wasn't in the
+            training data.
+        """
+        return self._log_probability_by_draw(
+            X, y, lambda x: self._draws_predictor(x).distribution(x)
+        )
 
     def _learned_prior(self, network: Network) -> UnboundPrior:
         """Return the prior of "learn".

@@ -497,7 +497,7 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
         self, data: MatrixTrainingData, continued_from: LabelledEntries | None = None
     ) -> None:
         """Run the solver, from the present posterior of earlier entries if they are given."""
-        model = self._make_model(data)
+        model = self._make_factor_model(data)
         warm_start = None
         if continued_from is not None:
             warm_start = self._extend_posterior(data, model, continued_from)
@@ -532,7 +532,7 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
             return min(self._defaults.components, smaller_side)
         return int(self.n_components)
 
-    def _make_model(self, data: MatrixTrainingData) -> FactorModel:
+    def _make_factor_model(self, data: MatrixTrainingData) -> FactorModel:
         """Build the model of the entries in scaled units."""
         smaller_side = min(data.shape)
         k = self._n_components(smaller_side)

@@ -75,8 +75,8 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         """Return the likelihood of the entries, at any parameters."""
         raise NotImplementedError
 
-    def predictor(self) -> FactorPredictor:
-        """Return the predictor, which is restored from its arrays once."""
+    def predictor(self, like: Tensor | None = None) -> FactorPredictor:  # noqa: ARG002
+        """Return the predictor of entries on the CPU, which is restored from its arrays once."""
         check_is_fitted(self)
         predictor: FactorPredictor = self._cached(
             "predictor",
@@ -97,6 +97,11 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             classes=getattr(self, "classes_", None),
             is_standardized=self._template_likelihood().scales_targets,
         )
+
+    def check_inputs(self, X: Any) -> Any:
+        """Validate a matrix with the columns of the fit, in which NaN is missing."""
+        check_is_fitted(self)
+        return self._check_matrix(X, reset=False)
 
     def _check_matrix(self, X: Any, *, reset: bool) -> Any:
         """Validate a matrix in which NaN is missing."""

@@ -1,45 +1,33 @@
-"""Base classes of the Laplace and LILA estimators: networks, priors and linearised predictions."""
+"""What the Laplace and LILA estimators share: networks, priors and linearised predictions."""
 
 from math import prod
 from numbers import Integral, Real
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
-from skbayes_sym.base.classifier import BayesianClassifierMixin
 from skbayes_sym.base.model_factory import (
     NETWORK_CONSTRAINTS,
+    OBJECT_CONSTRAINTS,
     PriorParameter,
-    layer_sizes,
     scale_array,
 )
-from skbayes_sym.base.network_estimator import OBJECT_CONSTRAINTS, NetworkEstimator
-from skbayes_sym.base.predictor import Predictor
 from skbayes_sym.base.progress import RUN_CONSTRAINTS
-from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.requirements import RECORDED_LAYERS, refuse_parameters
-from skbayes_sym.base.rows import STANDARDIZE, Array
+from skbayes_sym.base.rows import STANDARDIZE
 from skbayes_sym.base.scikit_learn import Interval, StrOptions
-from skbayes_sym.base.training import Training
-from skbayes_sym.laplace.defaults import resolve_auto
 from skbayes_sym.laplace.evidence import AveragedNetwork
 from skbayes_sym.laplace.invariance_parameters import Transformations
-from skbayes_sym.laplace.posterior import (
-    LaplacePosterior,
-    LinearisedNetwork,
-    ModeMixture,
-)
-from skbayes_sym.laplace.predict import LinearisedClassPredictor, LinearisedPredictor
-from skbayes_sym.models.augmentations.augmentation import Identity, ImageShape
+from skbayes_sym.laplace.posterior import LaplacePosterior, LinearisedNetwork
+from skbayes_sym.models.augmentations.augmentation import ImageShape
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.networks.convolutional import ARCHITECTURES
-from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.network import Network, RecordingNetwork
-from skbayes_sym.models.priors import GaussianPrior, Prior
-from skbayes_sym.numerics.random import spawn_seeds
+from skbayes_sym.models.priors import GaussianPrior
 
 NETWORK_NAMES = frozenset(ARCHITECTURES)  # values of ``network`` besides "mlp"
 # Initial scale of learned priors. From 3.0, networks with two layers of 50 units collapse onto a
@@ -162,92 +150,67 @@ CLASSIFIER_CONSTRAINTS: dict[str, list[Any]] = {
 }
 
 
-class LaplaceEstimator(NetworkEstimator):
-    """Base class of estimators with a network and a normal posterior around its mode."""
+def custom_network(
+    estimator: BaseEstimator, n_features: int, image_shape: ImageShape | None, n_outputs: int
+) -> RecordingNetwork:
+    """Return the network for values of ``network`` other than "mlp".
 
-    _final_attributes = ("log_evidence_", "log_evidence_std_error_")
+    Parameters
+    ----------
+    estimator : BaseEstimator
+        Estimator with the parameters ``network``, ``hidden_layer_sizes`` and ``activation``.
+    n_features : int
+        Number of columns of ``X``.
+    image_shape : tuple of int or None
+        Shape (C, H, W) of the images that the rows hold.
+    n_outputs : int
+        Number of outputs that the network must have.
 
-    network_: RecordingNetwork
-    posterior_: LaplacePosterior | ModeMixture
-    prior_scale_: Array
-    _predict_seed_: int
+    Returns
+    -------
+    RecordingNetwork
 
-    def _make_network(self, data: Training, n_outputs: int) -> RecordingNetwork:
-        shape = self._resolve_image_shape(data.n_features)
-        if isinstance(self.network, str) and self.network == "mlp":
-            sizes = self._choose_widths(data, n_outputs)
-            return MLP(data.n_features, sizes, n_outputs, ACTIVATIONS[self.activation])
-        names = ("hidden_layer_sizes", "activation")
-        refuse_parameters(self, names, "network brings its own layers", "network='mlp'")
-        return resolve_network(self.network, data.n_features, shape, n_outputs)
-
-    def _choose_widths(self, _data: Training, _n_outputs: int) -> tuple[int, ...]:
-        """Return the widths of the hidden layers."""
-        return layer_sizes(self.hidden_layer_sizes)
-
-    def _make_prior(self, network: Network) -> Prior:
-        return layer_prior(self.prior, recording(network))
-
-    def _resolve_image_shape(self, _n_features: int) -> ImageShape | None:
-        """Return the shape (C, H, W) of images; there are none by default."""
-        return None
-
-    def _linearised(self, like: Tensor) -> LinearisedNetwork:
-        """Return the linearised network on the device of ``like``, which is cached."""
-        transformations = self._transformations(like)
-
-        def make() -> LinearisedNetwork:
-            augmentation, eta, _ = transformations
-            noise = transformations.noise(self._predict_seed_).to(eta)
-            unused_likelihood = Categorical()
-            model = AveragedNetwork(
-                self.network_,
-                augmentation,
-                unused_likelihood,
-                n_samples=len(noise),
-                n_last=len(self.prior_scale_),
-            )
-            posterior = cast(LaplacePosterior, self.posterior_)
-            return LinearisedNetwork(model, posterior.tensors(eta), eta, noise)
-
-        name = f"laplace on {like.device}, averaged over {transformations.n}"
-        return cast(LinearisedNetwork, self._cached(name, make))
-
-    @property
-    def _draws_seed(self) -> int:
-        """Seed of draws of the outputs in predictions."""
-        return spawn_seeds(self._predict_seed_, 2)[1]
-
-    def _transformations(self, like: Tensor) -> Transformations:
-        return Transformations(Identity(), like.new_zeros(0))
+    Raises
+    ------
+    ValueError
+        If widths or an activation are given, too.
+    """
+    names = ("hidden_layer_sizes", "activation")
+    refuse_parameters(estimator, names, "network brings its own layers", "network='mlp'")
+    network = estimator.get_params(deep=False)["network"]
+    return resolve_network(network, n_features, image_shape, n_outputs)
 
 
-class LaplaceRegression(BayesianRegressorMixin, LaplaceEstimator):
-    """Regression: closed form for normal noise, averages over outputs for other likelihoods."""
+def linearise(
+    network: RecordingNetwork,
+    posterior: LaplacePosterior,
+    transformations: Transformations,
+    n_layers: int,
+    seed: int,
+) -> LinearisedNetwork:
+    """Linearise a network at its mode, averaged over transformations of the input.
 
-    def predictor(self, like: Tensor) -> Predictor:
-        """Return the predictor on the device of ``like``."""
-        network = self._linearised(like)
-        return LinearisedPredictor(network, self.fitted_likelihood.to(like), self._draws_seed)
+    Parameters
+    ----------
+    network : RecordingNetwork
+        Architecture.
+    posterior : LaplacePosterior
+        Posterior of its weights.
+    transformations : Transformations
+        Transformations over which the outputs are averaged.
+    n_layers : int
+        Number of layers that the posterior covers.
+    seed : int
+        Seed of the transformations' noise.
 
-
-class LaplaceClassification(BayesianClassifierMixin, LaplaceEstimator):
-    """Classification by averages over the linearised posterior."""
-
-    predictive: str | int
-    variance_scale: str | float = "loo"
-
-    def predictor(self, like: Tensor) -> Predictor:
-        """Return the predictor on the device of ``like``."""
-        return LinearisedClassPredictor(
-            self._linearised(like),
-            self.fitted_likelihood.to(like),
-            self._draws_seed,
-            n_draws=resolve_auto(self.predictive, 200),
-            integral=self._integral,
-            variance_scale=resolve_auto(self.variance_scale, 1.0),
-        )
-
-    @property
-    def _integral(self) -> str:
-        return self.predictive if isinstance(self.predictive, str) else "sampling"
+    Returns
+    -------
+    LinearisedNetwork
+    """
+    augmentation, eta, _ = transformations
+    noise = transformations.noise(seed).to(eta)
+    unused_likelihood = Categorical()
+    model = AveragedNetwork(
+        network, augmentation, unused_likelihood, n_samples=len(noise), n_last=n_layers
+    )
+    return LinearisedNetwork(model, posterior.tensors(eta), eta, noise)

@@ -6,15 +6,20 @@ from numbers import Real
 from typing import Any, ClassVar, cast
 
 import torch
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from skbayes_sym.base.classifier import BayesianClassifierMixin
+from skbayes_sym.base.estimator import BayesianEstimator
 from skbayes_sym.base.model_factory import (
     PriorParameter,
+    layer_sizes,
+    model_symmetry,
+    relative_relevance,
     require_mlp,
     require_normal_prior,
     resolve_prior,
 )
-from skbayes_sym.base.network_estimator import NetworkEstimator
 from skbayes_sym.base.optimizers import (
     Adam,
     EvidenceAdam,
@@ -25,6 +30,7 @@ from skbayes_sym.base.optimizers import (
 )
 from skbayes_sym.base.predictor import Predictor
 from skbayes_sym.base.progress import N_JOBS
+from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.requirements import FitResult, Method
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions
@@ -34,10 +40,9 @@ from skbayes_sym.laplace.base import (
     CLASSIFIER_CONSTRAINTS,
     CONSTRAINTS,
     REGRESSOR_CONSTRAINTS,
-    LaplaceClassification,
-    LaplaceEstimator,
-    LaplaceRegression,
+    custom_network,
     layer_prior,
+    linearise,
     recording,
 )
 from skbayes_sym.laplace.defaults import GaussNewtonDefaults, gauss_newton_cost, resolve_auto
@@ -47,14 +52,28 @@ from skbayes_sym.laplace.gauss_newton_laplace import (
     GaussNewtonLaplaceClassification,
     GaussNewtonLaplaceRegression,
 )
-from skbayes_sym.laplace.posterior import LinearisedModes
-from skbayes_sym.laplace.predict import ClassModesPredictor, ModesPredictor
+from skbayes_sym.laplace.invariance_parameters import Transformations
+from skbayes_sym.laplace.posterior import (
+    LaplacePosterior,
+    LinearisedModes,
+    LinearisedNetwork,
+    ModeMixture,
+)
+from skbayes_sym.laplace.predict import (
+    ClassModesPredictor,
+    LinearisedClassPredictor,
+    LinearisedPredictor,
+    ModesPredictor,
+)
+from skbayes_sym.models.augmentations.augmentation import Identity
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.model import Model
-from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.network import Network
+from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
+from skbayes_sym.models.networks.network import Network, RecordingNetwork
 from skbayes_sym.models.priors import LayerScales, Prior, UnboundPrior
+from skbayes_sym.numerics.random import spawn_seeds
+from skbayes_sym.symmetry.group import SymmetryGroup
 
 LAPLACE_CONSTRAINTS: dict[str, list[Any]] = {
     **CONSTRAINTS,
@@ -68,7 +87,7 @@ LAPLACE_CONSTRAINTS: dict[str, list[Any]] = {
 
 
 @dataclass(eq=False, repr=False)
-class _BaseLaplace(LaplaceEstimator):
+class _BaseLaplace(BayesianEstimator):
     """Laplace estimator that chooses between Gauss-Newton steps and Adam.
 
     Gauss-Newton steps need a small fully connected network and the default likelihood.
@@ -91,6 +110,19 @@ class _BaseLaplace(LaplaceEstimator):
 
     _defaults: ClassVar[GaussNewtonDefaults] = GaussNewtonDefaults()
     _adam_defaults: ClassVar[AdamDefaults] = AdamDefaults()
+    _final_attributes = ("log_evidence_", "log_evidence_std_error_")
+
+    posterior_: ClassVar[LaplacePosterior | ModeMixture]
+    prior_scale_: ClassVar[Array]
+    _predict_seed_: ClassVar[int]
+
+    feature_importances_ = property(relative_relevance)
+
+    @property
+    def symmetry_(self) -> SymmetryGroup:
+        """Subgroup of the network's symmetry group that leaves the prior invariant."""
+        check_is_fitted(self)
+        return model_symmetry(self.network_, self._make_prior(self.network_))
 
     def _modes(self, like: Tensor) -> LinearisedModes:
         """Return the linearised networks on the device of ``like``, which are cached."""
@@ -102,9 +134,34 @@ class _BaseLaplace(LaplaceEstimator):
 
         return cast(LinearisedModes, self._cached(f"modes on {like.device}", make))
 
+    def _linearised(self, like: Tensor) -> LinearisedNetwork:
+        """Return the network that Adam trained, linearised on the device of ``like``; cached."""
+
+        def make() -> LinearisedNetwork:
+            posterior = cast(LaplacePosterior, self.posterior_)
+            plain = Transformations(Identity(), like.new_zeros(0))
+            n_layers = len(self.prior_scale_)
+            return linearise(
+                recording(self.network_), posterior, plain, n_layers, self._predict_seed_
+            )
+
+        return cast(LinearisedNetwork, self._cached(f"laplace on {like.device}", make))
+
+    @property
+    def _draws_seed(self) -> int:
+        """Seed of draws of the outputs in predictions."""
+        return spawn_seeds(self._predict_seed_, 2)[1]
+
+    def _make_network(self, data: Training, n_outputs: int) -> RecordingNetwork:
+        if isinstance(self.network, str) and self.network == "mlp":
+            sizes = self._choose_widths(data, n_outputs)
+            return MLP(data.n_features, sizes, n_outputs, ACTIVATIONS[self.activation])
+        return custom_network(self, data.n_features, None, n_outputs)
+
     def _choose_widths(self, data: Training, n_outputs: int) -> tuple[int, ...]:
+        """Return the widths of the hidden layers."""
         if not isinstance(self.hidden_layer_sizes, str):
-            return super()._choose_widths(data, n_outputs)
+            return layer_sizes(self.hidden_layer_sizes)
         if self._requested_optimizer == "adam":
             return (self._defaults.default_width,)
         return (self._choose_width(data, n_outputs),)
@@ -169,7 +226,7 @@ class _BaseLaplace(LaplaceEstimator):
         is_learned = isinstance(self.prior, str) and self.optimizer_ == "gauss-newton"
         if not (is_learned or isinstance(self.prior, UnboundPrior)):
             return layer_prior(self.prior, recording(network))
-        bound = NetworkEstimator._make_prior(self, network)  # noqa: SLF001 - skips LaplaceEstimator's
+        bound = super()._make_prior(network)
         if self.optimizer_ == "gauss-newton":
             return bound
         if bound.learned_scales is not None:
@@ -208,7 +265,7 @@ class _BaseLaplace(LaplaceEstimator):
 
 
 @dataclass(eq=False, repr=False)
-class LaplaceRegressor(_BaseLaplace, LaplaceRegression):
+class LaplaceRegressor(BayesianRegressorMixin, _BaseLaplace):
     r"""Bayesian neural network regression by Laplace approximations.
 
     Finds modes of the posterior from several starts, approximates the posterior at each by a normal
@@ -433,7 +490,8 @@ class LaplaceRegressor(_BaseLaplace, LaplaceRegression):
     def predictor(self, like: Tensor) -> Predictor:
         """Return the predictor on the device of ``like``."""
         if self.optimizer_ == "adam":
-            return super().predictor(like)
+            likelihood = self.fitted_likelihood.to(like)
+            return LinearisedPredictor(self._linearised(like), likelihood, self._draws_seed)
         noise = torch.as_tensor(self.noise_std_modes_ / self.y_scale_).unsqueeze(1).log()
         levels = self._noise_levels_modes_
         scaled_levels = None
@@ -443,7 +501,7 @@ class LaplaceRegressor(_BaseLaplace, LaplaceRegression):
 
 
 @dataclass(eq=False, repr=False)
-class LaplaceClassifier(_BaseLaplace, LaplaceClassification):
+class LaplaceClassifier(BayesianClassifierMixin, _BaseLaplace):
     r"""Bayesian neural network classification by Laplace approximations.
 
     Finds modes of the posterior from several starts, with the prior's scales set by the evidence
@@ -627,6 +685,10 @@ class LaplaceClassifier(_BaseLaplace, LaplaceClassification):
     }
 
     @property
+    def _integral(self) -> str:
+        return self.predictive if isinstance(self.predictive, str) else "sampling"
+
+    @property
     def _max_modes(self) -> int:
         """Largest number of restarts for "auto"."""
         return self._defaults.max_classification_modes
@@ -676,7 +738,14 @@ class LaplaceClassifier(_BaseLaplace, LaplaceClassification):
     def predictor(self, like: Tensor) -> Predictor:
         """Return the predictor on the device of ``like``."""
         if self.optimizer_ == "adam":
-            return super().predictor(like)
+            return LinearisedClassPredictor(
+                self._linearised(like),
+                self.fitted_likelihood.to(like),
+                self._draws_seed,
+                n_draws=resolve_auto(self.predictive, 200),
+                integral=self._integral,
+                variance_scale=resolve_auto(self.variance_scale, 1.0),
+            )
         return self._cached(
             f"{self._integral} of classes on {like.device}",
             lambda: ClassModesPredictor(self._modes(like), self.variance_scale_, self._integral),

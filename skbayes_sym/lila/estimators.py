@@ -1,29 +1,33 @@
 """Invariances learned by the Laplace evidence: Immer et al. 2022 as scikit-learn estimators."""
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from skbayes_sym.base.model_factory import PriorParameter
+from skbayes_sym.base.classifier import BayesianClassifierMixin
+from skbayes_sym.base.estimator import BayesianEstimator
+from skbayes_sym.base.model_factory import PriorParameter, layer_sizes, model_symmetry
 from skbayes_sym.base.optimizers import Adam, EvidenceAdam, Optimizer, Updates, resolve_adam
+from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.requirements import require_attributes
-from skbayes_sym.base.rows import Rows, Scaling, is_standardized
+from skbayes_sym.base.rows import Array, Rows, Scaling, is_standardized
 from skbayes_sym.base.scikit_learn import HasMethods, StrOptions
+from skbayes_sym.base.training import Training
 from skbayes_sym.laplace.adam_laplace import AdamDefaults, AdamLaplace
 from skbayes_sym.laplace.base import (
     CLASSIFIER_CONSTRAINTS,
     CONSTRAINTS,
     NETWORK_NAMES,
     REGRESSOR_CONSTRAINTS,
-    LaplaceClassification,
-    LaplaceEstimator,
-    LaplaceRegression,
+    custom_network,
     layer_prior,
+    linearise,
     recording,
 )
+from skbayes_sym.laplace.defaults import resolve_auto
 from skbayes_sym.laplace.invariance_parameters import (
     EVALUATION_SAMPLES,
     TransformationFamilies,
@@ -33,10 +37,15 @@ from skbayes_sym.laplace.invariance_parameters import (
     resolve_invariances,
     warn_no_invariance,
 )
+from skbayes_sym.laplace.posterior import LaplacePosterior, LinearisedNetwork
+from skbayes_sym.laplace.predict import LinearisedClassPredictor, LinearisedPredictor
 from skbayes_sym.models.augmentations.augmentation import OBJECTIVES, ImageShape, TransformObjective
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.models.networks.network import Network
+from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
+from skbayes_sym.models.networks.network import Network, RecordingNetwork
 from skbayes_sym.models.priors import Prior
+from skbayes_sym.numerics.random import spawn_seeds
+from skbayes_sym.symmetry.group import SymmetryGroup
 
 _OWN_CONSTRAINTS: dict[str, list[Any]] = {
     **CONSTRAINTS,
@@ -71,7 +80,7 @@ LILA_DEFAULTS = AdamDefaults(max_iter=1000, hyper_rate=0.1)
 
 
 @dataclass(eq=False, repr=False)
-class LILAEstimator(LaplaceEstimator):
+class LILAEstimator(BayesianEstimator):
     """Base class of networks averaged over transformations whose half-widths are learned."""
 
     hidden_layer_sizes: Any = (50,)
@@ -90,11 +99,31 @@ class LILAEstimator(LaplaceEstimator):
     random_state: Any = None
     verbose: Any = 0
 
+    _final_attributes = ("log_evidence_", "log_evidence_std_error_")
+
+    posterior_: ClassVar[LaplacePosterior]
+    prior_scale_: ClassVar[Array]
+    _predict_seed_: ClassVar[int]
+
+    @property
+    def symmetry_(self) -> SymmetryGroup:
+        """Subgroup of the network's symmetry group that leaves the prior invariant."""
+        check_is_fitted(self)
+        return model_symmetry(self.network_, self._make_prior(self.network_))
+
+    def _make_network(self, data: Training, n_outputs: int) -> RecordingNetwork:
+        shape = self._resolve_image_shape(data.n_features)
+        if isinstance(self.network, str) and self.network == "mlp":
+            sizes = layer_sizes(self.hidden_layer_sizes)
+            return MLP(data.n_features, sizes, n_outputs, ACTIVATIONS[self.activation])
+        return custom_network(self, data.n_features, shape, n_outputs)
+
     def _scale_inputs(self, rows: Rows) -> Scaling:
         is_image = self.image_shape is not None and is_standardized(self.standardize, "X")
         return image_scaling(rows) if is_image else super()._scale_inputs(rows)
 
     def _resolve_image_shape(self, n_features: int) -> ImageShape | None:
+        """Return the shape (C, H, W) of images, None for tables."""
         return image_shape(self.image_shape, n_features)
 
     def _n_parallel_networks(self, _n_weights: int) -> float:
@@ -138,9 +167,27 @@ class LILAEstimator(LaplaceEstimator):
             "auto" if invariances is None else invariances.learning_rate,
         )
 
-    def _transformations(self, like: Tensor) -> Transformations:
+    def _linearised(self, like: Tensor) -> LinearisedNetwork:
+        """Return the linearised network on the device of ``like``, which is cached."""
         eta = torch.as_tensor(self.eta_).to(like)
-        return Transformations(self.augmentation_, eta, self.n_predict_augmentations_)
+        n = self.n_predict_augmentations_
+
+        def make() -> LinearisedNetwork:
+            return linearise(
+                recording(self.network_),
+                self.posterior_,
+                Transformations(self.augmentation_, eta, n),
+                len(self.prior_scale_),
+                self._predict_seed_,
+            )
+
+        name = f"laplace on {like.device}, averaged over {n}"
+        return cast(LinearisedNetwork, self._cached(name, make))
+
+    @property
+    def _draws_seed(self) -> int:
+        """Seed of draws of the outputs in predictions."""
+        return spawn_seeds(self._predict_seed_, 2)[1]
 
     @property
     def n_predict_augmentations_(self) -> int:
@@ -153,7 +200,7 @@ class LILAEstimator(LaplaceEstimator):
 
 
 @dataclass(eq=False, repr=False)
-class LILARegressor(LaplaceRegression, LILAEstimator):
+class LILARegressor(BayesianRegressorMixin, LILAEstimator):
     r"""Regression with invariances learned from the data.
 
     Averages a network over random transformations of its input,
@@ -335,9 +382,14 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         **REGRESSOR_CONSTRAINTS,
     }
 
+    def predictor(self, like: Tensor) -> LinearisedPredictor:
+        """Return the predictor on the device of ``like``."""
+        likelihood = self.fitted_likelihood.to(like)
+        return LinearisedPredictor(self._linearised(like), likelihood, self._draws_seed)
+
 
 @dataclass(eq=False, repr=False)
-class LILAClassifier(LaplaceClassification, LILAEstimator):
+class LILAClassifier(BayesianClassifierMixin, LILAEstimator):
     """Classification with invariances learned from the data.
 
     Averages a network over random transformations of its input and maximises the Laplace evidence,
@@ -496,3 +548,13 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         **CLASSIFIER_CONSTRAINTS,
         "prior": [StrOptions({"auto"}), *CONSTRAINTS["prior"]],
     }
+
+    def predictor(self, like: Tensor) -> LinearisedClassPredictor:
+        """Return the predictor on the device of ``like``."""
+        return LinearisedClassPredictor(
+            self._linearised(like),
+            self.fitted_likelihood.to(like),
+            self._draws_seed,
+            n_draws=resolve_auto(self.predictive, 200),
+            integral=self.predictive if isinstance(self.predictive, str) else "sampling",
+        )

@@ -11,8 +11,13 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from skbayes_sym.base.classifier import BayesianClassifierMixin
-from skbayes_sym.base.estimator import RowEstimator
-from skbayes_sym.base.model_factory import PriorParameter, gaussian_noise, scale_array
+from skbayes_sym.base.estimator import BayesianEstimator
+from skbayes_sym.base.model_factory import (
+    PriorParameter,
+    gaussian_noise,
+    require_mlp,
+    scale_array,
+)
 from skbayes_sym.base.pipelines import fitted_attribute
 from skbayes_sym.base.progress import RUN_CONSTRAINTS
 from skbayes_sym.base.regressor import BayesianRegressorMixin
@@ -45,6 +50,7 @@ from skbayes_sym.models.likelihoods.registry import (
 )
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import IDENTITY, MLP
+from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import GaussianPrior
 from skbayes_sym.numerics.arguments import check_not_masked
 from skbayes_sym.symmetry.group import Trivial
@@ -72,7 +78,7 @@ _LINEAR_CONSTRAINTS: dict[str, list[Any]] = {
 
 
 @dataclass(eq=False, repr=False)
-class LinearEstimator(RowEstimator):
+class LinearEstimator(BayesianEstimator):
     """Linear model with a normal prior of its coefficients."""
 
     likelihood: str | Likelihood = "auto"
@@ -106,20 +112,12 @@ class LinearEstimator(RowEstimator):
         network = MLP(data.n_features, (), n_outputs, IDENTITY)
         return Model(network, likelihood, self._make_prior(network), Trivial())
 
-    def _make_likelihood(self, data: Training) -> Likelihood:
-        """Return the likelihood with its initial parameters, in scaled units."""
-        raise NotImplementedError
-
-    def _count_outputs(self, data: Training) -> int:
-        """Return the number of targets or classes."""
-        raise NotImplementedError
-
-    def _make_prior(self, network: MLP) -> GaussianPrior:
+    def _make_prior(self, network: Network) -> GaussianPrior:
         """Return the prior of the coefficients, with scale 1 if it is learned.
 
         Intercepts have an infinite scale, that is no prior.
         """
-        scale = self._check_prior_scale(network.n_inputs)
+        scale = self._check_prior_scale(require_mlp(network).n_inputs)
         layout = network.layout
         scales = np.full(layout.n_params, np.inf)
         coefficient_scales = scales[layout.slices["W1"]].reshape(layout.shapes["W1"])
@@ -180,7 +178,7 @@ class LinearEstimator(RowEstimator):
         return self.posterior_.dense_covariance() * np.outer(unit, unit)
 
     def predictor(self, like: Tensor) -> LinearPredictor:
-        """Return the predictor of the fitted model, see `RowEstimator.predictor`."""
+        """Return the predictor of the fitted model, see `BayesianEstimator.predictor`."""
 
         def tensor(values: Array) -> Tensor:
             return torch.as_tensor(values, dtype=torch.float64, device=like.device)
@@ -597,7 +595,7 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
         return {**attributes, "variance_scale_": float(scale)}
 
     def predictor(self, like: Tensor) -> LinearPredictor:
-        """Return the predictor of the fitted model, see `RowEstimator.predictor`."""
+        """Return the predictor of the fitted model, see `BayesianEstimator.predictor`."""
 
         def make() -> LinearPredictor:
             likelihood = self.fitted_likelihood

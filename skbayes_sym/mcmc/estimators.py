@@ -4,24 +4,39 @@ from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from sklearn.utils import Bunch
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
+from skbayes_sym.base.classifier import BayesianClassifierMixin
+from skbayes_sym.base.estimator import BayesianEstimator
 from skbayes_sym.base.log_density import NetworkPosterior
 from skbayes_sym.base.model_factory import (
     NETWORK_CONSTRAINTS,
     NOISE_CONSTRAINTS,
+    OBJECT_CONSTRAINTS,
     PriorParameter,
     learned_scales,
+    model_symmetry,
+    relative_relevance,
 )
-from skbayes_sym.base.network_estimator import OBJECT_CONSTRAINTS
+from skbayes_sym.base.pipelines import fitted_attribute
+from skbayes_sym.base.predictor import DrawsPredictor, Predictor
 from skbayes_sym.base.progress import N_JOBS, RUN_CONSTRAINTS
+from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.requirements import FitResult
 from skbayes_sym.base.rows import STANDARDIZE, Array
 from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.base.training import Training
-from skbayes_sym.base.weighted_draws import DrawsClassifier, DrawsRegressor, WeightedDraws
+from skbayes_sym.base.weighted_draws import (
+    draws_predictor,
+    noise_prior_scale,
+    refuse_free_parameters,
+    require_noise,
+    to_arviz,
+)
 from skbayes_sym.mcmc.config import SamplingDefaults
 from skbayes_sym.mcmc.fit import Sampling
 from skbayes_sym.mcmc.initialization import default_prior_scale
@@ -49,7 +64,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
 
 
 @dataclass(eq=False, repr=False)
-class BaseMCMC(WeightedDraws):
+class BaseMCMC(BayesianEstimator):
     """Base class of estimators that sample the posterior by Markov chain Monte Carlo."""
 
     hidden_layer_sizes: Any = (20,)
@@ -69,6 +84,21 @@ class BaseMCMC(WeightedDraws):
     verbose: Any = 0
 
     _defaults: ClassVar[SamplingDefaults] = SamplingDefaults()
+
+    samples_: ClassVar[Array]
+    chain_weights_: ClassVar[Array]
+    log_posterior_samples_: ClassVar[Array]
+    _likelihood_params_: ClassVar[Array]
+    # Ensembles have draws that aren't samples of the posterior.
+    draws_the_posterior: ClassVar[bool] = True
+
+    feature_importances_ = property(relative_relevance)
+
+    @property
+    def symmetry_(self) -> SymmetryGroup:
+        """Subgroup of the network's symmetry group that leaves the prior invariant."""
+        check_is_fitted(self)
+        return model_symmetry(self.network_, self._make_prior(self.network_))
 
     def _n_parallel_networks(self, _n_weights: int) -> float:
         """Number of networks that one gradient evaluates."""
@@ -97,7 +127,7 @@ class BaseMCMC(WeightedDraws):
             self.n_chains,
             self.n_draws,
             weights,
-            self._noise_prior_scale,
+            noise_prior_scale(self.noise_std),
             self.n_jobs,
             previous_blocks,
             self._defaults,
@@ -153,6 +183,40 @@ class BaseMCMC(WeightedDraws):
         attributes = super()._fitted_attributes(data, model, sampled)
         return {**attributes, "diagnostics_": Bunch(**attributes["diagnostics_"])}
 
+    def _draw_weights(self) -> Array:
+        """Return the weight of every draw, (n_chains * n_draws,)."""
+        n_draws = self.samples_.shape[1]
+        return np.repeat(self.chain_weights_ / n_draws, n_draws)
+
+    def _draws_predictor(self, like: Tensor) -> DrawsPredictor:
+        """Return the predictor of all draws, on the device and in the precision of ``like``."""
+        return draws_predictor(
+            self.network_, self.samples_, self.fitted_likelihood, self._draw_weights(), like
+        )
+
+    def predictor(self, like: Tensor) -> Predictor:
+        """Return the predictor of all draws, see `BayesianEstimator.predictor`."""
+        return self._cached(f"draws on {like.device}", lambda: self._draws_predictor(like))
+
+    def to_arviz(self) -> Any:
+        """Export the draws for ArviZ.
+
+        Returns
+        -------
+        xarray.DataTree
+            Group ``posterior`` with the weights ``W1, b1, ...`` (chain, draw, out, in) and, where
+            there is noise, ``noise_std``; group ``sample_stats`` with ``lp``, the log posterior
+            density. ArviZ gives all chains the same weight, so apply `chain_weights_` yourself if
+            they differ.
+
+        Raises
+        ------
+        ImportError
+            Without the package arviz-base (extra ``arviz``).
+        """
+        noise_std = fitted_attribute(self, "noise_std_samples_")
+        return to_arviz(self.network_, self.samples_, self.log_posterior_samples_, noise_std)
+
     def posterior_density(self) -> NetworkPosterior:
         """Posterior density that was sampled, in float64 on the CPU.
 
@@ -177,7 +241,7 @@ class BaseMCMC(WeightedDraws):
             likelihood,
             self._with_default_prior(model, len(x)).prior,
             Data(x.double(), targets, weight.double()),
-            self._noise_prior_scale,
+            noise_prior_scale(self.noise_std),
         )
 
     def draw_positions(self) -> Tensor:
@@ -197,7 +261,7 @@ class BaseMCMC(WeightedDraws):
 
 
 @dataclass(eq=False, repr=False)
-class MCMCRegressor(DrawsRegressor, BaseMCMC):
+class MCMCRegressor(BayesianRegressorMixin, BaseMCMC):
     r"""Bayesian neural network regression by Markov chain Monte Carlo, modulo symmetry.
 
     The sampler draws from the posterior of an MLP's weights and noise. The posterior has |G| copies
@@ -401,7 +465,35 @@ class MCMCRegressor(DrawsRegressor, BaseMCMC):
 
     def _make_likelihood(self, data: Training) -> Likelihood:
         """Likelihood before the fit."""
-        return self._bound_noise(super()._make_likelihood(data), data.rows.weight)
+        likelihood = require_noise(super()._make_likelihood(data), self.noise_std)
+        return self._bound_noise(likelihood, data.rows.weight)
+
+    def _fitted_likelihood_params(self) -> Array:
+        """Parameters of the likelihood for every draw, (S, 1, n_params)."""
+        params = self._likelihood_params_
+        return params.reshape(int(np.prod(params.shape[:-1])), 1, params.shape[-1])
+
+    def _fitted_noise_std(self) -> Array:
+        """Noise level of every draw in the units of ``y``, (S, 1, n_targets)."""
+        return self.noise_std_samples_.reshape(-1, 1, self.noise_std_samples_.shape[-1])
+
+    def log_likelihood_samples(self, X: Any, y: Any) -> Array:
+        """Compute the log likelihood of observed targets given every draw, as for PSIS-LOO.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Observed targets.
+
+        Returns
+        -------
+        ndarray of shape (n_chains, n_draws, n_samples)
+            Log density in nats of ``y`` as given, joint over the targets of a row. Chains have the
+            weights `chain_weights_`.
+        """
+        return self._log_density_by_draw(X, y).reshape(*self.samples_.shape[:-1], -1)
 
     @property
     def fitted_likelihood(self) -> Likelihood:
@@ -421,7 +513,7 @@ class MCMCRegressor(DrawsRegressor, BaseMCMC):
 
 
 @dataclass(eq=False, repr=False)
-class MCMCClassifier(DrawsClassifier, BaseMCMC):
+class MCMCClassifier(BayesianClassifierMixin, BaseMCMC):
     r"""Bayesian neural network classification by Markov chain Monte Carlo, modulo symmetry.
 
     The sampler draws from the posterior of an MLP's weights. Each draw is moved to one
@@ -571,6 +663,31 @@ class MCMCClassifier(DrawsClassifier, BaseMCMC):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {**CONSTRAINTS}
+
+    def _make_likelihood(self, data: Training) -> Likelihood:
+        """Likelihood, which must not have free parameters."""
+        return refuse_free_parameters(super()._make_likelihood(data))
+
+    def log_likelihood_samples(self, X: Any, y: Any) -> Array:
+        """Compute the log probability of observed classes given every draw, as for PSIS-LOO.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,)
+            Observed classes.
+
+        Returns
+        -------
+        ndarray of shape (n_chains, n_draws, n_samples)
+            Log probability in nats; -inf for a class that wasn't in the training data. Chains have
+            the weights `chain_weights_`.
+        """
+        values = self._log_probability_by_draw(
+            X, y, lambda x: self._draws_predictor(x).distribution(x)
+        )
+        return values.reshape(*self.samples_.shape[:-1], -1)
 
     def _learned_prior(self, network: Network) -> UnboundPrior:
         """Prior of ``prior="learn"``; a network without symmetries has the default scales."""

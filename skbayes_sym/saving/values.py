@@ -19,8 +19,8 @@ import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils import Bunch
 
-from skbayes_sym.base.columns import TabularInputMixin
-from skbayes_sym.base.estimator import BayesianEstimator, RowEstimator, is_fitted_attribute
+from skbayes_sym.base.estimator import BayesianEstimator, is_fitted_attribute
+from skbayes_sym.base.pipelines import fitted_attribute
 from skbayes_sym.base.public_names import ESTIMATOR_MODULES, PARAMETER_MODULES
 from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.rows import Array
@@ -202,10 +202,19 @@ def _parameter_names(kind: type[BaseEstimator]) -> list[str]:
 
 
 def _example_row(model: Any) -> Any:
-    """Mean of the training rows."""
-    if isinstance(model, TabularInputMixin):
-        return model._example_row()  # noqa: SLF001 -- only needed here
-    return model.x_mean_[None].astype(model.dtype_)
+    """Mean of the training rows, or a row of levels and medians; a frame if `fit` saw names."""
+    row = model.x_mean_[None].astype(model.dtype_)
+    encoding = model.column_encoding()
+    if encoding is None:
+        return row
+    if fitted_attribute(model, "columns_in_") is not None:
+        values = [column.example for column in encoding.columns]
+        row = np.array([values], dtype=object)
+    try:
+        from pandas import DataFrame
+    except ImportError:
+        return row
+    return DataFrame(row, columns=fitted_attribute(model, "feature_names_in_"))
 
 
 def _check_predictions(estimator: BaseEstimator) -> None:
@@ -216,7 +225,7 @@ def _check_predictions(estimator: BaseEstimator) -> None:
         trial.n_predict_samples = 2
     try:
         with collect_warnings(), np.errstate(all="ignore"):
-            if not isinstance(trial, RowEstimator):
+            if hasattr(trial, "predict_entries"):
                 first = (getattr(trial, f"{side}_labels_", [0])[:1] for side in ("row", "column"))
                 trial.predict_entries(*first, return_std=True)
                 return

@@ -17,8 +17,7 @@ from sklearn.utils import Bunch, indexable
 from torch import Tensor
 
 from skbayes_sym.base.classifier import BayesianClassifierMixin
-from skbayes_sym.base.columns import TabularInputMixin
-from skbayes_sym.base.estimator import RowEstimator
+from skbayes_sym.base.estimator import BayesianEstimator
 from skbayes_sym.base.predictive import is_regression_model, predicts_counts
 from skbayes_sym.base.progress import N_JOBS, PREDICT_ROWS, RUN_CONSTRAINTS, FitProgress
 from skbayes_sym.base.regressor import BayesianRegressorMixin
@@ -76,7 +75,7 @@ def describe_members(members: Mapping[str, Member]) -> dict[str, str]:
 
 
 @dataclass(eq=False, repr=False)
-class BaseStacking(RowEstimator, BaseComposition):
+class BaseStacking(BayesianEstimator, BaseComposition):
     """Base of the stacks: members by name, and their weights."""
 
     estimators: list[tuple[str, Any]] | None = None
@@ -92,6 +91,7 @@ class BaseStacking(RowEstimator, BaseComposition):
     _likelihoods_by_name: ClassVar[Mapping[str, Likelihood]]
 
     _checks_nested_params: ClassVar[bool] = False
+    _accepts_tables: ClassVar[bool] = True
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **RUN_CONSTRAINTS,
         "estimators": [list, None],
@@ -441,6 +441,11 @@ class BaseStacking(RowEstimator, BaseComposition):
         """Likelihood of estimators that accept none: that of the default."""
         return self._likelihoods_by_name["auto"]
 
+    def _join_raw_rows(self, encoded: Array, X: Any) -> RowBlock:
+        """Return the rows encoded, and as the user passes them."""
+        scaled = Scaling(self.x_mean_, self.x_scale_).apply(encoded)
+        return RowBlock(torch.as_tensor(scaled, dtype=torch.float64), *indexable(X))
+
     def _predict_device(self) -> torch.device:
         return torch.device("cpu")
 
@@ -454,20 +459,8 @@ class BaseStacking(RowEstimator, BaseComposition):
         return PooledPredictor(self._predictors_, self.weights_)
 
 
-class StackingInputMixin(TabularInputMixin):
-    """Inputs of predictions, encoded and in the form in which the user passes them."""
-
-    standardize: bool | str = True
-    x_mean_: Array
-    x_scale_: Array
-
-    def _join_raw_rows(self, encoded: Array, X: Any) -> RowBlock:
-        scaled = Scaling(self.x_mean_, self.x_scale_).apply(encoded)
-        return RowBlock(torch.as_tensor(scaled, dtype=torch.float64), *indexable(X))
-
-
 @dataclass(eq=False, repr=False)
-class PredictiveStackingRegressor(StackingInputMixin, BayesianRegressorMixin, BaseStacking):
+class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
     r"""Regression by a stack of predictive distributions, with nothing to tune.
 
     The predictive distribution is a mixture of the predictive distributions of several models. The
@@ -660,7 +653,7 @@ class PredictiveStackingRegressor(StackingInputMixin, BayesianRegressorMixin, Ba
         return np.rint(draws) if self.predicts_counts else draws
 
 
-class PredictiveStackingClassifier(StackingInputMixin, BayesianClassifierMixin, BaseStacking):
+class PredictiveStackingClassifier(BayesianClassifierMixin, BaseStacking):
     r"""Classification by a stack of predictive distributions, with nothing to tune.
 
     The class probabilities are a mixture of the probabilities of several models. The weights

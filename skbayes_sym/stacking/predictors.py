@@ -152,7 +152,7 @@ class EstimatorPredictor(BasePredictor):
 
     Parameters
     ----------
-    estimator : RowEstimator
+    estimator : BayesianEstimator
         Estimator that was fitted to encoded rows and scaled targets.
     """
 

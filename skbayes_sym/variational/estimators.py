@@ -7,14 +7,16 @@ import numpy as np
 from torch import Tensor, nn
 
 from skbayes_sym.base.classifier import BayesianClassifierMixin
+from skbayes_sym.base.estimator import BayesianEstimator
 from skbayes_sym.base.model_factory import (
     NETWORK_CONSTRAINTS,
     NOISE_CONSTRAINTS,
+    OBJECT_CONSTRAINTS,
     PriorParameter,
     gaussian_noise,
+    relative_relevance,
     resolve_symmetry,
 )
-from skbayes_sym.base.network_estimator import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.base.optimizers import Optimizer, VariationalAdam, resolve_adam
 from skbayes_sym.base.posteriors import MeanFieldGaussian
 from skbayes_sym.base.predictor import Predictor
@@ -44,7 +46,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
 
 
 @dataclass(eq=False, repr=False)
-class _SymmetrizedVI(NetworkEstimator):
+class _SymmetrizedVI(BayesianEstimator):
     """Base of both estimators: training method, symmetry group and predictor."""
 
     hidden_layer_sizes: Any = (50,)
@@ -71,6 +73,8 @@ class _SymmetrizedVI(NetworkEstimator):
 
     posterior_: ClassVar[MeanFieldGaussian]
     _predict_seed_: ClassVar[int]
+
+    feature_importances_ = property(relative_relevance)
 
     def _symmetry_group(self, network: Network, prior: Prior) -> SymmetryGroup:
         """Group given by ``symmetry``, or that of a gap with its own group."""

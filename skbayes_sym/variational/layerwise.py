@@ -8,18 +8,22 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from skbayes_sym.base.estimator import BayesianEstimator
 from skbayes_sym.base.log import log_info
 from skbayes_sym.base.model_factory import (
     NETWORK_CONSTRAINTS,
     NOISE_CONSTRAINTS,
+    OBJECT_CONSTRAINTS,
     PriorParameter,
     group_scales,
+    model_symmetry,
+    relative_relevance,
     require_mlp,
     scale_attributes,
 )
-from skbayes_sym.base.network_estimator import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.base.optimizers import Optimizer, VariationalAdam, resolve_adam
 from skbayes_sym.base.progress import (
     RUN_CONSTRAINTS,
@@ -46,6 +50,7 @@ from skbayes_sym.models.priors import GroupScalePrior
 from skbayes_sym.numerics.memory import n_rows_per_block
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, StopReason
 from skbayes_sym.numerics.random import Estimate, generator_from, mean_and_error, spawn_seeds
+from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.variational.hidden_layers import (
     HiddenPosterior,
     InducingHidden,
@@ -347,7 +352,7 @@ class LayerwiseVI:
 
 
 @dataclass(eq=False, repr=False)
-class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
+class LayerwiseVIRegressor(BayesianRegressorMixin, BayesianEstimator):
     r"""Bayesian neural network regression with posteriors that are conditional layer by layer.
 
     Mean-field posteriors of wide networks collapse to the prior. Here the posterior of a layer is
@@ -500,6 +505,7 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     verbose: int = 0
 
     _final_attributes = ("elbo_", "elbo_std_error_")
+    network = "mlp"
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **RUN_CONSTRAINTS,
@@ -513,6 +519,14 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         "likelihood": OBJECT_CONSTRAINTS["likelihood"],
         "standardize": STANDARDIZE,
     }
+
+    feature_importances_ = property(relative_relevance)
+
+    @property
+    def symmetry_(self) -> SymmetryGroup:
+        """Subgroup of the network's symmetry group that leaves the prior invariant."""
+        check_is_fitted(self)
+        return model_symmetry(self.network_, self._make_prior(self.network_))
 
     def _n_parallel_networks(self, _n_weights: int) -> float:
         """Number of draws per step."""
