@@ -839,6 +839,21 @@ MUTANTS = [
         ("1.0 - weight.unsqueeze(1) * leverage", "1.0 - leverage"),
     ),
     *planted(
+        "base/closed_forms.py",
+        "base/test_closed_forms.py",
+        ("score = distance - spread", "score = distance - 0.5 * spread"),
+        ("(loc[s] - loc + variance[s]) / deviation", "(loc[s] - loc) / deviation"),
+        ("2.0 * variance * (variance + 2.0 * square)", "2.0 * variance * (variance + square)"),
+        (
+            "np.diff(self._mean - centre, axis=0, prepend=first[None]",
+            "np.diff(self._mean - centre, axis=0, prepend=last[None]",
+        ),
+        (
+            "score = score - _integrate_square(distance, 1.0 - left",
+            "score = score + _integrate_square(distance, 1.0 - left",
+        ),
+    ),
+    *planted(
         "base/noise_shape.py",
         "base/test_stacking_weights.py",
         (

@@ -37,6 +37,7 @@ Predictions and posteriors
 * `noise_levels`: integrate predictions over the noise level of small samples
 * `distributions`: predictive distributions that users receive
 * `quadrature`: integrals over predictive distributions
+* `closed_forms`: moments and scores of transformed normals without quadrature
 * `transformed_distribution`: distributions of transformed targets
 * `target_transformation`: inverses and derivatives of transformations of targets
 * `predictive`: `predictive(model, X)` for any fitted model

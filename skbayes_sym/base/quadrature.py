@@ -4,21 +4,24 @@
 ranked probability score of a distribution, or of a transformation of a distribution.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import cache, cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import ndtr
 from scipy.stats import norm
 
+from skbayes_sym.base.closed_forms import ClosedForm
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.target_transformation import TargetTransformation
 from skbayes_sym.base.warnings import warn_user
 
 _GAUSS_NODES, _GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(8)
 # Edges of the panels of a single normal distribution, in standard deviations. Eight nodes in a
-# panel of this width integrate a normal density to 1e-12.
-_PANEL_EDGES = np.linspace(-12.0, 12.0, 17)
+# panel of two standard deviations integrate a normal density to 1e-10. Wider panels suffice in the
+# tails, which matter for functions that grow exponentially.
+_PANEL_EDGES = np.array([-12.0, -9.0, -6.0, -4.0, -2.0, 0.0, 2.0, 4.0, 6.0, 9.0, 12.0])
 _MAX_PANELS = 32
 _NEGLIGIBLE_PROBABILITY = 1e-6  # next to a pole of the inverse; moments leave it out
 _MAX_COUNTS = 4096  # counts that are summed one by one
@@ -66,9 +69,21 @@ class Quadrature:
             self._fixed = _count_nodes(root) or _quantile_nodes(root)
         elif is_joint and not root.has_normal_components:
             self._fixed = _quantile_nodes(root)
-        else:
-            self._panels = _Panels(root)
-            self._kinks = self._kink_positions()
+
+    @cached_property
+    def _components(self) -> "NormalComponents":
+        """Components of the innermost distribution, which is a mixture of normals."""
+        weights, loc, scale = self._root.components()
+        return NormalComponents(np.asarray(weights), with_target_axis(loc), with_target_axis(scale))
+
+    @cached_property
+    def _panels(self) -> "_Panels":
+        components = self._components if self._root.has_normal_components else None
+        return _Panels(self._root, components)
+
+    @cached_property
+    def _kinks(self) -> list[Array]:
+        return self._kink_positions()
 
     def nodes(self, targets: Array) -> tuple[Array, Array, Array]:
         """Return nodes for integrals whose integrand has a kink at given targets.
@@ -101,7 +116,7 @@ class Quadrature:
         """Return values and weights, (K, N, T), whose weighted sums are moments."""
         if self._root.has_normal_components:
             is_analytic = all(t.is_analytic for t in self._transformations)
-            hermite = _hermite_nodes(self._root, is_analytic=is_analytic)
+            hermite = _hermite_nodes(self._components, is_analytic=is_analytic)
             if hermite is not None:
                 z, weights = hermite
                 values = _transform(self._transformations, z)
@@ -109,15 +124,56 @@ class Quadrature:
                     return values, weights
 
         if self._fixed is None:
-            z, weights, below = self._panels.nodes(self._kinks)
+            z, weights = self._panels.weighted_nodes(self._kinks)
         else:
-            z, weights, below = self._fixed
-        if self._falls:
-            below = 1.0 - below
+            z, weights, _ = self._fixed
         values = _transform(self._transformations, z)
-        values, weights = _drop_poles(values, weights, below)
+        if np.isinf(values).any():
+            below = self._fixed[2] if self._fixed else self._panels.cdf(z, np.isinf(values))
+            values, weights = _drop_poles(values, weights, 1.0 - below if self._falls else below)
         self._warn_infinite(values)
         return values, weights
+
+    def mean(self) -> Array:
+        """Return the mean of every row and target, (N, T)."""
+        closed = self._closed_form()
+        if closed is not None:
+            mean, _ = closed.form.moments(*closed.components)
+            if np.isfinite(mean).all():
+                return mean
+        return _weighted_mean(*self.moment_nodes())
+
+    def std(self) -> Array:
+        """Return the standard deviation of every row and target, (N, T)."""
+        closed = self._closed_form()
+        if closed is not None:
+            _, variance = closed.form.moments(*closed.components)
+            if np.isfinite(variance).all():
+                return np.sqrt(variance)
+        values, weights = self.moment_nodes()
+        mean = _weighted_mean(values, weights)
+        with np.errstate(invalid="ignore", over="ignore"):
+            deviation = np.where(weights > 0.0, values - mean, 0.0)
+            std = np.sqrt(np.einsum("k...,k...,k...->...", weights, deviation, deviation))
+        return np.where(np.isfinite(mean), std, np.inf)
+
+    def closed_form_crps(self, y: Array) -> Array | None:
+        """Return the CRPS at targets (G, N, T), or None without a closed form."""
+        closed = self._closed_form()
+        return None if closed is None else closed.form.crps(*closed.components, y)
+
+    def _closed_form(self) -> "_ClosedForm | None":
+        """Return the closed form of the last transformation if all before it are affine."""
+        *before, last = self._transformations
+        is_affine = all(transformation.affine is not None for transformation in before)
+        if last.closed_form is None or not is_affine or not self._root.has_normal_components:
+            return None
+        weights, loc, scale = self._components
+        for transformation in before:
+            location, slope = transformation.affine
+            loc = location + slope * loc
+            scale = np.abs(slope) * scale
+        return _ClosedForm(last.closed_form, NormalComponents(weights, loc, scale))
 
     def _invert(
         self, values: Array, transformations: Sequence[TargetTransformation]
@@ -135,7 +191,8 @@ class Quadrature:
         for k, transformation in enumerate(self._transformations):
             for kink in transformation.kinks:
                 inner = self._transformations[:k]
-                positions += self._invert(np.broadcast_to(kink, shape), inner)
+                if np.isfinite(kink).any():
+                    positions += self._invert(np.broadcast_to(kink, shape), inner)
         return positions
 
     def _warn_infinite(self, values: Array) -> None:
@@ -152,22 +209,59 @@ class Quadrature:
             )
 
 
+class NormalComponents(NamedTuple):
+    """Components of a mixture of normals.
+
+    Attributes
+    ----------
+    weights : ndarray of shape (S,)
+        Weights, which add up to 1.
+    loc, scale : ndarray of shape (S, N, T)
+        Means and standard deviations.
+    """
+
+    weights: Array
+    loc: Array
+    scale: Array
+
+
+class _ClosedForm(NamedTuple):
+    """Closed form of a transformation, and the components that it transforms.
+
+    Attributes
+    ----------
+    form : ClosedForm
+        Moments and score of the transformation.
+    components : NormalComponents
+        Components of its argument.
+    """
+
+    form: ClosedForm
+    components: NormalComponents
+
+
 class _Panels:
     """Composite Gauss-Legendre quadrature in the units of a distribution.
 
     For a mixture of normals, panels end at order statistics of all components' means plus multiples
     of their standard deviations. For other densities, the width of panels grows with the distance
     from the median.
+
+    Parameters
+    ----------
+    root : PredictiveDistribution
+        Distribution with a density.
+    components : NormalComponents or None
+        Components of a mixture of normals.
     """
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Any, components: NormalComponents | None) -> None:
         self._root = root
         tiny = np.finfo(float).tiny
-        if root.has_normal_components:
-            weights, loc, scale = root.components()
-            self._weights = np.asarray(weights)
-            self._loc = with_target_axis(loc)
-            self._scale = np.maximum(with_target_axis(scale), tiny)
+        if components is not None:
+            self._weights = components.weights
+            self._loc = components.loc
+            self._scale = np.maximum(components.scale, tiny)
             edges = self._loc + _PANEL_EDGES[:, None, None, None] * self._scale
             edges = np.sort(edges.reshape(-1, *self._loc.shape[1:]), axis=0)
             n_edges = min(len(edges), _MAX_PANELS + 1)
@@ -187,6 +281,11 @@ class _Panels:
         kinks : sequence of ndarray of shape (N, T)
             Values at which panels end in addition to the usual edges.
         """
+        z, weights = self.weighted_nodes(kinks)
+        return z, weights, self._evaluate(z, lambda u, _: ndtr(u), self._root.cdf_grid)
+
+    def weighted_nodes(self, kinks: Sequence[Array]) -> tuple[Array, Array]:
+        """Return nodes and weights, (K, N, T), of the same panels as `nodes`."""
         inside = [np.clip(kink, self.edges[0], self.edges[-1])[None] for kink in kinks]
         edges = np.sort(np.concatenate([self.edges, *inside]), axis=0)
         half = 0.5 * np.diff(edges, axis=0)
@@ -194,36 +293,74 @@ class _Panels:
         z = z.reshape(-1, *edges.shape[1:])
         step = half[:, None] * _GAUSS_WEIGHTS[:, None, None]
         step = step.reshape(-1, *edges.shape[1:])
-        density, cdf = self._density_and_cdf(z)
-        weights = step * density
+        weights = step * self._evaluate(z, _normal_density, self._root_density)
         total = weights.sum(axis=0)
         # All panels of a point mass have zero width, and its density is no number: its nodes, which
         # coincide, have equal weights.
         has_density = total > 0.5
         weights = weights / np.where(has_density, total, 1.0)
-        return z, np.where(has_density, weights, 1.0 / len(z)), cdf
+        return z, np.where(has_density, weights, 1.0 / len(z))
 
-    def _density_and_cdf(self, z: Array) -> tuple[Array, Array]:
-        """Return density and distribution function at nodes (K, N, T)."""
+    def cdf(self, z: Array, selected: Array) -> Array:
+        """Return the distribution function at selected nodes, and 0.5 at the others, (K, N, T)."""
         if not self._root.has_normal_components:
-            return np.exp(self._root.log_prob_grid(z))[..., None], self._root.cdf_grid(z)
-        density = np.empty(z.shape)
-        cdf = np.empty(z.shape)
+            return np.where(selected, self._root.cdf_grid(z), 0.5)
+        node, row, target = np.nonzero(selected)
+        u = (z[node, row, target] - self._loc[:, row, target]) / self._scale[:, row, target]
+        below = np.full(z.shape, 0.5)
+        below[node, row, target] = np.einsum("s,sm->m", self._weights, ndtr(u))
+        return below
+
+    def _root_density(self, z: Array) -> Array:
+        return np.asarray(np.exp(self._root.log_prob_grid(z))[..., None])
+
+    def _evaluate(
+        self,
+        z: Array,
+        component_function: Callable[[Array, Array], Array],
+        function: Callable[[Array], Array],
+    ) -> Array:
+        """Average a function over the components, or evaluate it for other distributions.
+
+        Parameters
+        ----------
+        z : ndarray of shape (K, N, T)
+            Nodes.
+        component_function : callable
+            Function of standardised nodes and of the standard deviations of the components.
+        function : callable
+            Function of nodes, for distributions without normal components.
+
+        Returns
+        -------
+        ndarray of shape (K, N, T)
+        """
+        if not self._root.has_normal_components:
+            return function(z)
+        average = np.empty(z.shape)
         block = max(1, (1 << 20) // max(1, self._loc.size))
         for start in range(0, len(z), block):
             rows = slice(start, start + block)
             u = (z[rows, None] - self._loc) / self._scale
-            with np.errstate(over="ignore", under="ignore"):
-                normal = np.exp(-0.5 * u * u) / (self._scale * np.sqrt(2.0 * np.pi))
-            density[rows] = np.einsum("s,ks...->k...", self._weights, normal)
-            cdf[rows] = np.einsum("s,ks...->k...", self._weights, ndtr(u))
-        return density, cdf
+            values = component_function(u, self._scale)
+            average[rows] = np.einsum("s,ks...->k...", self._weights, values)
+        return average
+
+
+def _normal_density(u: Array, scale: Array) -> Array:
+    with np.errstate(over="ignore", under="ignore"):
+        return np.asarray(np.exp(-0.5 * u * u) / (scale * np.sqrt(2.0 * np.pi)))
 
 
 def _transform(transformations: Sequence[TargetTransformation], values: Array) -> Array:
     for transformation in transformations:
         values = transformation.outward(values)
     return values
+
+
+def _weighted_mean(values: Array, weights: Array) -> Array:
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.einsum("k...,k...->...", weights, values)
 
 
 def _drop_poles(values: Array, weights: Array, below: Array) -> tuple[Array, Array]:
@@ -252,12 +389,14 @@ def _drop_poles(values: Array, weights: Array, below: Array) -> tuple[Array, Arr
     return np.where(weights > 0.0, values, 0.0), weights
 
 
-def _hermite_nodes(root: Any, *, is_analytic: bool) -> tuple[Array, Array] | None:
+def _hermite_nodes(
+    components: NormalComponents, *, is_analytic: bool
+) -> tuple[Array, Array] | None:
     """Return Gauss-Hermite nodes and weights of each normal component.
 
     Parameters
     ----------
-    root : PredictiveDistribution
+    components : NormalComponents
         Mixture of S normal components.
     is_analytic : bool
         Whether the integrand is analytic everywhere. Otherwise mixtures of few components are
@@ -268,19 +407,23 @@ def _hermite_nodes(root: Any, *, is_analytic: bool) -> tuple[Array, Array] | Non
     values, weights : ndarray of shape (K, N, T), or None
         None if panels are more accurate.
     """
-    mixture_weights, loc, scale = root.components()
+    mixture_weights, loc, scale = components
     if len(mixture_weights) >= _MIN_LARGE_MIXTURE:
         n_nodes = _N_NODES_LARGE
     elif is_analytic:
         n_nodes = _N_NODES_SMALL
     else:
         return None
-    loc = with_target_axis(loc)
-    scale = with_target_axis(scale)
-    nodes, node_weights = np.polynomial.hermite_e.hermegauss(n_nodes)
+    nodes, node_weights = _hermite_rule(n_nodes)
     values = (loc[None] + nodes[:, None, None, None] * scale[None]).reshape(-1, *loc.shape[1:])
     weights = node_weights[:, None] / node_weights.sum() * mixture_weights
     return values, np.broadcast_to(weights.reshape(-1, 1, 1), values.shape)
+
+
+@cache
+def _hermite_rule(n_nodes: int) -> tuple[Array, Array]:
+    """Return nodes and weights for integrals over a standard normal density, up to its constant."""
+    return np.polynomial.hermite_e.hermegauss(n_nodes)  # type: ignore[no-any-return]
 
 
 def _count_nodes(root: Any) -> tuple[Array, Array, Array] | None:

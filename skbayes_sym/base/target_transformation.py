@@ -30,10 +30,12 @@ from sklearn.preprocessing import (
     StandardScaler,
 )
 
+from skbayes_sym.base.closed_forms import ClosedForm, ExponentialForm, SquareForm, TabulatedForm
 from skbayes_sym.base.rows import Array
 
 Function = Callable[[Array], Array]
 
+_MAX_CELLS = 500  # of a QuantileTransformer's table; those with twice as many knots have half
 _QUANTILE_BOUND = 1e-7  # probability from where a normal QuantileTransformer returns its ends
 
 
@@ -81,12 +83,18 @@ class TargetTransformation:
     is_analytic : bool, default=False
         Whether y is an entire function of z, such as an exponential function or a polynomial.
         Moments then need only a few quadrature nodes.
+    affine : (Array, Array), optional
+        Location and slope, (n_targets,), of an affine function of z.
+    closed_form : ClosedForm, optional
+        Moments and scores of the transformation of normals.
     """
 
     outward: Function
     branches: tuple[Branch, ...]
     kinks: tuple[Any, ...] = ()
     is_analytic: bool = False
+    affine: tuple[Array, Array] | None = None
+    closed_form: ClosedForm | None = None
 
     @property
     def falls(self) -> bool:
@@ -170,7 +178,9 @@ def _scaler_units(scaler: Any, n_targets: int) -> tuple[Array, Array]:
 def _affine(location: Array, scale: Array) -> TargetTransformation:
     log_slope = -np.log(np.abs(scale))
     branch = Branch(lambda y: (y - location) / scale, lambda y: log_slope + 0.0 * y)
-    return TargetTransformation(lambda z: location + scale * z, (branch,), is_analytic=True)
+    return TargetTransformation(
+        lambda z: location + scale * z, (branch,), is_analytic=True, affine=(location, scale)
+    )
 
 
 def _within(y: Array, low: float, high: float, function: Function) -> Array:
@@ -200,7 +210,7 @@ def _rising(
     outward: Function, inward: Function, log_slope: Function,
     image: tuple[float, float] = (-np.inf, np.inf),
     domain: tuple[float, float] = (-np.inf, np.inf), steep: tuple[float, ...] = (),
-    is_analytic: bool = False,
+    is_analytic: bool = False, closed_form: ClosedForm | None = None,
 ) -> Callable[[], TargetTransformation]:  # fmt: skip
     """Return a constructor of the transformation by a rising function.
 
@@ -218,6 +228,8 @@ def _rising(
         Values of z at which the function's derivative is infinite or 0.
     is_analytic : bool, default=False
         Whether the function is entire.
+    closed_form : ClosedForm, optional
+        Moments and scores of the transformation of normals.
 
     Returns
     -------
@@ -244,12 +256,15 @@ def _rising(
 
     branch = Branch(invert, lambda y: _within(y, lowest, highest, log_slope))
     kinks = (*(end for end in domain if np.isfinite(end)), *steep)
-    return lambda: TargetTransformation(value, (branch,), kinks, is_analytic)
+    return lambda: TargetTransformation(
+        value, (branch,), kinks, is_analytic, closed_form=closed_form
+    )
 
 
 def _even(
-    outward: Function, inward: Function, log_slope: Function, *, is_analytic: bool = False
-) -> TargetTransformation:
+    outward: Function, inward: Function, log_slope: Function, *, is_analytic: bool = False,
+    closed_form: ClosedForm | None = None,
+) -> TargetTransformation:  # fmt: skip
     """Return the transformation by an even function that rises with |z| from 0.
 
     Parameters
@@ -260,6 +275,8 @@ def _even(
         Logarithm of the inverse's derivative.
     is_analytic : bool, default=False
         Whether the function is entire.
+    closed_form : ClosedForm, optional
+        Moments and scores of the transformation of normals.
     """
     falling = Branch(
         lambda y: np.where(y < 0.0, 0.0, -inward(np.maximum(y, 0.0))),
@@ -269,7 +286,9 @@ def _even(
         lambda y: np.where(y < 0.0, 0.0, inward(np.maximum(y, 0.0))),
         lambda y: _within(y, 0.0, np.inf, log_slope), low=0.0,
     )  # fmt: skip
-    return TargetTransformation(outward, (falling, rising), (0.0,), is_analytic)
+    return TargetTransformation(
+        outward, (falling, rising), (0.0,), is_analytic, closed_form=closed_form
+    )
 
 
 def _reciprocal() -> TargetTransformation:
@@ -295,7 +314,9 @@ def _reciprocal() -> TargetTransformation:
 
 def _negative() -> TargetTransformation:
     branch = Branch(np.negative, np.zeros_like, falls=True)
-    return TargetTransformation(np.negative, (branch,), is_analytic=True)
+    return TargetTransformation(
+        np.negative, (branch,), is_analytic=True, affine=(np.zeros(1), -np.ones(1))
+    )
 
 
 def _log_cosh(y: Array) -> Array:
@@ -312,7 +333,8 @@ _FUNCTIONS: dict[Any, Callable[[], TargetTransformation]] = {
     np.negative: _negative,
     np.reciprocal: _reciprocal,
     np.square: lambda: _even(
-        np.square, np.sqrt, lambda y: -0.5 * np.log(y) - log(2.0), is_analytic=True
+        np.square, np.sqrt, lambda y: -0.5 * np.log(y) - log(2.0), is_analytic=True,
+        closed_form=SquareForm(),
     ),
     np.absolute: lambda: _even(np.absolute, lambda y: y, np.zeros_like),
     np.fabs: lambda: _even(np.fabs, lambda y: y, np.zeros_like),
@@ -322,27 +344,27 @@ _FUNCTIONS: dict[Any, Callable[[], TargetTransformation]] = {
     ),
     np.exp: _rising(
         np.exp, np.log, lambda y: -np.log(y), _HALF,
-        is_analytic=True,
+        is_analytic=True, closed_form=ExponentialForm(),
     ),
     np.exp2: _rising(
         np.exp2, np.log2, lambda y: -np.log(y) - log(log(2.0)), _HALF,
-        is_analytic=True,
+        is_analytic=True, closed_form=ExponentialForm(log(2.0)),
     ),
     np.expm1: _rising(
         np.expm1, np.log1p, lambda y: -np.log1p(y), (-1.0, np.inf),
-        is_analytic=True,
+        is_analytic=True, closed_form=ExponentialForm(1.0, -1.0),
     ),
     special.exp10: _rising(
         special.exp10, np.log10, lambda y: -np.log(y) - log(log(10.0)), _HALF,
-        is_analytic=True,
+        is_analytic=True, closed_form=ExponentialForm(log(10.0)),
     ),
     special.exp2: _rising(
         special.exp2, np.log2, lambda y: -np.log(y) - log(log(2.0)), _HALF,
-        is_analytic=True,
+        is_analytic=True, closed_form=ExponentialForm(log(2.0)),
     ),
     special.expm1: _rising(
         special.expm1, np.log1p, lambda y: -np.log1p(y), (-1.0, np.inf),
-        is_analytic=True,
+        is_analytic=True, closed_form=ExponentialForm(1.0, -1.0),
     ),
     np.log: _rising(np.log, np.exp, lambda y: y, _LINE, _HALF),
     np.log2: _rising(np.log2, np.exp2, lambda y: y * log(2.0) + log(log(2.0)), _LINE, _HALF),
@@ -414,12 +436,17 @@ def _box_cox(lambdas: Array) -> TargetTransformation:
 
 def _yeo_johnson(lambdas: Array) -> TargetTransformation:
     mirrored = 2.0 - lambdas
+    # With such a small exponent, the function equals its limit at 0 in all digits.
+    rate = np.where(np.abs(lambdas) < np.spacing(1.0), 1e-150, lambdas)
+    mirrored_rate = np.where(np.abs(mirrored) < np.spacing(1.0), 1e-150, mirrored)
 
     def outward(z: Array) -> Array:
-        with np.errstate(over="ignore"):
-            above = np.expm1(_log_inverse_power(np.maximum(z, 0.0), lambdas))
-            below = -np.expm1(_log_inverse_power(np.maximum(-z, 0.0), mirrored))
-        return np.where(z >= 0.0, above, below)
+        # Both branches are one function of |z|, with another exponent.
+        size = np.abs(z)
+        exponent = np.where(z >= 0.0, rate, mirrored_rate)
+        with np.errstate(over="ignore", divide="ignore"):
+            log_value = np.log1p(np.maximum(size * exponent, -1.0)) / exponent
+            return np.copysign(np.expm1(log_value), z)
 
     def inward(y: Array) -> Array:
         above = _power(np.log1p(np.maximum(y, 0.0)), lambdas)
@@ -495,7 +522,39 @@ def _quantile_transformation(transformer: QuantileTransformer) -> TargetTransfor
     if is_normal:
         kinks = special.ndtri(kinks.clip(_QUANTILE_BOUND, 1.0 - _QUANTILE_BOUND))
     branch = Branch(inward, log_slope, density_point=density_point)
-    return TargetTransformation(outward, (branch,), tuple(kinks.tolist()))
+    return TargetTransformation(
+        outward,
+        (branch,),
+        tuple(kinks.tolist()),
+        closed_form=_quantile_table(levels, quantiles, is_normal=is_normal),
+    )
+
+
+def _quantile_table(levels: Array, quantiles: Array, *, is_normal: bool) -> TabulatedForm:
+    """Return averages of a `QuantileTransformer`'s inverse over cells of several quantiles.
+
+    Parameters
+    ----------
+    levels : ndarray of shape (n_quantiles,)
+        Levels, increasing from 0 to 1.
+    quantiles : ndarray of shape (n_quantiles, n_targets)
+        Quantiles of the training targets.
+    is_normal : bool
+        Whether z is the normal score of the level and not the level itself.
+    """
+    rise = np.diff(levels)[:, None]
+    low = quantiles[:-1]
+    high = quantiles[1:]
+    starts = np.arange(0, len(levels) - 1, max(1, len(levels) // _MAX_CELLS))
+    total_rise = np.add.reduceat(rise, starts)
+    mean = np.add.reduceat(rise * (low + high) / 2.0, starts) / total_rise
+    square = (np.square(low) + low * high + np.square(high)) / 3.0
+    mean_square = np.add.reduceat(rise * square, starts) / total_rise
+    knots = np.append(starts, len(levels) - 1)
+    edges = levels[knots]
+    if is_normal:
+        edges = special.ndtri(edges.clip(_QUANTILE_BOUND, 1.0 - _QUANTILE_BOUND))
+    return TabulatedForm(edges, quantiles[knots], mean, mean_square)
 
 
 _REACH = 690.0  # asinh of the largest z that is searched

@@ -132,11 +132,11 @@ class TransformedPredictive(PredictiveDistribution):
             if branch.falls:
                 # The event is Z >= z, which includes a count z itself.
                 just_below = z - 1e-6 * (1.0 + np.abs(z)) if self.inner.is_discrete else z
-                below += self._inner_cdf(np.full(y.shape, branch.high))
+                below += self._inner_cdf(np.full((1, *y.shape[1:]), branch.high))
                 below -= self._inner_cdf(just_below)
             else:
                 below += self._inner_cdf(z)
-                below -= self._inner_cdf(np.full(y.shape, branch.low))
+                below -= self._inner_cdf(np.full((1, *y.shape[1:]), branch.low))
         return below.clip(0.0, 1.0)
 
     def log_prob_grid(self, y: Array) -> Array:
@@ -181,24 +181,31 @@ class TransformedPredictive(PredictiveDistribution):
         is_reached = np.isfinite(z) & np.isclose(transformed, y, rtol=1e-9, atol=1e-12)
         return np.where(is_reached, 0.0, -np.inf)
 
+    def crps_grid(self, y: Array) -> Array:
+        """Return the CRPS on a grid, (G, N, T), in closed form where there is one."""
+        if self._transformation.affine is not None:
+            location, slope = self._transformation.affine
+            return np.asarray(np.abs(slope) * self.inner.crps_grid((y - location) / slope))
+        score = Quadrature(self).closed_form_crps(y)
+        return super().crps_grid(y) if score is None else score
+
     def mean(self) -> Array:
         """Return the expected target."""
-        values, weights = Quadrature(self).moment_nodes()
-        return self._weighted_mean(values, weights).reshape(self.shape)
+        if self._transformation.affine is not None:
+            location, slope = self._transformation.affine
+            return (location + slope * self._by_target(self.inner.mean())).reshape(self.shape)
+        return Quadrature(self).mean().reshape(self.shape)
 
     def std(self) -> Array:
         """Return the standard deviation, observation noise included."""
-        values, weights = Quadrature(self).moment_nodes()
-        mean = self._weighted_mean(values, weights)
-        with np.errstate(invalid="ignore", over="ignore"):
-            deviation = np.where(weights > 0.0, values - mean, 0.0)
-            std = np.sqrt(np.einsum("k...,k...,k...->...", weights, deviation, deviation))
-        return np.where(np.isfinite(mean), std, np.inf).reshape(self.shape)
+        if self._transformation.affine is not None:
+            _, slope = self._transformation.affine
+            return (np.abs(slope) * self._by_target(self.inner.std())).reshape(self.shape)
+        return Quadrature(self).std().reshape(self.shape)
 
-    @staticmethod
-    def _weighted_mean(values: Array, weights: Array) -> Array:
-        with np.errstate(invalid="ignore", over="ignore"):
-            return np.einsum("k...,k...->...", weights, values)
+    def _by_target(self, values: Array) -> Array:
+        """Return values of the inner distribution with an axis of targets, (N, T)."""
+        return values.reshape(len(values), -1)
 
 
 def transformed_predictive(

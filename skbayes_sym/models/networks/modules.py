@@ -17,6 +17,7 @@ from skbayes_sym.models.networks.network import (
     Recording,
     as_differentiable,
 )
+from skbayes_sym.numerics.arguments import short_repr
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.random import float64_normal
 from skbayes_sym.symmetry.modules.module_symmetry import ModuleSymmetry, symmetry_of
@@ -75,6 +76,11 @@ class ModuleNetwork(BaseNetwork):
     _converted: Any = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.initial, Mapping):
+            raise TypeError(
+                "initial must map names of parameters to their (mean, standard deviation), got "
+                f"{short_repr(self.initial)}."
+            )
         check_module(self.module, "network", needs_values=not self.initial)
         for name, layer in self.module.named_modules():
             _check_layer(name or "the module", layer)

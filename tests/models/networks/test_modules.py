@@ -197,3 +197,8 @@ def test_shared_and_silent_layers_are_refused():
     silent = ModuleNetwork(module, (2,))
     with pytest.raises(UnsupportedModuleError, match="never called"):
         silent.record(silent.init(1, generator=generator_from(0))[0], torch.ones(1, 2).double())
+
+
+def test_initial_values_must_be_a_mapping():
+    with pytest.raises(TypeError, match="initial must map names of parameters"):
+        ModuleNetwork(nn.Linear(2, 1), (2,), torch.eye(2))

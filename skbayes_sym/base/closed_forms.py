@@ -1,0 +1,248 @@
+"""Moments and scores of transformed mixtures of normals that need no quadrature.
+
+A `ClosedForm` belongs to one transformation g. It has the mean and the variance of ``g(Z)`` for a
+normal Z, and the continuous ranked probability score of a mixture of such variables.
+"""
+
+from typing import Protocol
+
+import numpy as np
+from scipy.special import ndtr
+from scipy.stats import norm
+
+from skbayes_sym.base.rows import Array
+
+_MAX_PAIRED_COMPONENTS = 8  # scores of pairs of components cost more than quadrature beyond
+_TINY = np.finfo(float).tiny  # standard deviation in place of 0
+_BLOCK_SIZE = 1 << 20  # distribution function values that are held at once
+
+
+class ClosedForm(Protocol):
+    """Moments and CRPS of ``g(Z)`` for normal components of Z.
+
+    Components are arrays of shape (S, N, T), with weights (S,) that add up to 1.
+    """
+
+    def moments(self, weights: Array, loc: Array, scale: Array) -> tuple[Array, Array]:
+        """Return the mean and the variance of the mixture, (N, T)."""
+
+    def crps(self, weights: Array, loc: Array, scale: Array, y: Array) -> Array | None:
+        """Return the CRPS of the mixture at targets (G, N, T), or None without a closed form."""
+
+
+def mixture_moments(weights: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
+    """Return mean and variance (N, T) of a mixture from those of its components (S, N, T)."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        total = np.einsum("s,s...->...", weights, mean)
+        spread = variance + np.square(mean - total)
+        return total, np.einsum("s,s...->...", weights, spread)
+
+
+class ExponentialForm:
+    r"""Closed form of :math:`g(z) = e^{r z} + c`.
+
+    Parameters
+    ----------
+    rate : float
+        Factor r of the exponent.
+    offset : float
+        Constant c.
+
+    Notes
+    -----
+    With :math:`m_s = e^{\mu_s + \sigma_s^2 / 2}` for log-normal components s,
+
+    .. math::
+        E|Y_s - y| &= y (2 \Phi(u) - 1) + m_s (1 - 2 \Phi(u - \sigma_s)),
+        \quad u = (\log y - \mu_s) / \sigma_s, \\
+        E|Y_s - Y_t| &= m_s (2 \Phi(a_{st}) - 1) + m_t (2 \Phi(a_{ts}) - 1),
+        \quad a_{st} = (\mu_s - \mu_t + \sigma_s^2) / \sqrt{\sigma_s^2 + \sigma_t^2},
+
+    and the score is :math:`E|Y - y| - E|Y - Y'| / 2`.
+    """
+
+    def __init__(self, rate: float = 1.0, offset: float = 0.0) -> None:
+        self.rate = rate
+        self.offset = offset
+
+    def moments(self, weights: Array, loc: Array, scale: Array) -> tuple[Array, Array]:
+        """Return the mean and the variance of the mixture, (N, T)."""
+        variance = np.square(self.rate * scale)
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = np.exp(self.rate * loc + 0.5 * variance)
+            # A component without spread has none after the transformation, whatever its mean.
+            spread = np.where(variance > 0.0, np.square(mean) * np.expm1(variance), 0.0)
+        mean, spread = mixture_moments(weights, mean, spread)
+        return mean + self.offset, spread
+
+    def crps(self, weights: Array, loc: Array, scale: Array, y: Array) -> Array | None:
+        """Return the CRPS of the mixture at targets (G, N, T), or None without a closed form."""
+        if len(weights) > _MAX_PAIRED_COMPONENTS:
+            return None
+        loc = self.rate * loc
+        scale = np.maximum(self.rate * scale, _TINY)
+        variance = np.square(scale)
+        targets = y - self.offset
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = np.exp(loc + 0.5 * variance)
+            log_target = np.log(np.where(targets > 0.0, targets, 1.0))
+            distance = np.zeros(np.broadcast_shapes(targets.shape, loc.shape[1:]))
+            for weight, m, mu, sigma in zip(weights, mean, loc, scale, strict=True):
+                u = (log_target - mu) / sigma
+                inside = targets * (2.0 * ndtr(u) - 1.0) + m * (1.0 - 2.0 * ndtr(u - sigma))
+                distance += weight * np.where(targets > 0.0, inside, m - targets)
+            # The spread counts every ordered pair, of which the two terms are equal in the sum.
+            spread = np.zeros(loc.shape[1:])
+            for s, weight in enumerate(weights):
+                deviation = np.maximum(np.sqrt(variance[s] + variance), _TINY)
+                probability = ndtr((loc[s] - loc + variance[s]) / deviation)
+                pairs = np.einsum("t,t...->...", weights, 2.0 * probability - 1.0)
+                spread += weight * mean[s] * pairs
+            score = distance - spread
+        return score if np.isfinite(score).all() else None
+
+
+class SquareForm:
+    r"""Closed form of :math:`g(z) = z^2`.
+
+    Notes
+    -----
+    For two draws Z and Z' of one normal component, the difference and the sum are independent, so
+    :math:`E|Z^2 - Z'^2| = E|Z - Z'| \, E|Z + Z'|`. Mixtures of several components have no such
+    form.
+    """
+
+    def moments(self, weights: Array, loc: Array, scale: Array) -> tuple[Array, Array]:
+        """Return the mean and the variance of the mixture, (N, T)."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            variance = np.square(scale)
+            square = np.square(loc)
+            return mixture_moments(
+                weights, square + variance, 2.0 * variance * (variance + 2.0 * square)
+            )
+
+    def crps(self, weights: Array, loc: Array, scale: Array, y: Array) -> Array | None:
+        """Return the CRPS of the mixture at targets (G, N, T), or None without a closed form."""
+        if len(weights) > 1:
+            return None
+        mu = loc[0]
+        sigma = np.maximum(scale[0], _TINY)
+        root = np.sqrt(np.maximum(y, 0.0))
+        with np.errstate(over="ignore", invalid="ignore"):
+            upper = (root - mu) / sigma
+            lower = (-root - mu) / sigma
+            probability = ndtr(upper) - ndtr(lower)
+            mean = np.square(mu) + np.square(sigma)
+            # Integral of z**2 over |z| <= sqrt(y).
+            partial = mean * probability - sigma * (
+                (root + mu) * norm.pdf(upper) + (root - mu) * norm.pdf(lower)
+            )
+            distance = mean - y + 2.0 * (y * probability - partial)
+            difference = 2.0 * sigma / np.sqrt(np.pi)
+            total_std = np.sqrt(2.0) * sigma
+            total = 2.0 * mu * (2.0 * ndtr(2.0 * mu / total_std) - 1.0)
+            total = total + 2.0 * total_std * norm.pdf(2.0 * mu / total_std)
+            score = distance - 0.5 * difference * total
+        return score if np.isfinite(score).all() else None
+
+
+class TabulatedForm:
+    """Moments and CRPS of a continuous rising function that is given by a table.
+
+    Parameters
+    ----------
+    edges : ndarray of shape (K + 1,)
+        Values of z, increasing. The function is constant beyond the first and the last.
+    values : ndarray of shape (K + 1, T)
+        The function at the edges.
+    mean, mean_square : ndarray of shape (K, T)
+        Average of the function and of its square within each cell.
+
+    Notes
+    -----
+    The mean is the sum over cells of their probability times the average of the function. It is
+    exact if all values of a cell are equally likely. The error falls with the square of the width
+    of the cells.
+    """
+
+    def __init__(self, edges: Array, values: Array, mean: Array, mean_square: Array) -> None:
+        self._edges = edges
+        self._values = values
+        self._mean = mean
+        self._mean_square = mean_square
+
+    def _cdf(self, weights: Array, loc: Array, scale: Array) -> Array:
+        """Return the distribution function of z at the edges, (K + 1, N, T)."""
+        total = np.zeros((len(self._edges), *loc.shape[1:]))
+        for weight, mu, sigma in zip(weights, loc, scale, strict=True):
+            scores = self._edges[:, None, None] - mu
+            scores /= sigma
+            total += weight * ndtr(scores, out=scores)
+        return total
+
+    def _row_blocks(self, n_rows: int) -> list[slice]:
+        size = max(1, _BLOCK_SIZE // len(self._edges))
+        return [slice(start, start + size) for start in range(0, n_rows, size)]
+
+    def moments(self, weights: Array, loc: Array, scale: Array) -> tuple[Array, Array]:
+        """Return the mean and the variance of the mixture, (N, T)."""
+        scale = np.maximum(scale, _TINY)
+        # Deviations from the middle of the table: the difference of moments then keeps its digits.
+        centre = self._values[len(self._values) // 2]
+        square = self._mean_square - 2.0 * centre * self._mean + np.square(centre)
+        first = self._values[0] - centre
+        last = self._values[-1] - centre
+        mean_steps = np.diff(self._mean - centre, axis=0, prepend=first[None], append=last[None])
+        ends = np.square(first), np.square(last)
+        square_steps = np.diff(square, axis=0, prepend=ends[0][None], append=ends[1][None])
+        # Summation by parts: the values at the end minus the steps times the distribution function.
+        means = []
+        variances = []
+        for rows in self._row_blocks(loc.shape[1]):
+            cdf = self._cdf(weights, loc[:, rows], scale[:, rows])
+            mean = last - np.einsum("knt,kt->nt", cdf, mean_steps)
+            second = ends[1] - np.einsum("knt,kt->nt", cdf, square_steps)
+            means.append(mean + centre)
+            variances.append(np.maximum(second - np.square(mean), 0.0))
+        return np.concatenate(means), np.concatenate(variances)
+
+    def crps(self, weights: Array, loc: Array, scale: Array, y: Array) -> Array | None:
+        """Return the CRPS of the mixture at targets (G, N, T), or None without a closed form.
+
+        It is the integral of the squared difference between the distribution function, which is
+        linear between the edges, and the step at the target.
+        """
+        scale = np.maximum(scale, _TINY)
+        score = np.empty(y.shape)
+        for rows in self._row_blocks(loc.shape[1]):
+            cdf = self._cdf(weights, loc[:, rows], scale[:, rows])
+            for k in range(y.shape[2]):
+                score[:, rows, k] = self._column_crps(k, cdf[..., k], y[:, rows, k])
+        return score
+
+    def _column_crps(self, column: int, cdf: Array, y: Array) -> Array:
+        """Return the CRPS (G, N) of one target with the distribution function (K + 1, N)."""
+        x = self._values[:, column]
+        width = np.diff(x)[:, None]
+        below = np.zeros(cdf.shape)
+        below[1:] = np.cumsum(_integrate_square(width, cdf[:-1], cdf[1:]), axis=0)
+        above = np.zeros(cdf.shape)
+        above[1:] = np.cumsum(_integrate_square(width, 1.0 - cdf[:-1], 1.0 - cdf[1:]), axis=0)
+
+        inside = np.clip(y, x[0], x[-1])
+        cell = (np.searchsorted(x, inside, side="right") - 1).clip(0, len(x) - 2)
+        left = np.take_along_axis(cdf, cell, axis=0)
+        right = np.take_along_axis(cdf, cell + 1, axis=0)
+        distance = inside - x[cell]
+        fraction = distance / np.where(width[cell, 0] > 0.0, width[cell, 0], 1.0)
+        at_target = left + fraction * (right - left)
+        score = np.take_along_axis(below, cell, axis=0)
+        score = score + _integrate_square(distance, left, at_target)
+        score = score + above[-1] - np.take_along_axis(above, cell, axis=0)
+        score = score - _integrate_square(distance, 1.0 - left, 1.0 - at_target)
+        return score + np.abs(y - inside)
+
+
+def _integrate_square(width: Array, left: Array, right: Array) -> Array:
+    """Integrate the square of a line from ``left`` to ``right`` over an interval of a width."""
+    return width * (np.square(left) + left * right + np.square(right)) / 3.0

@@ -1,0 +1,145 @@
+"""Moments and scores of transformed normals agree with integrals over the distribution function."""
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from scipy import special
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    PowerTransformer,
+    QuantileTransformer,
+    StandardScaler,
+)
+
+from skbayes_sym.base.distributions import NormalPredictive, TensorPredictive
+from skbayes_sym.base.quadrature import Quadrature
+from skbayes_sym.base.transformed_distribution import transformed_predictive
+from skbayes_sym.models.predictive_mixtures import NormalMixture
+
+TRAINING = np.exp(np.random.default_rng(0).standard_normal((2000, 1)))
+MEAN = np.array([-0.7, 0.1, 0.9])
+STD = np.array([0.2, 0.4, 0.6])
+
+
+def inverse_by(function):
+    return FunctionTransformer(inverse_func=function)
+
+
+TRANSFORMERS = {
+    "exp": inverse_by(np.exp),
+    "exp2": inverse_by(special.exp2),
+    "exp10": inverse_by(special.exp10),
+    "expm1": inverse_by(np.expm1),
+    "square": inverse_by(np.square),
+    "standardised logarithm": make_pipeline(
+        FunctionTransformer(np.log, np.exp), StandardScaler()
+    ).fit(TRAINING),
+    "negative exponential": make_pipeline(inverse_by(np.negative), inverse_by(np.exp)),
+    "normal quantiles": QuantileTransformer(output_distribution="normal").fit(TRAINING),
+    "uniform quantiles": QuantileTransformer(n_quantiles=300).fit(TRAINING),
+    "yeo-johnson": PowerTransformer().fit(np.log(TRAINING)),
+    "box-cox": PowerTransformer("box-cox").fit(TRAINING),
+}
+# The table of a quantile transformer merges knots into cells.
+TOLERANCE = {"normal quantiles": 5e-3, "uniform quantiles": 1e-3}
+
+
+def single():
+    return NormalPredictive(MEAN, STD)
+
+
+def mixture():
+    loc = torch.as_tensor(np.stack([MEAN, MEAN + 0.8]))[..., None]
+    variance = torch.as_tensor(np.stack([STD**2, 0.3 * STD**2]))[..., None]
+    weights = torch.tensor([0.3, 0.7], dtype=torch.float64)
+    return TensorPredictive([NormalMixture(loc, 0.0 * variance, variance, weights.log())])
+
+
+def transformed(name, inner):
+    return transformed_predictive(inner, TRANSFORMERS[name], 1, is_flat=True)
+
+
+def moments_by_integration(inner, outward):
+    """Mean and standard deviation by a trapezoidal sum over 200,001 values of the inner target."""
+    weights, loc, scale = inner.components()
+    loc = np.asarray(loc).reshape(len(weights), -1)
+    scale = np.asarray(scale).reshape(len(weights), -1)
+    u = np.linspace(-14.0, 14.0, 200_001)
+    density = np.exp(-0.5 * u**2)
+    density /= density.sum()
+    mean = np.zeros(loc.shape[1])
+    square = np.zeros(loc.shape[1])
+    for weight, m, s in zip(weights, loc, scale, strict=True):
+        y = outward(m[:, None] + s[:, None] * u)
+        mean += weight * (y @ density)
+        square += weight * (y**2 @ density)
+    return mean, np.sqrt(square - mean**2)
+
+
+def score_by_integration(distribution, y):
+    """Integral of the squared difference of the distribution function from the step at y."""
+    nodes, node_weights = np.polynomial.legendre.leggauss(60)
+    tails = [1e-14, 1e-6, 1.0 - 1e-5, 1.0 - 1e-8, 1.0 - 1e-12]
+    levels = np.append(tails, np.linspace(0.01, 0.99, 15))
+    edges = np.concatenate([distribution.quantile(levels).T, y[None]])
+    edges = np.sort(edges, axis=0)
+    half = 0.5 * np.diff(edges, axis=0)
+    x = edges[:-1, None] + half[:, None] * (1.0 + nodes[:, None])
+    x = x.reshape(-1, len(y))
+    width = (half[:, None] * node_weights[:, None]).reshape(x.shape)
+    return (width * (distribution.cdf(x) - (x > y)) ** 2).sum(axis=0)
+
+
+@pytest.mark.parametrize("inner", [single, mixture])
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_moments_are_integrals(name, inner):
+    distribution = transformed(name, inner())
+
+    def outward(z):
+        return TRANSFORMERS[name].inverse_transform(z.reshape(-1, 1)).reshape(z.shape)
+
+    mean, std = moments_by_integration(inner(), outward)
+    tolerance = TOLERANCE.get(name, 1e-7)
+    assert_allclose(distribution.mean(), mean, rtol=tolerance)
+    assert_allclose(distribution.std(), std, rtol=tolerance)
+
+
+@pytest.mark.parametrize("inner", [single, mixture])
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_scores_are_integrals(name, inner):
+    distribution = transformed(name, inner())
+    y = distribution.quantile(0.8) + np.array([0.0, 0.3, -1.5])
+    expected = score_by_integration(distribution, y)
+    assert_allclose(distribution.crps(y), expected, rtol=max(TOLERANCE.get(name, 0.0), 1e-4))
+
+
+@pytest.mark.parametrize("name", ["exp", "expm1", "square", "standardised logarithm"])
+def test_scores_in_closed_form_agree_with_quadrature(name):
+    distribution = transformed(name, single())
+    y = np.array([[[-0.5], [0.0], [3.0]], [[0.7], [1.5], [1e-3]]])
+    quadrature = super(type(distribution), distribution).crps_grid(y)
+    assert Quadrature(distribution).closed_form_crps(y) is not None or name.startswith("stand")
+    assert_allclose(distribution.crps_grid(y), quadrature, rtol=1e-6)
+
+
+def test_points_keep_their_value():
+    points = NormalPredictive(MEAN, np.zeros(3))
+    y = np.array([0.2, 1.0, 5.0])
+    for name, function in {"exp": np.exp, "square": np.square}.items():
+        distribution = transformed(name, points)
+        assert_allclose(distribution.mean(), function(MEAN))
+        assert_allclose(distribution.std(), 0.0, atol=1e-12)
+        assert_allclose(distribution.crps(y), np.abs(function(MEAN) - y), rtol=1e-6)
+
+
+def test_tables_of_many_rows_are_evaluated_in_blocks():
+    rng = np.random.default_rng(0)
+    mean = rng.standard_normal(5000)
+    std = rng.uniform(0.1, 1.0, 5000)
+    whole = transformed("normal quantiles", NormalPredictive(mean, std))
+    part = whole[4000:4003]
+    assert_allclose(whole.mean()[4000:4003], part.mean(), rtol=1e-12)
+    y = np.full(5000, 1.3)
+    assert_allclose(whole.crps(y)[4000:4003], part.crps(y[:3]), rtol=1e-12)
