@@ -791,7 +791,25 @@ MUTANTS = [
         "base/test_bad_input.py",
         ("fitted_with.get(name, getattr(self, name))", "getattr(self, name)"),
     ),
-    Mutant("stacking/estimators.py", "n_tests[test] += 1", "n_tests[test] = 1"),
+    Mutant(
+        "stacking/estimators.py", "n_tests = is_test.sum(axis=0)", "n_tests = is_test.any(axis=0)"
+    ),
+    Mutant("base/groups.py", "inverse.diagonal(0, 1, 2) - 1.0", "inverse.diagonal(0, 1, 2)"),
+    Mutant(
+        "base/groups.py", "max(mean_size - 1.0, 0.0) * correlation**2", "0.0", "base/test_groups.py"
+    ),
+    Mutant(
+        "stacking/members/gaussian_process.py",
+        "block_loc[queries] -= fit.mT @ alpha[own]",
+        "block_loc[queries] += fit.mT @ alpha[own]",
+        "stacking/test_groups.py",
+    ),
+    Mutant(
+        "stacking/members/gaussian_process.py",
+        "response[queries] += fit.mT @ inverse_sum[own]",
+        "response[queries] -= fit.mT @ inverse_sum[own]",
+        "stacking/test_groups.py",
+    ),
     *planted(
         "laplace/defaults.py",
         "laplace/test_modes.py",

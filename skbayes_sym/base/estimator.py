@@ -329,11 +329,23 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
                 self._set_fit(self._fitted_attributes(data, model, fitted))
         return self
 
-    def _training_data(self, X: Any, y: Any, sample_weight: Any) -> Training:
-        """Validate what the user passed to ``fit`` and bring it into canonical form."""
+    def _training_data(self, X: Any, y: Any, sample_weight: Any, groups: Any = None) -> Training:
+        """Validate what the user passed to ``fit`` and bring it into canonical form.
+
+        Parameters
+        ----------
+        X, y, sample_weight, groups : array-like
+            Training data as the user passed them. Weights and groups can be None.
+
+        Returns
+        -------
+        Training
+            Checked, canonical and scaled data.
+        """
         device = resolve_device(self.device)
         inputs, targets = self._read_training_data(X, y)
-        metadata = None if sample_weight is None else {"sample_weight": sample_weight}
+        given = {"sample_weight": sample_weight, "groups": groups}
+        metadata = {name: value for name, value in given.items() if value is not None} or None
         return Training.from_arrays(
             inputs,
             targets,
@@ -342,6 +354,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
             random_state=self.random_state,
             device=device,
             callback_arguments={"estimator": self, "X": X, "y": y, "metadata": metadata},
+            groups=groups,
         )
 
     def _read_training_data(self, X: Any, y: Any) -> tuple[Array, Targets]:

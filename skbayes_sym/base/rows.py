@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from skbayes_sym.base.groups import number_by_appearance
 from skbayes_sym.base.scikit_learn import StrOptions
 from skbayes_sym.numerics.arguments import is_frame
 from skbayes_sym.numerics.tables import column_names, is_declared_categorical
@@ -36,11 +37,14 @@ class Rows:
         Real targets, or class codes.
     weight : ndarray of shape (n,)
         Positive weights: sums over equal rows.
+    groups : ndarray of int of shape (n,), optional
+        Groups of rows that are left out together.
     """
 
     X: Array
     y: Array
     weight: Array
+    groups: Array | None = None
 
     @cached_property
     def x_range(self) -> Array:
@@ -73,7 +77,9 @@ class Scaling(NamedTuple):
             return scaled
 
 
-def canonical_rows(X: Array, y: Array, weight: Array) -> tuple[Rows, Array]:
+def canonical_rows(
+    X: Array, y: Array, weight: Array, groups: Array | None = None
+) -> tuple[Rows, Array]:
     """Merge equal rows of inputs and targets, and sort the distinct ones.
 
     A data set in another order, or with rows repeated instead of weighted, then becomes the same
@@ -87,6 +93,8 @@ def canonical_rows(X: Array, y: Array, weight: Array) -> tuple[Rows, Array]:
         Targets.
     weight : ndarray of shape (n_samples,)
         Positive weights.
+    groups : ndarray of int of shape (n_samples,), optional
+        Groups of the rows. Equal rows of different groups aren't merged.
 
     Returns
     -------
@@ -96,7 +104,8 @@ def canonical_rows(X: Array, y: Array, weight: Array) -> tuple[Rows, Array]:
         Position among the distinct rows of every row.
     """
     # Adding 0.0 turns -0.0 into 0.0: equal numbers must be equal rows.
-    columns = (c.astype(np.float64) + 0.0 for c in (*X.T, *np.atleast_2d(y.T)))
+    keys = [] if groups is None else [groups]
+    columns = (c.astype(np.float64) + 0.0 for c in (*X.T, *np.atleast_2d(y.T), *keys))
     order, is_repeat = _lexicographic_order(columns)
     is_distinct = ~is_repeat
     inverse_index = np.empty_like(order)
@@ -104,12 +113,14 @@ def canonical_rows(X: Array, y: Array, weight: Array) -> tuple[Rows, Array]:
     first = order[is_distinct]
     # `take` is five times as fast as X[first].
     distinct_X = X.take(first, axis=0) + 0.0
+    distinct_groups = None if groups is None else groups[first]
     if len(first) == len(order):
-        return Rows(distinct_X, y[first], weight[first].astype(np.float64)), inverse_index
+        own_weight = weight[first].astype(np.float64)
+        return Rows(distinct_X, y[first], own_weight, distinct_groups), inverse_index
     # Weights are added in increasing order, so that sums don't depend on the order of the rows.
     up = np.argsort(weight)
     merged = np.bincount(inverse_index[up], weights=weight[up], minlength=len(first))
-    return Rows(distinct_X, y[first], merged), inverse_index
+    return Rows(distinct_X, y[first], merged, distinct_groups), inverse_index
 
 
 def drop_rows(rows: Rows, inverse_index: Array, is_dropped: Array) -> tuple[Rows, Array]:
@@ -133,7 +144,10 @@ def drop_rows(rows: Rows, inverse_index: Array, is_dropped: Array) -> tuple[Rows
     """
     is_kept = ~is_dropped
     position = np.where(is_kept, np.cumsum(is_kept) - 1, -1)
-    kept = Rows(rows.X[is_kept], rows.y[is_kept], rows.weight[is_kept])
+    groups = None
+    if rows.groups is not None:
+        groups = number_by_appearance(rows.groups[is_kept])
+    kept = Rows(rows.X[is_kept], rows.y[is_kept], rows.weight[is_kept], groups)
     return kept, np.append(position, -1)[inverse_index]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from sklearn.base import _fit_context
 from sklearn.metrics._scorer import _BaseScorer as BaseScorer
+from sklearn.model_selection import BaseCrossValidator, BaseShuffleSplit
 from sklearn.model_selection import check_cv as _check_cv
 from sklearn.utils import _safe_indexing as safe_indexing
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions, validate_params
@@ -21,7 +22,7 @@ from sklearn.utils.validation import check_array as _check_array
 from sklearn.utils.validation import column_or_1d as _column_or_1d
 from sklearn.utils.validation import validate_data as _validate_data
 
-from skbayes_sym.numerics.runtime import with_filters_lock
+from skbayes_sym.numerics.runtime import filters_lock, with_filters_lock
 
 try:
     from sklearn.callback import CallbackSupportMixin
@@ -66,6 +67,31 @@ class ReadableSignature:
         return Signature(parameters)
 
 
+def split_rows(splitter: Any, X: Any, y: Any, groups: Any = None) -> list[tuple[Any, Any]]:
+    """Split rows into folds, with their groups unless the splitter ignores them.
+
+    Parameters
+    ----------
+    splitter : splitter
+        Result of `check_cv`.
+    X, y : array-like
+        Rows and targets.
+    groups : array-like, optional
+        Groups of the rows.
+
+    Returns
+    -------
+    list of (ndarray, ndarray)
+        Training and test indices.
+    """
+    # Other splitters of scikit-learn warn of groups that they are given.
+    if isinstance(splitter, BaseCrossValidator | BaseShuffleSplit):
+        requests = splitter.get_metadata_routing().split.requests
+        groups = groups if requests.get("groups") else None
+    with filters_lock:
+        return list(splitter.split(X, y, groups))
+
+
 def class_page_template() -> str:
     """Return the URL template of the page of a class; empty as long as the package has no site."""
     try:
@@ -94,6 +120,7 @@ __all__ = [
     "num_samples",
     "safe_indexing",
     "safe_split",
+    "split_rows",
     "validate_data",
     "validate_params",
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """Training data in the form that every method fits: checked, canonical, scaled, on the device."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.base.device import choose_dtype
+from skbayes_sym.base.groups import encode_groups, number_by_appearance
 from skbayes_sym.base.noise_levels import noise_levels
 from skbayes_sym.base.rows import (
     Array,
@@ -108,6 +109,7 @@ class Training:
         random_state: Any,
         device: torch.device,
         callback_arguments: Mapping[str, Any],
+        groups: Any = None,
     ) -> "Training":
         """Bring validated rows into canonical form and scale them.
 
@@ -129,6 +131,8 @@ class Training:
             Device on which the method computes.
         callback_arguments : mapping
             What callbacks receive, see `FitProgress`.
+        groups : array-like of shape (n_samples,), optional
+            Groups of rows that are left out together.
 
         Returns
         -------
@@ -137,8 +141,8 @@ class Training:
         Raises
         ------
         ValueError
-            If weights, inputs or targets leave the range of the precision, or if the targets have
-            only one class.
+            If weights, inputs or targets leave the range of the precision, if the targets have only
+            one class, or if all rows are of one group.
         """
         check_not_masked("sample_weight", sample_weight)
         with numeric_conversion("sample_weight"):
@@ -147,6 +151,8 @@ class Training:
             )
         # Sums and averages by weight, which follow, would overflow beyond this range.
         check_weight_range(weight[weight > 0], LARGEST[torch.float64])
+
+        codes = None if groups is None else encode_groups(groups, len(weight))
 
         # A fit with a row of weight zero equals the fit without the row.
         dtype = choose_dtype(X)
@@ -157,8 +163,9 @@ class Training:
             X = X[is_present]
             targets = targets.select(is_present)
             weight = weight[is_present]
+            codes = None if codes is None else codes[is_present]
         targets.check()
-        rows, inverse_index[is_present] = canonical_rows(X, targets.values, weight)
+        rows, inverse_index[is_present] = _canonical_rows(X, targets.values, weight, codes)
 
         # Gross errors would determine the scale of the targets, and the noise.
         outliers = None
@@ -378,6 +385,46 @@ def describe_outliers(outliers: Array | None) -> str:
     rows = ", ".join(map(str, outliers[:5]))
     ellipsis = ", ..." if len(outliers) > 5 else ""
     return f"; left out as gross errors: {len(outliers)} rows ({rows}{ellipsis})"
+
+
+def _canonical_rows(X: Array, y: Array, weight: Array, groups: Array | None) -> tuple[Rows, Array]:
+    """Bring rows into canonical form, and number their groups in the order of these rows.
+
+    Groups of a single distinct row each are no groups: leaving out a row leaves out all of its
+    repetitions.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_samples, n_features)
+        Inputs.
+    y : ndarray of shape (n_samples, n_targets) or (n_samples,)
+        Targets.
+    weight : ndarray of shape (n_samples,)
+        Positive weights.
+    groups : ndarray of int of shape (n_samples,) or None
+        Groups of the rows.
+
+    Returns
+    -------
+    rows : Rows
+        Distinct rows with their total weights.
+    inverse_index : ndarray of int of shape (n_samples,)
+        Position among the distinct rows of every row.
+    """
+    if groups is None:
+        return canonical_rows(X, y, weight)
+    rows, inverse_index = canonical_rows(X, y, weight, groups)
+    assert rows.groups is not None
+    numbered = number_by_appearance(rows.groups)
+    n_groups = int(numbered.max()) + 1
+    if n_groups == 1:
+        raise ValueError(
+            "groups has a single group, and leaving it out leaves no rows. Pass at least two "
+            "groups, or fit without groups."
+        )
+    if n_groups == len(numbered):
+        return canonical_rows(X, y, weight)
+    return replace(rows, groups=numbered), inverse_index
 
 
 def default_batch_size(n_rows: int) -> int:

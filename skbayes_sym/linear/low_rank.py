@@ -217,6 +217,14 @@ class LowRankGaussian:
         unseen = scaled @ scaled.T - inside @ inside.T
         return covariance + unseen[..., None] * torch.as_tensor(self._free_variance).to(x)
 
+    def output_root(self, x: Tensor) -> Tensor:
+        """Return a root F of the joint covariance ``F F'`` of a single output, (N, r)."""
+        if self.basis is None:
+            return x * torch.as_tensor(self.scale).to(x) @ self._factor().to(x)
+        # There are more weights than rows, so that this is the smaller matrix.
+        eigenvalues, vectors = torch.linalg.eigh(self.output_covariance(x)[..., 0])
+        return vectors * eigenvalues.clamp_min(0.0).sqrt()
+
     @staticmethod
     def _tensor(values: Any, on: torch.Generator | Tensor) -> Tensor:
         """Return values as float64 on the device of a generator or tensor."""

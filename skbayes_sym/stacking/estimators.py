@@ -12,7 +12,7 @@ import joblib
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, clone, is_classifier
-from sklearn.model_selection import KFold, StratifiedKFold
+from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
 from sklearn.utils import Bunch, indexable
 from torch import Tensor
 
@@ -30,6 +30,7 @@ from skbayes_sym.base.scikit_learn import (
     fit_context,
     num_samples,
     safe_indexing,
+    split_rows,
 )
 from skbayes_sym.base.stacking_weights import PooledPredictor
 from skbayes_sym.base.training import Training, describe_outliers
@@ -43,6 +44,10 @@ from skbayes_sym.stacking.members import MEMBERS, Member, Networks, UserEstimato
 from skbayes_sym.stacking.members.gaussian_process import GaussianProcessDefaults
 from skbayes_sym.stacking.scoring import CountMemberError, are_counts, mean_score
 from skbayes_sym.stacking.task import RowBlock, StackTask
+
+# A stack whose ``cv`` leaves out fewer distinct rows than these, or than half of the rows, is
+# refused: weights and noise of some members have four parameters.
+_MIN_SCORED_ROWS = 10
 
 
 def describe_members(members: Mapping[str, Member]) -> dict[str, str]:
@@ -72,6 +77,18 @@ def describe_members(members: Mapping[str, Member]) -> dict[str, str]:
         class_name = f"{estimator_class.__module__}.{estimator_class.__qualname__}"
         descriptions[name] = f"{class_name} {params}"
     return descriptions
+
+
+def _require_whole_groups(cv: Any, folds: list[tuple[Array, Array]], groups: Array | None) -> None:
+    """Raise a ValueError if a fold has rows of one group on both of its sides."""
+    if groups is None:
+        return
+    for train, test in folds:
+        if np.isin(groups[train], groups[test]).any():
+            raise ValueError(
+                f"cv={cv!r} has rows of one group in the training and in the left-out part of a "
+                "fold. Use a splitter of groups, such as GroupKFold, or omit cv or groups."
+            )
 
 
 @dataclass(eq=False, repr=False)
@@ -136,7 +153,7 @@ class BaseStacking(BayesianEstimator, BaseComposition):
         return self
 
     @fit_context(prefer_skip_nested_validation=False)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
         """Fit all members, and their weights by leave-one-out or cross-validation.
 
         Parameters
@@ -147,6 +164,12 @@ class BaseStacking(BayesianEstimator, BaseComposition):
             Targets, or class labels.
         sample_weight : array-like of shape (n_samples,), optional
             Non-negative multiplicities: a weight of 2 is equivalent to repeating the row.
+        groups : array-like of shape (n_samples,), optional
+            Groups of rows that share more than the columns of ``X``, such as the visits of a
+            patient, of any dtype. Give them if predictions are for new groups: whole groups are
+            then left out wherever members are judged by left-out rows, so that predictions have the
+            width of the differences between groups. Groups of one row each have no effect. In
+            pipelines and searches, ``set_fit_request(groups=True)`` requests them.
 
         Returns
         -------
@@ -156,14 +179,15 @@ class BaseStacking(BayesianEstimator, BaseComposition):
         Raises
         ------
         ValueError
-            If no member could be fitted. The message contains the error of each member.
+            If no member could be fitted. The message contains the error of each member. Also if a
+            group is missing, if there is only one group, or if ``cv`` divides a group.
         """
         X = fill_masked(X)
         with self._fit_environment():
             # Distinct rows in both forms, and the folds that all members share.
             members = self._make_members()
-            data = self._training_data(X, y, sample_weight)
-            task = self._make_task(data, X, y)
+            data = self._training_data(X, y, sample_weight, groups)
+            task = self._make_task(data, X, y, groups)
             if task.n_rows_full_fit:
                 members = self._select_for_warm_start(members)
 
@@ -252,8 +276,21 @@ class BaseStacking(BayesianEstimator, BaseComposition):
             expected = "classifier" if is_classifier(self) else "regressor"
             raise ValueError(f"estimators: {name!r} must be a {expected}, got {candidate!r}.")
 
-    def _make_task(self, data: Training, X: Any, y: Any) -> StackTask:
-        """Collect the distinct rows in both forms, and the folds."""
+    def _make_task(self, data: Training, X: Any, y: Any, groups: Any) -> StackTask:
+        """Collect the distinct rows in both forms, and the folds.
+
+        Parameters
+        ----------
+        data : Training
+            Distinct rows.
+        X, y, groups : array-like
+            Training data as the user passed them.
+
+        Returns
+        -------
+        StackTask
+            Data that all members share.
+        """
         # Index of the first original row that equals each distinct row.
         present = np.flatnonzero(data.inverse_index >= 0)
         first_index = np.empty(data.n_rows, dtype=int)
@@ -273,9 +310,10 @@ class BaseStacking(BayesianEstimator, BaseComposition):
         defaults = StackDefaults()
         if self.cv is None or isinstance(self.cv, Integral):
             n_folds = defaults.n_folds if self.cv is None else int(self.cv)
-            folds = self._make_folds(original_targets, n_folds, data.seed)
+            folds = self._make_folds(original_targets, n_folds, data.seed, data.rows.groups)
         else:
-            folds = self._split_original_rows(X, y, first_index)
+            folds = self._split_original_rows(X, y, groups, first_index)
+            _require_whole_groups(self.cv, folds, data.rows.groups)
 
         deadline = float("inf")
         if self.max_seconds is not None:
@@ -308,47 +346,114 @@ class BaseStacking(BayesianEstimator, BaseComposition):
             n_jobs=self.n_jobs,
             n_rows_full_fit=n_rows_full_fit,
             is_count=has_count_member and are_counts(original_targets),
+            groups=data.rows.groups,
         )
 
-    def _make_folds(self, targets: Array, n_folds: int, seed: int) -> list[tuple[Array, Array]]:
-        """Training and test indices of shuffled folds, stratified if each class is large enough."""
+    def _make_folds(
+        self, targets: Array, n_folds: int, seed: int, groups: Array | None
+    ) -> list[tuple[Array, Array]]:
+        """Make folds of shuffled rows, or of whole groups.
+
+        Folds are stratified if each class has as many rows, and groups, as there are folds.
+
+        Parameters
+        ----------
+        targets : ndarray of shape (N,)
+            Targets or class labels.
+        n_folds : int
+            Number of folds. There are no more than rows or groups.
+        seed : int
+            Seed of the shuffling.
+        groups : ndarray of int of shape (N,) or None
+            Groups of the rows.
+
+        Returns
+        -------
+        list of (ndarray, ndarray)
+            Training and test indices.
+        """
         n = len(targets)
         if n < 2:
             return [(np.arange(n), np.arange(n))]
-        n_folds = min(n_folds, n)
-        splitter_class = KFold
+        n_groups = n if groups is None else int(groups.max()) + 1
+        n_folds = min(n_folds, n_groups)
+        is_stratified = False
         if is_classifier(self):
-            _, counts = np.unique(targets, return_counts=True)
-            if counts.min() >= n_folds:
-                splitter_class = StratifiedKFold
-        splitter = splitter_class(n_folds, shuffle=True, random_state=seed % 2**32)
+            _, codes = np.unique(targets, return_inverse=True)
+            units = np.arange(n) if groups is None else groups
+            pairs = np.unique(np.column_stack([codes, units]), axis=0)
+            is_stratified = np.bincount(pairs[:, 0]).min() >= n_folds
+        splitter: Any
+        if groups is not None:
+            splitter = StratifiedGroupKFold(n_folds) if is_stratified else GroupKFold(n_folds)
+        else:
+            splitter_class = StratifiedKFold if is_stratified else KFold
+            splitter = splitter_class(n_folds, shuffle=True, random_state=seed % 2**32)
         with filters_lock:
-            return list(splitter.split(targets, targets))
+            folds = list(splitter.split(targets, targets, groups))
+        return [(train, test) for train, test in folds if len(test)]
 
-    def _split_original_rows(self, X: Any, y: Any, first_index: Array) -> list[tuple[Array, Array]]:
-        """Training and test indices of distinct rows, if ``cv`` splits the original rows."""
-        fold = np.full(num_samples(X), -1)
-        n_tests = np.zeros(num_samples(X), dtype=int)
+    def _split_original_rows(
+        self, X: Any, y: Any, groups: Any, first_index: Array
+    ) -> list[tuple[Array, Array]]:
+        """Split the original rows by ``cv``, and select distinct rows.
+
+        Parameters
+        ----------
+        X, y, groups : array-like
+            Training data as the user passed them.
+        first_index : ndarray of shape (N,)
+            Index of the first original row that equals each distinct row.
+
+        Returns
+        -------
+        list of (ndarray, ndarray)
+            Training and test indices of distinct rows. If no fold leaves out some of the rows, the
+            fold with the most training rows comes first.
+        """
+        n_rows = num_samples(X)
         try:
-            with filters_lock:
-                splits = list(check_cv(self.cv, y, classifier=is_classifier(self)).split(X, y))
-            for k, (_, test) in enumerate(splits):
-                fold[test] = k
-                n_tests[test] += 1
+            splitter = check_cv(self.cv, y, classifier=is_classifier(self))
+            splits = split_rows(splitter, X, y, groups)
+            is_train = np.zeros((len(splits), n_rows), dtype=bool)
+            is_test = np.zeros((len(splits), n_rows), dtype=bool)
+            for k, (train, test) in enumerate(splits):
+                is_train[k, train] = True
+                is_test[k, test] = True
         except (TypeError, IndexError, ValueError) as error:
+            remedy = "pairs of training and left-out rows."
+            if groups is None and "groups" in str(error):
+                remedy = "pass groups to fit, which this splitter needs."
             raise ValueError(
-                f"cv={self.cv!r} splits no rows ({error}) Give an int, a splitter such as KFold, "
-                "or pairs of training and left-out rows, as split(X, y, groups) makes them."
+                f"cv={self.cv!r} splits no rows ({error}) Give an int, a splitter such as KFold or "
+                f"TimeSeriesSplit, or {remedy}"
             ) from error
-        invalid = first_index[n_tests[first_index] != 1]
-        if len(invalid):
-            row = invalid.min()
+        is_train = is_train[:, first_index]
+        is_test = is_test[:, first_index]
+        n_tests = is_test.sum(axis=0)
+        if (n_tests > 1).any():
+            row = first_index[n_tests > 1].min()
             raise ValueError(
-                f"cv must leave out every row once, but row {row} is left out {n_tests[row]} "
-                "times: use KFold, for example."
+                f"cv must leave out every row at most once, but row {row} is left out by "
+                f"{n_tests[first_index == row][0]} folds. Use a splitter without repetitions, such "
+                "as KFold or TimeSeriesSplit."
             )
-        is_test = [fold[first_index] == k for k in range(len(splits))]
-        return [(np.flatnonzero(~test), np.flatnonzero(test)) for test in is_test if test.any()]
+        folds = [
+            (np.flatnonzero(train & ~test), np.flatnonzero(test))
+            for train, test in zip(is_train, is_test, strict=True)
+            if test.any()
+        ]
+        n_scored = int(n_tests.sum())
+        n_required = min(_MIN_SCORED_ROWS, len(first_index) // 2)
+        if n_scored < max(n_required, 1) or not all(len(train) for train, _ in folds):
+            raise ValueError(
+                f"cv={self.cv!r} leaves out {n_scored} distinct rows in {len(folds)} folds, but "
+                f"members are judged by at least {max(n_required, 1)} left-out rows, and each fold "
+                "needs training rows. Use fewer or larger folds."
+            )
+        if n_scored < len(first_index):
+            folds.sort(key=lambda fold: -len(fold[0]))
+        return folds
 
     def _describe_known_members(self, task: StackTask, stack: StackFit) -> dict[str, str]:
         """Parameters of the members whose result for these rows is known."""

@@ -239,6 +239,9 @@ class StackActions:
         """
         networks = self._members[member]
         assert isinstance(networks, Networks)
+        if self._task.groups is not None:
+            # Leave-one-out scores of the networks have seen the groups.
+            return self._refit_networks(_results, member, n_modes, width)
         _, best_score = self._best_member()
         if self._task.is_count:
             # Probabilities are densities per count, but probes are scored in scaled units.

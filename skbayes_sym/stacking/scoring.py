@@ -1,5 +1,6 @@
 """Leave-one-out scores of members, with the noise models and calibrations that they need."""
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from math import exp
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from skbayes_sym.base.calibration import fit_calibration
 from skbayes_sym.base.device import one_thread
+from skbayes_sym.base.groups import scale_weights_to_groups
 from skbayes_sym.base.noise_shape import ShapedPredictor, fit_noise_shape
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.warnings import collect_warnings
@@ -20,6 +22,7 @@ from skbayes_sym.stacking.predictors import (
     CalibratedPredictor,
     CountsPredictor,
     MemberPredictor,
+    merge_components,
 )
 from skbayes_sym.stacking.task import MemberFit, ScoredMember, StackTask
 
@@ -86,21 +89,37 @@ def score_member(member: Member, task: StackTask, by_folds: bool) -> ScoredMembe
         _require_density(fit, task)
 
     held_out = fit.leave_one_out
+    uses_folds = held_out is None or by_folds or fit.used_folds
     if held_out is None or (by_folds and not fit.used_folds):
-        held_out = _predict_folds(member, task, fit)
+        folds = task.folds if by_folds else member.choose_folds(task)
+        held_out = _predict_folds(member, task, fit, folds)
+
+    # Forward folds leave out only some of the rows, and only these are scored.
+    scored = task
+    if uses_folds and len(task.left_out_index) < len(task):
+        index = task.left_out_index
+        scored = replace(
+            task.take(index), groups=None if task.groups is None else task.groups[index]
+        )
+        if len(_row_values(held_out)) == len(task):
+            held_out = _take_rows(held_out, index)
 
     if task.n_classes and not fit.is_calibrated:
         assert isinstance(held_out, Tensor)
-        calibration = fit_calibration(held_out, task.y, task.weight)
-        density = calibration.log_probs(held_out)[torch.arange(len(task)), task.y]
+        calibration = fit_calibration(held_out, scored.y, scored.weight)
+        density = calibration.log_probs(held_out)[torch.arange(len(scored)), scored.y]
         base: Any = CalibratedPredictor(fit.predictor, calibration)
     elif isinstance(held_out, NormalMixture):
-        base, density = _fit_noise(fit, held_out, task)
+        base, density = _fit_noise(fit, held_out, scored, rounding_std(task))
     else:
         base = fit.predictor
         density = held_out
         if not task.n_classes:
             base = ShapedPredictor(fit.predictor, None, rounding_std(task))
+    if len(scored) < len(task):
+        density = torch.full_like(task.weight, torch.nan).index_put(
+            (torch.as_tensor(task.left_out_index),), density
+        )
     if bool(density.isposinf().any() | density.isnan().all()):
         raise ValueError("the log densities of its held-out rows aren't finite.")
 
@@ -111,6 +130,23 @@ def score_member(member: Member, task: StackTask, by_folds: bool) -> ScoredMembe
     if task.is_count:
         predictor = replace(predictor, is_normal=False, is_discrete=True)
     return ScoredMember(predictor, density.numpy() - fit.optimism, fit.prior_rows)
+
+
+def _row_values(held_out: NormalMixture | Tensor) -> Tensor:
+    """Values of held-out predictions with the rows as their first axis."""
+    return held_out.mean() if isinstance(held_out, NormalMixture) else held_out
+
+
+def _take_rows(held_out: NormalMixture | Tensor, index: Array) -> NormalMixture | Tensor:
+    """Select rows of held-out predictions."""
+    if isinstance(held_out, Tensor):
+        return held_out[torch.as_tensor(index)]
+    return replace(
+        held_out,
+        loc=held_out.loc[:, index],
+        variance=held_out.variance.expand_as(held_out.loc)[:, index],
+        noise_variance=held_out.noise_variance.expand_as(held_out.loc)[:, index],
+    )
 
 
 def _as_counts(base: Any, task: StackTask) -> Any:
@@ -139,11 +175,27 @@ def are_counts(targets: Array) -> bool:
 
 
 def _fit_noise(
-    fit: MemberFit, distribution: NormalMixture, task: StackTask
+    fit: MemberFit, distribution: NormalMixture, task: StackTask, floor: float
 ) -> tuple[ShapedPredictor, Tensor]:
     """Fit a noise model to leave-one-out residuals.
 
-    Returns the predictor with this noise, and its leave-one-out log densities (N,).
+    Parameters
+    ----------
+    fit : MemberFit
+        Fitted member.
+    distribution : NormalMixture
+        Held-out predictive distributions of the rows.
+    task : StackTask
+        Rows that are scored.
+    floor : float
+        Least standard deviation of predictions.
+
+    Returns
+    -------
+    predictor : ShapedPredictor
+        Predictor with this noise.
+    log_density : Tensor of shape (N,)
+        Its held-out log densities.
     """
     # Point predictions get the level of their residuals first.
     base = distribution
@@ -155,10 +207,16 @@ def _fit_noise(
         log_unit = 0.5 * float(mean_square.log())
         base = replace(distribution, noise_variance=distribution.noise_variance * mean_square)
 
-    floor = rounding_std(task)
+    # Rows of a group tell less about the noise than as many independent rows.
+    weight = task.weight
     n_fitted = fit.optimism * len(task)
+    if task.groups is not None:
+        std = (base.variance + base.noise_variance).sqrt()[0, :, 0]
+        residual = (task.y - base.mean())[:, 0] / std
+        weight = scale_weights_to_groups(residual, weight, task.groups)
+        n_fitted = n_fitted * float(weight.sum() / task.weight.sum())
     shape, log_density = fit_noise_shape(
-        base, task.y, task.weight, is_free=True, floor=floor, n_fitted=n_fitted
+        base, task.y, weight, is_free=True, floor=floor, n_fitted=n_fitted
     )
     assert shape is not None
     shape = replace(
@@ -175,16 +233,33 @@ def _fit_noise(
     return predictor, log_probability + log_density - shaped.log_prob(task.y)
 
 
-def _predict_folds(member: Member, task: StackTask, fit: MemberFit) -> NormalMixture | Tensor:
+def _predict_folds(
+    member: Member, task: StackTask, fit: MemberFit, folds: Sequence[tuple[Array, Array]]
+) -> NormalMixture | Tensor:
     """Refit a member without each fold and predict the held-out rows.
 
-    Returns distributions (S, N, 1) or scores (N, K), or log densities (N,) of a calibrated member.
+    Parameters
+    ----------
+    member : Member
+        Unfitted member.
+    task : StackTask
+        Training data.
+    fit : MemberFit
+        Fit to all rows.
+    folds : sequence of (ndarray, ndarray)
+        Training and test indices.
+
+    Returns
+    -------
+    NormalMixture or Tensor
+        Distributions (1, n, 1) or scores (n, K), or log densities (n,) of a calibrated member, for
+        the n rows that a fold leaves out, in increasing order of their indices.
     """
     test_index = []
     predictions: list[Any] = []
-    for train, test in task.folds:
+    for train, test in folds:
         rows = task.take(test)
-        base = member.fit(task.take(train)).predictor
+        base = member.fit_fold(task.take(train), fit)
         if fit.is_calibrated and not task.n_classes:
             base = _as_counts(base, task)
         predictor = MemberPredictor(base, member.reads_original_rows)
@@ -197,7 +272,7 @@ def _predict_folds(member: Member, task: StackTask, fit: MemberFit) -> NormalMix
         elif task.n_classes:
             predictions.append(predictor.mean(rows.rows))
         else:
-            predictions.append(predictor.distribution(rows.rows))
+            predictions.append(merge_components(predictor.distribution(rows.rows)))
     order = torch.cat(test_index).argsort()
     if fit.is_calibrated or task.n_classes:
         return torch.cat(predictions)[order]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -57,7 +58,8 @@ class StackTask:
     targets : ndarray of shape (N,)
         Targets or class labels in the units of the user.
     folds : sequence of (ndarray, ndarray)
-        Training and test indices of the cross-validation folds.
+        Training and test indices of the cross-validation folds. No row is in two test sets. Rows
+        that are in none aren't scored.
     seed : int
         Seed of all random numbers.
     target_scaling : tuple of (float, float), default=(0.0, 1.0)
@@ -76,6 +78,8 @@ class StackTask:
         Number of rows of the last full fit if this fit is a warm start, otherwise 0.
     is_count : bool, default=False
         Whether members are scored by their probabilities of counts instead of densities.
+    groups : ndarray of int of shape (N,), optional
+        Groups of rows that are left out together. They are numbered from 0, and no fold splits one.
     """
 
     rows: RowBlock
@@ -92,9 +96,15 @@ class StackTask:
     defaults: StackDefaults = field(default=StackDefaults())
     n_rows_full_fit: int = 0
     is_count: bool = False
+    groups: Array | None = None
 
     def __len__(self) -> int:
         return len(self.weight)
+
+    @property
+    def left_out_index(self) -> Array:
+        """Indices of the rows that a fold leaves out, in increasing order."""
+        return np.sort(np.concatenate([test for _, test in self.folds]))
 
     @property
     def data(self) -> Data:
@@ -115,7 +125,7 @@ class StackTask:
         return x, y.reshape(-1), weight
 
     def take(self, index: Array) -> "StackTask":
-        """Select rows by their indices; the subset has no folds."""
+        """Select rows by their indices; the subset has neither folds nor groups."""
         subset = torch.as_tensor(index)
         return replace(
             self,
@@ -124,6 +134,7 @@ class StackTask:
             weight=self.weight[subset],
             targets=self.targets[index],
             folds=(),
+            groups=None,
         )
 
 
@@ -138,7 +149,8 @@ class MemberFit:
     leave_one_out : NormalMixture or Tensor, optional
         Held-out predictions of the training rows: distributions of shape (S, N, 1) for regression,
         scores (N, K) for classification, or log densities (N,), which are nan for unknown rows. If
-        it is None, the stack refits the member for each fold.
+        it is None, the stack refits the member for each fold. With ``used_folds`` rows that no fold
+        leaves out can have any value.
     is_calibrated : bool, default=False
         Whether the predictive distributions are used as they are. Others get a noise model
         (regression) or a calibration (classification).

@@ -262,14 +262,16 @@ def test_weights_are_repetitions_bit_for_bit():
     assert points.fit(X, Y, sample_weight=weight).score(X, Y) > 0.3
 
 
-def test_groups_stay_together_and_folds_that_miss_rows_are_refused():
+def test_groups_stay_together_and_folds_that_repeat_rows_are_refused():
     groups = np.arange(120) // 6
     splits = list(GroupKFold(5).split(X, Y, groups))
     stack = clone(REG).set_params(cv=splits, estimators=CHEAP[:2]).fit(X, Y)
     assert stack.score(X, Y) > 0.3
-    missing = PredefinedSplit(np.r_[-1, np.arange(119) % 3])
-    for cv, times in ((missing, 0), ([], 0), ([(np.r_[1:120], [0]), *splits], 2)):
-        with pytest.raises(ValueError, match=f"row 0 is left out {times} times"):
+    with pytest.raises(ValueError, match="row 0 is left out by 2 folds"):
+        clone(stack).set_params(cv=[(np.r_[1:120], [0]), *splits]).fit(X, Y)
+    few = PredefinedSplit(np.r_[np.full(111, -1), np.arange(9) % 3])
+    for cv, n in ((few, 9), ([], 0), ([(np.arange(100), np.arange(100, 105))], 5)):
+        with pytest.raises(ValueError, match=f"leaves out {n} distinct rows .* at least 10"):
             clone(stack).set_params(cv=cv).fit(X, Y)
 
 

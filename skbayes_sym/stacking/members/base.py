@@ -1,8 +1,10 @@
 """Interface of the models that a stack can contain."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from skbayes_sym.base.plan import PlannedStage, TableSize
+from skbayes_sym.base.rows import Array
 from skbayes_sym.stacking.defaults import StackDefaults
 from skbayes_sym.stacking.task import MemberFit, StackTask
 
@@ -51,3 +53,24 @@ class Member:
     def fit(self, task: StackTask) -> MemberFit:
         """Fit the model to all rows of the task."""
         raise NotImplementedError
+
+    def choose_folds(self, task: StackTask) -> Sequence[tuple[Array, Array]]:
+        """Choose the folds of refits if the user has given none."""
+        return task.folds
+
+    def fit_fold(self, task: StackTask, _fit: MemberFit) -> Any:
+        """Fit the model to the training rows of a fold and return its predictor.
+
+        Parameters
+        ----------
+        task : StackTask
+            Training rows of the fold.
+        _fit : MemberFit
+            Fit to all rows, whose size expensive members can take over.
+
+        Returns
+        -------
+        Predictor
+            Predictor of the same kind as that of the fit to all rows.
+        """
+        return self.fit(task).predictor

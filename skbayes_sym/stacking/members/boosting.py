@@ -59,11 +59,13 @@ class Boosting(Member):
 
         # Choose the number of rounds with the lowest held-out loss.
         held_out = self._predict_folds(task)
+        scored_weight = np.zeros_like(weight)
+        scored_weight[task.left_out_index] = weight[task.left_out_index]
         if n_classes:
-            loss = -np.log(held_out[:, np.arange(len(y)), y]) @ weight
+            loss = -np.log(held_out[:, np.arange(len(y)), y]) @ scored_weight
             held_out = np.log(held_out)
         else:
-            loss = (held_out[..., 0] - y) ** 2 @ weight
+            loss = (held_out[..., 0] - y) ** 2 @ scored_weight
         best = int(loss.argmin())
         leave_one_out = torch.as_tensor(held_out[best])
 
@@ -86,7 +88,7 @@ class Boosting(Member):
         """
         x, y, _ = task.arrays
         n_classes = task.n_classes
-        held_out = np.zeros((self.max_rounds, len(y), max(n_classes, 1)))
+        held_out = np.ones((self.max_rounds, len(y), max(n_classes, 1)))
         for train, test in task.folds:
             model = self._fit_model(task, self.max_rounds, train)
             predict_stages = model.staged_predict_proba if n_classes else model.staged_predict

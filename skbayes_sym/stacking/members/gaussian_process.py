@@ -19,6 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from skbayes_sym.base.groups import Codes, split_by_group, split_into_blocks
 from skbayes_sym.base.plan import TableSize
 from skbayes_sym.base.predictor import BasePredictor
 from skbayes_sym.models.model import Data
@@ -33,6 +34,9 @@ from skbayes_sym.stacking.task import MemberFit, StackTask
 Array = npt.NDArray[np.float64]
 
 _MIN_NOISE = 0.0002  # standard deviation, in units of the targets
+
+# Rows whose covariances with all others are computed together when groups are left out.
+_BLOCK_ROWS = 500
 
 _REMEDY = "Drop rows that repeat each other, or give X as float64."
 
@@ -239,6 +243,79 @@ class GaussianProcess(BasePredictor):
             loc.unsqueeze(0), function_variance.unsqueeze(0), noise.reshape(1, 1, 1)
         )
 
+    def leave_groups_out(
+        self, x: Tensor, y: Tensor, groups: Codes, conditioned: Tensor
+    ) -> NormalMixture:
+        r"""Predictive distribution of one repetition of each row given the rows of other groups.
+
+        Parameters
+        ----------
+        x : Tensor of shape (M, d)
+            Training inputs, of which the posterior is conditioned on N.
+        y : Tensor of shape (M, T)
+            Targets.
+        groups : ndarray of shape (M,)
+            Group of each row.
+        conditioned : Tensor of shape (N,)
+            Indices of the rows on which the posterior is conditioned.
+
+        Returns
+        -------
+        NormalMixture
+            Distributions (1, M, T) at the hyperparameters of all rows.
+
+        Notes
+        -----
+        The inverse covariance of the targets without the group g is
+
+        .. math:: P_g = K^{-1} - K^{-1}_{\cdot g} (K^{-1}_{gg})^{-1} K^{-1}_{g \cdot},
+
+        by the inverse of a partitioned matrix (Rasmussen & Williams 2006, eq. A.12). With
+        :math:`a = K^{-1} k` for a row of covariance k with the others, the mean falls by
+        :math:`a_g' (K^{-1}_{gg})^{-1} lpha_g`, and the variance rises by
+        :math:`a_g' (K^{-1}_{gg})^{-1} a_g`. The targets are centred by the mean of the other
+        groups. If this mean moves by one, the prediction moves by :math:`1 - k' P_g 1`.
+        """
+        kernel, (rows, alpha, factor, weight, target_mean) = self._tensors(x)
+        inverse = torch.cholesky_inverse(factor)
+        inverse_sum = inverse.sum(1, keepdim=True)
+        row_groups = groups[conditioned.numpy()]
+        rows_by_group = split_by_group(row_groups, int(groups.max()) + 1)
+        queries_by_group = split_by_group(groups, int(groups.max()) + 1)
+        weighted_y = weight.unsqueeze(1) * y[conditioned]
+        loc = x.new_empty(len(x), y.shape[1])
+        variance = x.new_empty(len(x), 1)
+
+        # Groups are processed in blocks of some hundred rows, which share one product.
+        for block in split_into_blocks([len(index) for index in queries_by_group], _BLOCK_ROWS):
+            query_index = torch.cat([queries_by_group[g] for g in block])
+            covariance = kernel(rows, x[query_index])
+            solved = torch.cholesky_solve(covariance, factor)  # a for each query, (N, n_block)
+            block_loc = covariance.mT @ alpha
+            response = 1.0 - covariance.mT @ inverse_sum
+            explained = (covariance * solved).sum(0)
+            mean = target_mean.expand(len(query_index), -1).clone()
+            start = 0
+            for g in block:
+                own = rows_by_group[g]
+                queries = slice(start, start + len(queries_by_group[g]))
+                start = queries.stop
+                if not len(own):
+                    continue
+                part = solved[own, queries]
+                fit = torch.linalg.solve(inverse[own][:, own], part)
+                block_loc[queries] -= fit.mT @ alpha[own]
+                response[queries] += fit.mT @ inverse_sum[own]
+                explained[queries] -= (part * fit).sum(0)
+                other_weight = weight.sum() - weight[own].sum()
+                if other_weight > 0.0:
+                    mean[queries] = (weighted_y.sum(0) - weighted_y[own].sum(0)) / other_weight
+            loc[query_index] = target_mean + block_loc + (mean - target_mean) * response
+            prior_variance = kernel.variance(x[query_index])
+            variance[query_index] = (prior_variance - explained).clamp_min(0.0).unsqueeze(1)
+        noise = kernel.noise.square().reshape(1, 1, 1)
+        return NormalMixture(loc.unsqueeze(0), variance.unsqueeze(0), noise)
+
     def sample_conditionals(
         self, x: Tensor, n: int, *, generator: torch.Generator
     ) -> NormalMixture:
@@ -302,6 +379,7 @@ def fit_gaussian_process(
     seed: int,
     log_scale_std: float,
     defaults: GaussianProcessDefaults = GaussianProcessDefaults(),
+    groups: Codes | None = None,
 ) -> tuple[GaussianProcess, NormalMixture]:
     """Fit hyperparameters, condition on the rows and predict each row without itself.
 
@@ -316,13 +394,16 @@ def fit_gaussian_process(
     defaults : GaussianProcessDefaults
         Numbers of rows and steps. With more than ``max_rows`` rows the posterior is conditioned on
         a random subset, which predicts the other rows.
+    groups : ndarray of shape (N,), optional
+        Groups of rows that are left out together.
 
     Returns
     -------
     process : GaussianProcess
         Posterior of the functions.
     leave_one_out : NormalMixture
-        Predictive distribution of each training row given the others, (1, N, T).
+        Predictive distribution of each training row given the others, or given the other groups,
+        (1, N, T).
     """
     order = torch.randperm(len(data.x), generator=generator_from(seed))
     subset = Data(*(tensor[order[: defaults.max_hyperparameter_rows]] for tensor in data))
@@ -330,6 +411,9 @@ def fit_gaussian_process(
     log_scales = fit_log_scales(centred, defaults, log_scale_std)
     index = order[: defaults.max_rows].sort().values
     process = condition(log_scales, Data(*(tensor[index] for tensor in data)))
+
+    if groups is not None:
+        return process, process.leave_groups_out(data.x, data.y, groups, index)
 
     # Rows of the subset are predicted by leave-one-out, the others by the posterior.
     distribution = process.distribution(data.x)
@@ -364,10 +448,12 @@ class GaussianProcessMember(Member):
             one_hot = torch.nn.functional.one_hot(task.y, task.n_classes).to(task.rows.x)
             data = task.data._replace(y=one_hot)
             std = defaults.classification_log_scale_std
-            process, distribution = fit_gaussian_process(data, task.seed, std, defaults)
+            process, distribution = fit_gaussian_process(
+                data, task.seed, std, defaults, task.groups
+            )
             return MemberFit(process, distribution.loc[0])
         process, distribution = fit_gaussian_process(
-            task.data, task.seed, defaults.log_scale_std, defaults
+            task.data, task.seed, defaults.log_scale_std, defaults, task.groups
         )
         # Leave-one-out uses hyperparameters of all rows. Each costs one nat in expectation
         # (Akaike's criterion).

@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import torch
 from sklearn import config_context
+from torch import Tensor
 
+from skbayes_sym.base.groups import leave_groups_out
 from skbayes_sym.base.stacking_weights import leave_one_out
 from skbayes_sym.bayesian_mlp.estimators import BayesianMLPClassifier
 from skbayes_sym.linear.estimators import BayesianLinearRegressor
@@ -16,8 +18,9 @@ from skbayes_sym.stacking.task import MemberFit, StackTask
 class Linear(Member):
     """Bayesian linear model.
 
-    Leave-one-out predictions have a closed form in regression and are approximate in
-    classification.
+    Leave-one-out predictions, and predictions that leave out groups, have a closed form in
+    regression. In classification leave-one-out predictions are approximate, and groups are left out
+    by folds.
     """
 
     def fit(self, task: StackTask) -> MemberFit:
@@ -35,7 +38,9 @@ class Linear(Member):
             classifier.set_params(n_members=0)
             classifier.fit(x, task.targets, weight)
             classifier.set_params(n_members=1)
-        density = classifier.leave_one_out_log_density
+        density = None
+        if task.groups is None:
+            density = classifier.leave_one_out_log_density
         if density is not None:
             density = torch.as_tensor(density)
         return MemberFit(EstimatorPredictor(classifier), density, is_calibrated=True)
@@ -52,4 +57,18 @@ class Linear(Member):
         # was estimated from the same rows.
         intercept_variance = distribution.noise_variance / weight.sum()
         distribution = replace(distribution, variance=distribution.variance + intercept_variance)
+        if task.groups is not None:
+            root = _posterior_root(regressor, task.rows.x, intercept_variance)
+            held_out = leave_groups_out(distribution, root, task.y, task.weight, task.groups)
+            return MemberFit(predictor, held_out)
         return MemberFit(predictor, leave_one_out(distribution, task.y, task.weight))
+
+
+def _posterior_root(
+    regressor: BayesianLinearRegressor, x: Tensor, intercept_variance: Tensor
+) -> Tensor:
+    """Root of the posterior covariance of function values and intercept, (N, r)."""
+    scaled = torch.cat(list(regressor.input_blocks(x.numpy()))).double()
+    root = float(regressor.y_scale_[0]) * regressor.posterior_.output_root(scaled)
+    intercept = intercept_variance.reshape(1, 1).sqrt().expand(len(x), 1)
+    return torch.cat([root, intercept], 1)

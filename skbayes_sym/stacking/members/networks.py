@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from sklearn import config_context
 
+from skbayes_sym.base.noise_shape import fit_noise_shape
 from skbayes_sym.base.plan import PlannedStage, Results, Rule, TableSize
 from skbayes_sym.base.progress import fit_deadline
 from skbayes_sym.base.rows import Array
@@ -18,7 +19,7 @@ from skbayes_sym.laplace.defaults import GaussNewtonDefaults
 from skbayes_sym.models.networks.mlp import MLP, TANH
 from skbayes_sym.stacking.defaults import StackDefaults
 from skbayes_sym.stacking.members.base import Member
-from skbayes_sym.stacking.predictors import CountsPredictor, EstimatorPredictor
+from skbayes_sym.stacking.predictors import CountsPredictor, EstimatorPredictor, merge_components
 from skbayes_sym.stacking.task import MemberFit, ScoredMember, StackTask
 
 
@@ -194,6 +195,11 @@ class Networks(Member):
         predictor = EstimatorPredictor(model)
         if not task.folds:
             return MemberFit(predictor, is_calibrated=True)
+        if task.groups is not None:
+            # The units have seen all groups. The stack refits the networks without each fold, and
+            # fits their noise to the left-out groups.
+            is_calibrated = bool(task.n_classes or task.is_count)
+            return MemberFit(predictor, is_calibrated=is_calibrated)
 
         # Without leave-one-out scores, and for counts, the rows of one fold are scored.
         density = model.leave_one_out_log_density
@@ -211,6 +217,31 @@ class Networks(Member):
             excess = density[held_out.index] - held_out.log_density
             optimism = max(0.0, float(np.average(excess)))
         return MemberFit(predictor, torch.as_tensor(density), is_calibrated=True, optimism=optimism)
+
+    def choose_folds(self, task: StackTask) -> list[tuple[Array, Array]]:
+        """Join pairs of folds, since refits of networks take most of the time with groups."""
+        if len(task.folds) <= 3:
+            return list(task.folds)
+        tests = [test for _, test in task.folds]
+        all_rows = np.arange(len(task))
+        folds = []
+        for k in range(0, len(tests), 2):
+            test = np.sort(np.concatenate(tests[k : k + 2]))
+            folds.append((np.setdiff1d(all_rows, test), test))
+        return folds
+
+    def fit_fold(self, task: StackTask, fit: MemberFit) -> EstimatorPredictor:
+        """Fit the training rows of a fold; with groups, by a single mode and without members."""
+        params = {}
+        if fit.leave_one_out is None:
+            model = fit.predictor.estimator
+            params = self._refit_params(task, model)
+            if params:
+                params["n_modes"] = 1
+            if model.linear_weight_ == 1.0:
+                # The mixture is a linear model.
+                params["hidden_layer_sizes"] = ()
+        return EstimatorPredictor(self._fit_model(task, params))
 
     def score_probe(self, task: StackTask, width: int, n_modes: int) -> float:
         """Leave-one-out score of modes with ``width`` units, in nats per row.
@@ -239,6 +270,12 @@ class Networks(Member):
         train, test = task.folds[0]
         predictor = EstimatorPredictor(self._fit_model(task.take(train), params))
         x_test = task.rows.x[test]
+        if task.groups is not None and not task.n_classes and not task.is_count:
+            # Noise within groups is too narrow for new groups.
+            held_out = merge_components(predictor.distribution(x_test))
+            weight = task.weight[test]
+            _, log_density = fit_noise_shape(held_out, task.y[test], weight, is_free=True)
+            return HeldOutScore(test, log_density.numpy())
         if task.is_count:
             counts = CountsPredictor(predictor, *task.target_scaling)
             log_probability = counts.distribution(x_test).log_prob(task.y[test])
