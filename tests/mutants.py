@@ -45,6 +45,13 @@ MUTANTS = [
         ("(y != most_frequent) |", "(y == y) |"),
     ),
     *planted(
+        "models/positive_targets.py",
+        "stacking/test_positive_targets.py",
+        ("np.log1p(-self.max_mass) - self._log_mass_above", "-self._log_mass_above"),
+        ("(uniform >= self._factor_below)", "(uniform >= 0.0)"),
+        ("below = base_mean - above", "below = base_mean"),
+    ),
+    *planted(
         "base/training.py",
         "base/test_gross_errors.py",
         ("rows, inverse_index = drop_rows(rows, inverse_index, is_gross)", "pass"),

@@ -763,8 +763,8 @@ class RoundedTargets(TargetPredictive):
         highest = float(top.max())
         if highest > _MAX_SUMMED_COUNTS:  # steps of 1 are negligible
             zero = torch.zeros_like(top)
-            mean = _integral(survival, zero, top)
-            square = _integral(lambda x: 2.0 * x * survival(x), zero, top)
+            mean = integrate(survival, zero, top)
+            square = integrate(lambda x: 2.0 * x * survival(x), zero, top)
         else:
             mean = torch.zeros_like(top)
             square = torch.zeros_like(top)
@@ -935,8 +935,8 @@ def crps(distribution: TargetPredictive, y: Tensor) -> Tensor:
         )
     low = torch.minimum(low, y)
     high = torch.maximum(high, y)
-    below = _integral(lambda x: distribution.cdf(x).square(), low, y)
-    return below + _integral(lambda x: (1.0 - distribution.cdf(x)).square(), y, high)
+    below = integrate(lambda x: distribution.cdf(x).square(), low, y)
+    return below + integrate(lambda x: (1.0 - distribution.cdf(x)).square(), y, high)
 
 
 def _normal_mixture_crps(distribution: NormalMixture, y: Tensor) -> Tensor:
@@ -960,7 +960,7 @@ def _normal_mixture_crps(distribution: NormalMixture, y: Tensor) -> Tensor:
     return distance(loc - y, variance) - 0.5 * torch.stack(pair_distances).sum(0)
 
 
-def _integral(f: Callable[[Tensor], Tensor], start: Tensor, end: Tensor) -> Tensor:
+def integrate(f: Callable[[Tensor], Tensor], start: Tensor, end: Tensor) -> Tensor:
     """Integrate ``f`` from ``start`` to ``end``, elementwise, by adaptive Gauss-Lobatto quadrature.
 
     For each element, the panel whose integral changes most by halving is halved (in later steps,
@@ -1036,9 +1036,9 @@ def _sum_over_counts(
     beyond = (y - high).clamp_min(0.0) + (low - y).clamp_min(0.0)
     inside = torch.minimum(torch.maximum(y, low), high)
     if float((high - low).max()) > 4096:
-        below = _integral(lambda x: distribution.cdf(x).square(), low, inside)
+        below = integrate(lambda x: distribution.cdf(x).square(), low, inside)
         return (
-            beyond + below + _integral(lambda x: (1.0 - distribution.cdf(x)).square(), inside, high)
+            beyond + below + integrate(lambda x: (1.0 - distribution.cdf(x)).square(), inside, high)
         )
     total = torch.zeros_like(y)
     for step in range(int((high - low).max()) + 1):

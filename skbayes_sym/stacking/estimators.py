@@ -18,7 +18,9 @@ from torch import Tensor
 
 from skbayes_sym.base.classifier import BayesianClassifierMixin
 from skbayes_sym.base.estimator import BayesianEstimator
+from skbayes_sym.base.positive_predictor import PositivePredictor
 from skbayes_sym.base.predictive import is_regression_model, predicts_counts
+from skbayes_sym.base.predictor import Predictor
 from skbayes_sym.base.progress import N_JOBS, PREDICT_ROWS, RUN_CONSTRAINTS, FitProgress
 from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.rows import Array, Scaling
@@ -35,6 +37,7 @@ from skbayes_sym.base.scikit_learn import (
 from skbayes_sym.base.stacking_weights import PooledPredictor
 from skbayes_sym.base.training import Training, describe_outliers
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
+from skbayes_sym.models.positive_targets import choose_mass_below
 from skbayes_sym.numerics.memory import MemoryAllocation, require_memory
 from skbayes_sym.numerics.runtime import filters_lock
 from skbayes_sym.numerics.tables import fill_masked
@@ -484,6 +487,7 @@ class BaseStacking(BayesianEstimator, BaseComposition):
             "_member_params_": self._describe_known_members(task, stack),
             "leave_one_out_log_density_": scores,
             "summary_": self._summarize(data, stack, scores),
+            "_max_mass_below_": self._choose_mass_below(data, task),
             "_predictors_": {name: member.predictor for name, member in stack.members.items()},
         }
 
@@ -559,9 +563,19 @@ class BaseStacking(BayesianEstimator, BaseComposition):
         for start in range(0, len(X), PREDICT_ROWS):
             yield X.take(np.arange(start, min(start + PREDICT_ROWS, len(X))))
 
-    def predictor(self, _like: Tensor) -> PooledPredictor:
+    def _choose_mass_below(self, data: Training, task: StackTask) -> float | None:
+        """Largest predicted probability of values up to 0; None if it isn't limited."""
+        if data.y_scaling is None or task.is_count or data.rows.y.min() <= 0.0:
+            return None
+        return choose_mass_below(data.total_weight)
+
+    def predictor(self, _like: Tensor) -> Predictor:
         """Mixture of the members, which predict on the CPU."""
-        return PooledPredictor(self._predictors_, self.weights_)
+        pool = PooledPredictor(self._predictors_, self.weights_)
+        if self._max_mass_below_ is None:
+            return pool
+        origin = -float(self.y_mean_[0] / self.y_scale_[0])
+        return PositivePredictor(pool, origin, self._max_mass_below_)
 
 
 @dataclass(eq=False, repr=False)
@@ -670,6 +684,10 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
     normals whose width changes with the predicted mean. The trees add the spread of the targets in
     their leaves. No predicted standard deviation is below the rounding of ``y``.
 
+    If all targets are positive, the predicted probability of values up to zero is at most
+    1 / (n + 2), the probability by Laplace's rule of succession, and at most 0.005. Where it would
+    be larger, densities on each side of zero are multiplied by a constant.
+
     Categorical columns (text, and any categorical dtype) with up to 30 levels are one-hot encoded.
     With more, the 30 most frequent levels are, and the rank of the level is an additional column. A
     missing number is replaced by the median, with an indicator if 2 % are missing. Predictions for
@@ -721,8 +739,11 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
 
     @property
     def has_normal_components(self) -> bool:
-        """Whether all members with a positive weight are mixtures of normals."""
-        return all(
+        """Whether all members with a positive weight are mixtures of normals.
+
+        Distributions of positive targets aren't.
+        """
+        return self._max_mass_below_ is None and all(
             predictor.is_normal
             for name, predictor in self._predictors_.items()
             if self.weights_[name]
