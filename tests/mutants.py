@@ -90,6 +90,19 @@ MUTANTS = [
         "base/test_columns.py",
         ("[1.0] * len(x.blocks))", "[1.0, *[1e-9] * (len(x.blocks) - 1)])"),
     ),
+    *planted(
+        "base/extrapolation.py",
+        "base/test_extrapolation.py",
+        ("distance * (1.0 + distance)) @ rates", "distance) @ rates * 0.0"),
+        ("drift[late] = horizon[late] * rise", "drift[late] = 0.5 * horizon[late] * rise"),
+        ("((lag - lags[0]) * (1.0 - lag))", "(lag * (1.0 - lag))"),
+    ),
+    *planted(
+        "numerics/dates.py",
+        "base/test_dates.py",
+        ("days + shift)", "days - shift)"),
+        ("(np.floor(days) + 3.0) % 7.0", "(np.floor(days) + 4.0) % 7.0"),
+    ),
     *planted("numerics/tables.py", "base/test_masks.py", (".filled(np.nan)", ".data")),
     *planted(
         "numerics/gaussian.py",

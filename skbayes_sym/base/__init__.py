@@ -34,6 +34,7 @@ Predictions and posteriors
 * `posteriors`: Gaussian posterior approximations
 * `log_density`: unnormalised log posterior of a network, for samplers and optimisers
 * `stacking_weights`: combine predictive distributions by their leave-one-out densities
+* `extrapolation`: predictions beyond the range of the training data
 * `noise_shape`: noise whose width depends on the prediction
 * `calibration`: calibration of class scores
 * `noise_levels`: integrate predictions over the noise level of small samples

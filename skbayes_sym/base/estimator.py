@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_classifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
@@ -24,6 +24,13 @@ from skbayes_sym.base.columns import (
     column_medians,
 )
 from skbayes_sym.base.device import choose_device, gradient_flops, one_thread, resolve_device
+from skbayes_sym.base.extrapolation import (
+    ExtrapolatingPredictor,
+    ScaledRange,
+    TrainingRange,
+    encoded_inputs,
+    measure_rates,
+)
 from skbayes_sym.base.log import logging_to_stderr
 from skbayes_sym.base.model_factory import PriorParameter, bind_prior, layer_sizes, require_scales
 from skbayes_sym.base.optimizers import Adam
@@ -135,6 +142,8 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
     columns_in_: Columns | None
     _medians_in_: Array
     _booleans_in_: Array
+    # Range of the columns of a table; None if predictions beyond it aren't changed.
+    training_range_in_: TrainingRange | None = None
     # Tensors that are derived from the fitted arrays when they are first needed.
     _cache: dict[str, Any] | None = None
     # Values at the time of the fit of parameters that were set since and that predictions use.
@@ -346,7 +355,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         inputs, targets = self._read_training_data(X, y)
         given = {"sample_weight": sample_weight, "groups": groups}
         metadata = {name: value for name, value in given.items() if value is not None} or None
-        return Training.from_arrays(
+        data = Training.from_arrays(
             inputs,
             targets,
             sample_weight,
@@ -356,6 +365,11 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
             callback_arguments={"estimator": self, "X": X, "y": y, "metadata": metadata},
             groups=groups,
         )
+        self.training_range_in_ = None
+        columns = self.column_encoding()
+        if columns is not None:
+            self.training_range_in_ = TrainingRange.from_rows(data.rows.X, columns)
+        return data
 
     def _read_training_data(self, X: Any, y: Any) -> tuple[Array, Targets]:
         """Validate inputs and targets, after encoding the columns of a table."""
@@ -526,8 +540,55 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
     def _predictor_at(self, block: Any) -> Predictor:
         """Return the predictor at a block of rows; it averages over levels that are unknown."""
         if isinstance(block, LevelBlock):
-            return LevelPredictor(self.predictor(block.blocks[0]))
-        return self.predictor(block)
+            return LevelPredictor(self._predictor_at(block.blocks[0]))
+        predictor = self.predictor(block)
+        training_range = self.training_range_in_
+        if training_range is None:
+            return predictor
+
+        # Beyond the range of the training data, predictions are continued from its end.
+        x = encoded_inputs(block)
+        scaled_range = self._cached(
+            f"range on {x.device}",
+            lambda: ScaledRange.from_range(training_range, self.x_mean_, self.x_scale_, x),
+        )
+        if not bool(scaled_range.distances(x).any()):
+            return predictor
+        rates = self._cached(
+            f"rates on {x.device}",
+            lambda: self._measure_rates(predictor, training_range, scaled_range, x),
+        )
+        return ExtrapolatingPredictor(predictor, scaled_range, rates)
+
+    def _measure_rates(
+        self,
+        predictor: Predictor,
+        training_range: TrainingRange,
+        scaled_range: ScaledRange,
+        like: Tensor,
+    ) -> Tensor | None:
+        """Measure how much predictions change along each column; None for classifiers.
+
+        Parameters
+        ----------
+        predictor : Predictor
+            Predictor of the fitted model.
+        training_range : TrainingRange
+            Range of the columns and some training rows.
+        scaled_range : ScaledRange
+            The same range, scaled.
+        like : Tensor
+            Tensor whose device and precision the predictor has.
+        """
+        if is_classifier(self):
+            return None
+        rows = Scaling(self.x_mean_, self.x_scale_).apply(training_range.rows)
+        mean = self._encoded_mean(predictor)
+        return measure_rates(mean, scaled_range, torch.as_tensor(rows).to(like))
+
+    def _encoded_mean(self, predictor: Predictor) -> Callable[[Tensor], Tensor]:
+        """Return the mean prediction as a function of encoded and scaled inputs."""
+        return predictor.mean
 
     def _map_blocks(
         self, X: Any, evaluate: Callable[[Tensor, Any], list[Tensor]], y: Array | None = None
@@ -617,6 +678,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
                 if is_missing.any():
                     filled = np.where(is_missing, self._medians_in_, numbers)
                     numbers = filled.astype(numbers.dtype)
+                self._warn_beyond_range(numbers)
                 return self._join_raw_rows(numbers, X)
 
         require_rows(X)
@@ -631,9 +693,15 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         columns = self.column_encoding()
         assert columns is not None
         encoding = columns.encode_with_alternatives(table)
+        self._warn_beyond_range(encoding.values)
         if not encoding.is_open.any():
             return self._join_raw_rows(encoding.values, X)
         return OpenRows.from_encoding(encoding, X, self._join_raw_rows)
+
+    def _warn_beyond_range(self, encoded: Array) -> None:
+        """Warn of columns of encoded rows that are beyond the range of the training data."""
+        if self.training_range_in_ is not None:
+            self.training_range_in_.warn_beyond(encoded)
 
     def _check_numbers(self, X: Any) -> Array:
         """Return inputs that hold numbers as an array; NaN is allowed in tables."""

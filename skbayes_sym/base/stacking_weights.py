@@ -19,7 +19,7 @@ approximation, and too favourable, because the network's features were fitted to
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isnan, log
 from typing import Any, TypeVar
 
@@ -274,6 +274,21 @@ class PooledPredictor(BasePredictor):
         return NormalMixture(loc, torch.zeros_like(loc[:, :1]), noise)
 
 
+def shift_draws(draws: Any, shift: Tensor) -> Any:
+    """Add a number to the targets of every sampled function and row.
+
+    Parameters
+    ----------
+    draws : NormalMixture or object with ``shift``
+        Distributions of the targets given each of n functions.
+    shift : Tensor of shape (n, N, T)
+        Numbers to add.
+    """
+    if isinstance(draws, NormalMixture):
+        return replace(draws, loc=draws.loc + shift.to(draws.loc))
+    return draws.shift(shift)
+
+
 class PooledDraws:
     """Draws of several predictors, some of which aren't mixtures of normals.
 
@@ -293,6 +308,13 @@ class PooledDraws:
     def means(self) -> Tensor:
         """Noise-free functions, (n, N, 1)."""
         return torch.cat([distribution.means for distribution in self._distributions])[self._order]
+
+    def shift(self, amount: Tensor) -> "PooledDraws":
+        """Add a number (n, N, 1) to the targets of every draw and row."""
+        counts = [len(distribution.means) for distribution in self._distributions]
+        amounts = amount[self._order.argsort()].split(counts)
+        pairs = zip(self._distributions, amounts, strict=True)
+        return PooledDraws([shift_draws(*pair) for pair in pairs], self._order)
 
     def sample_per_draw(self, rng: np.random.Generator) -> Tensor:
         """Return one target per draw and row, (n, N, 1)."""

@@ -26,6 +26,9 @@ from skbayes_sym.base.rows import Array
 # shapes.
 ARRAYS: dict[str, dict[str, str]] = {
     "Columns": {"kept": "b n"},
+    "TrainingRange": {
+        "low": "f j", "high": "f j", "position": "i j", "is_date": "b j", "rows": "f nd",
+    },
     "FeatureEncoder": {"scaling": "f h?", "directions": "f mr?", "centre": "f h?"},
     "Mode": {"chains": "i m"},
     "TreesPredictor": {"offset": "f v?"},
@@ -472,6 +475,15 @@ def _check_kept_columns(columns: Any) -> None:
         _check_indices(columns.kept, _MAX_INT, "Columns.kept out of range")
 
 
+def _check_training_range(training_range: Any) -> None:
+    """Check that every column has a range, a name and a position."""
+    n_columns = training_range.rows.shape[1]
+    _check_indices(training_range.position, n_columns, "TrainingRange.position out of range")
+    is_ordered = bool((training_range.low < training_range.high).all())
+    has_names = len(training_range.names) == len(training_range.low)
+    _require(is_ordered and has_names, "TrainingRange of columns that don't agree")
+
+
 def _check_units(units: Any) -> None:
     """Check the indices of the units' parameters."""
     _check_indices(units.index.numpy(), _MAX_INT, "Units.index out of range")
@@ -509,6 +521,7 @@ SIZE_RULES: dict[str, Callable[[Any, FileContent], None]] = {
 # Relations between the fields of a class.
 RULES: dict[str, Callable[[Any], None]] = {
     "Columns": _check_kept_columns,
+    "TrainingRange": _check_training_range,
     "Trees": _check_trees,
     "FullPrecision": _check_layers,
     "KroneckerPrecision": _check_kronecker,

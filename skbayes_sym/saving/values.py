@@ -36,6 +36,7 @@ from skbayes_sym.saving.checks import FileContent, check_object
 # format. They are imported when a file is written or read.
 SAVED_CLASSES = {
     "base.columns": "Column Columns DateEncoding",
+    "base.extrapolation": "TrainingRange",
     "factorization.side_features": "FeatureEncoder",
     "mcmc.mode_weights": "Mode",
     "stacking.predictors": (

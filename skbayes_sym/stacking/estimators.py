@@ -2,7 +2,7 @@
 
 import pickle
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral, Real
@@ -576,6 +576,21 @@ class BaseStacking(BayesianEstimator, BaseComposition):
             return pool
         origin = -float(self.y_mean_[0] / self.y_scale_[0])
         return PositivePredictor(pool, origin, self._max_mass_below_)
+
+    def _encoded_mean(self, predictor: Any) -> Callable[[Tensor], Tensor]:
+        """Mean prediction as a function of encoded inputs, without members that read ``X``."""
+        weights = {
+            name: weight
+            for name, weight in predictor.weights.items()
+            if weight and not predictor.parts[name].reads_original_rows
+        }
+
+        def mean(x: Tensor) -> Tensor:
+            rows = RowBlock(x, x)
+            means = [weight * predictor.parts[name].mean(rows) for name, weight in weights.items()]
+            return torch.stack([x.new_zeros(len(x), 1), *means]).sum(0)
+
+        return mean
 
 
 @dataclass(eq=False, repr=False)

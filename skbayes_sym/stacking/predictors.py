@@ -21,6 +21,7 @@ from skbayes_sym.base.predictive import (
 from skbayes_sym.base.predictor import BasePredictor, NetworkComponents, Predictor
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import num_samples
+from skbayes_sym.base.stacking_weights import shift_draws
 from skbayes_sym.models.predictive_mixtures import (
     CategoricalMixture,
     LinearPool,
@@ -174,6 +175,10 @@ class EstimatorPredictor(BasePredictor):
 
     estimator: Any
 
+    def __post_init__(self) -> None:
+        # The stack continues predictions beyond the range of its own columns.
+        self.estimator.training_range_in_ = None
+
     def _inner(self, x: Tensor) -> tuple[Tensor, Predictor]:
         """Inputs in the scaling of the estimator, and its predictor."""
         scaled = torch.cat(list(self.estimator.input_blocks(x.numpy())))
@@ -297,6 +302,10 @@ class SampledTargets:
         self._distribution = distribution
         self._n = n
         self._seed = seed
+
+    def shift(self, _amount: Tensor) -> "SampledTargets":
+        """Return the samples unchanged, as `continue_distribution` leaves their distribution."""
+        return self
 
     @property
     def means(self) -> Tensor:
@@ -461,6 +470,10 @@ class RoundedDraws:
     def means(self) -> Tensor:
         """Noise-free functions, (n, N, 1)."""
         return self._draws.means  # type: ignore[no-any-return]
+
+    def shift(self, amount: Tensor) -> "RoundedDraws":
+        """Add a number (n, N, 1) to the targets of every draw and row before they are rounded."""
+        return RoundedDraws(shift_draws(self._draws, amount), self._mean, self._scale)
 
     def sample_per_draw(self, rng: np.random.Generator) -> Tensor:
         """Sample targets, (n, N, 1)."""
