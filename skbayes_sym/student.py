@@ -20,6 +20,7 @@ import numpy.typing as npt
 from scipy.special import logsumexp, ndtr
 
 from skbayes_sym.numerics.arguments import check_not_masked, short_repr
+from skbayes_sym.numerics.dates import DateEncoding, encode_calendar, format_days
 from skbayes_sym.numerics.files import replace_file, require_regular
 from skbayes_sym.numerics.tables import (
     MISSING,
@@ -27,6 +28,7 @@ from skbayes_sym.numerics.tables import (
     Levels,
     Table,
     check_column_names,
+    days_since_reference,
     fill_masked,
     read_table,
     to_float,
@@ -65,6 +67,19 @@ def to_text(value: Any) -> Array:
 def from_text(array: Array) -> Any:
     """Decode the result of `to_text`."""
     return json.loads(array.astype(np.uint8).tobytes())
+
+
+def write_date_encodings(dates: dict[int, DateEncoding]) -> Array:
+    """Encode the encodings of dates, by the position of their column, as text."""
+    return to_text([[j, *date] for j, date in dates.items()])
+
+
+def read_date_encodings(array: Array) -> dict[int, DateEncoding]:
+    """Decode the result of `write_date_encodings`."""
+    return {
+        int(j): DateEncoding(float(reference), bool(day_first), float(offset), tuple(parts))
+        for j, reference, day_first, offset, parts in from_text(array)
+    }
 
 
 class Student:
@@ -110,6 +125,9 @@ class Student:
         self._levels: list[list[str]] = []
         if "levels" in arrays:
             self._levels = [[str(v) for v in levels] for levels in from_text(arrays["levels"])]
+        self._dates: dict[int, DateEncoding] = {}
+        if "dates" in arrays:
+            self._dates = read_date_encodings(arrays["dates"])
 
     def __repr__(self) -> str:
         n = sum(a.size for k, a in self._arrays.items() if k.startswith(_WEIGHT_PREFIXES))
@@ -180,6 +198,9 @@ class Student:
 
         row = np.zeros((1, n), dtype=object)
         row[0, a["numeric"]] = a["mean"]
+        for j, date in self._dates.items():
+            mean = a["mean"][a["numeric"] == j]
+            row[0, j] = format_days(date.reference + float(mean[0]))
         for j, levels in zip(a["categorical"].tolist(), self._levels, strict=True):
             row[0, j] = levels[0] if levels else None
         encoded = self.encode(row)
@@ -246,7 +267,11 @@ class Student:
         values = np.empty((n, len(a["numeric"])))
         kinds = np.where(a["is_boolean"], "boolean", "numeric").tolist()
         for k, (j, kind) in enumerate(zip(a["numeric"].tolist(), kinds, strict=True)):
-            values[:, k] = to_float(table.names[j], kind, table.columns[j])
+            if j in self._dates:
+                date = self._dates[j]
+                values[:, k] = days_since_reference(table.names[j], table.columns[j], date)
+            else:
+                values[:, k] = to_float(table.names[j], kind, table.columns[j])
         if np.isinf(values).any():
             j = a["numeric"][np.isinf(values).any(axis=0).argmax()]
             raise ValueError(f"Input X contains infinity, in column {table.names[j]!r}.")
@@ -260,6 +285,9 @@ class Student:
         largest = np.finfo(np.float32).max
         scaled = np.where(missing, 0.0, scaled.clip(-largest, largest))
         blocks = [scaled, missing[:, a["missing_indicator"]]]
+        for j, date in self._dates.items():
+            days = date.reference + values[:, a["numeric"] == j][:, 0]
+            blocks += [part[:, None] for part in encode_calendar(days, date.parts)]
 
         # One-hot encoded categorical columns and indicators of missing and unknown levels.
         categorical = zip(a["categorical"].tolist(), self._levels, strict=True)
@@ -545,13 +573,15 @@ class Student:
         Raises
         ------
         ValueError
-            If the teacher has categorical columns.
+            If the teacher has categorical columns or dates.
         """
         import onnx
         from onnx import TensorProto, helper, numpy_helper
 
-        if self._levels:
-            raise ValueError("to_onnx takes tables of numbers: encode words before distilling.")
+        if self._levels or self._dates:
+            raise ValueError(
+                "to_onnx takes tables of numbers: encode words and dates before distilling."
+            )
         if not double:
             self._warn_rounding()
         a = self._arrays

@@ -33,8 +33,10 @@ from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMix
 from skbayes_sym.numerics.arguments import short_repr
 from skbayes_sym.numerics.dates import (
     CALENDAR,
+    DateEncoding,
     choose_day_order,
     day_of_month,
+    encode_calendar,
     format_days,
     read_days,
     usual_offset,
@@ -47,9 +49,10 @@ from skbayes_sym.numerics.tables import (
     Table,
     check_no_dates,
     column_kind,
-    is_missing_text,
+    days_since_reference,
     level_key,
     level_number,
+    missing_dates,
     missing_rows,
     read_table,
     to_float,
@@ -66,27 +69,6 @@ _MAX_ALTERNATIVES = 32
 _MIN_CYCLES = 2.0
 
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-
-
-class DateEncoding(NamedTuple):
-    """Encoding of the dates of a column.
-
-    Parameters
-    ----------
-    reference : float
-        First date in the training data, in days since 1970-01-01.
-    day_first : bool
-        Whether the day precedes the month in text such as 1/2/2020.
-    utc_offset : float
-        Minutes that the clock of the column is ahead of UTC, if dates have zones.
-    parts : tuple of str
-        Parts of the calendar: "month", "weekday", "hour".
-    """
-
-    reference: float
-    day_first: bool
-    utc_offset: float
-    parts: tuple[str, ...]
 
 
 class Column(NamedTuple):
@@ -418,13 +400,6 @@ def _fit_dates(name: str, values: Array) -> Column:
     return Column(name, "date", (), (), median, has_indicator, bool(missing.any()), date)
 
 
-def missing_dates(values: Array) -> Array:
-    """Return a mask of the rows in which a column of dates has no value."""
-    if values.dtype.kind == "M":
-        return missing_rows(values)
-    return np.array([is_missing_text(value) for value in values.tolist()], dtype=bool)
-
-
 def _repeats(part: str, days: Array) -> bool:
     """Whether a part of the calendar varies and dates span at least two of its cycles."""
     calendar = CALENDAR[part]
@@ -485,50 +460,18 @@ def _encode_numbers(column: Column, values: Array) -> Array:
     return np.column_stack([numbers, is_missing.astype(np.float64)])
 
 
-def days_since_reference(column: Column, values: Array) -> Array:
-    """Return a column of dates as days since the first training date; nan if missing."""
-    assert column.date is not None
-    encoding = column.date
-    missing = missing_dates(values)
-    days = read_days(column.name, values, encoding.day_first, encoding.utc_offset, missing)
-    return days - encoding.reference
-
-
 def _encode_dates(column: Column, encoding: DateEncoding, values: Array) -> Array:
     """Encode a column of dates, (n_rows, n_outputs).
 
     A missing date has the median day and no phase in the calendar.
     """
-    days = days_since_reference(column, values)
+    days = days_since_reference(column.name, values, encoding)
     is_missing = np.isnan(days)
     encoded = [np.where(is_missing, column.median, days)]
     calendar_parts = encode_calendar(days + encoding.reference, encoding.parts)
     if column.has_indicator:
         return np.column_stack([*encoded, *calendar_parts, is_missing.astype(np.float64)])
     return np.column_stack([*encoded, *calendar_parts])
-
-
-def encode_calendar(days: Array, parts: Sequence[str]) -> list[Array]:
-    """Encode parts of the calendar of days since 1970-01-01, which are nan if missing.
-
-    Returns one array (n_rows,) for each encoded column. The weekday is one-hot encoded: sine and
-    cosine cost 0.05 nats per row on simulated daily sales. Month and hour vary smoothly: one-hot
-    encoding of the month costs 0.05 nats per row on daily weather.
-    """
-    is_missing = np.isnan(days)
-    filled = np.where(is_missing, 0.0, days)
-    encoded = []
-    for part in parts:
-        calendar = CALENDAR[part]
-        phase = calendar.phase(filled)
-        if part == "weekday":
-            for k in range(calendar.n_values):
-                encoded.append(np.where(is_missing, 1.0 / calendar.n_values, phase == k))
-            continue
-        angle = 2.0 * np.pi * phase / calendar.n_values
-        encoded += [np.where(is_missing, 0.0, np.sin(angle))]
-        encoded += [np.where(is_missing, 0.0, np.cos(angle))]
-    return encoded
 
 
 def _encode_levels(column: Column, codes: Array) -> Array:

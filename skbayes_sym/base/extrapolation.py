@@ -111,9 +111,6 @@ class TrainingRange:
             varies = np.isfinite(high - low) & (high > low)
         if len(rows) < _MIN_ROWS:
             varies &= is_date
-        dates = np.asarray(is_date, dtype=bool)
-        if len(rows) < _MIN_ROWS:
-            varies &= dates
         if not varies.any():
             return None
         subset = np.unique(np.linspace(0, len(rows) - 1, MAX_ROWS).round().astype(int))

@@ -1,33 +1,41 @@
 """Training rows of a student: observed, interpolated and incomplete ones."""
 
 from collections.abc import Sequence
+from datetime import date
 from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.neighbors import NearestNeighbors
 
+from skbayes_sym.base.columns import Columns
 from skbayes_sym.base.estimator import BayesianEstimator
 from skbayes_sym.base.pipelines import fitted_attribute
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.warnings import collect_warnings
 from skbayes_sym.numerics.arguments import is_frame
+from skbayes_sym.numerics.dates import DateEncoding, to_datetimes
 from skbayes_sym.numerics.runtime import filters_lock
 from skbayes_sym.numerics.tables import (
     Table,
     column_kind,
     column_names,
+    days_since_reference,
     fill_masked,
     level_key,
     missing_rows,
     read_table,
     to_float,
 )
-from skbayes_sym.student import Student, to_text
+from skbayes_sym.student import Student, to_text, write_date_encodings
 
 _UNKNOWN_LEVEL = "a level that no row has"
 _INCOMPLETE_FRACTION = 10  # one additional incomplete row per this many rows
 _MAX_DISCRETE_VALUES = 10  # numeric columns with at most this many values aren't interpolated
+# One row in ten has a date beyond the range, by up to half its length. Teachers are less certain
+# there.
+_BEYOND_FRACTION = 0.1
+_MAX_BEYOND = 0.5
 _N_HELD_OUT = 500  # rows held out, at most, and at most a fifth of all
 
 
@@ -39,17 +47,20 @@ class TeacherColumns(NamedTuple):
     names : list of str or None
         Column names. None if the teacher was fitted without names.
     kinds : list of str
-        "numeric", "boolean" or "categorical" for each column.
+        "numeric", "boolean", "date" or "categorical" for each column.
     takes_missing : ndarray of shape (n_columns,)
         Whether the teacher predicts rows with a missing value in the column.
     takes_unknown : ndarray of shape (n_columns,)
         Whether the teacher predicts rows with an unknown level in the column.
+    dates : dict of int to DateEncoding
+        Encoding of the columns of dates, by their positions.
     """
 
     names: list[str] | None
     kinds: list[str]
     takes_missing: Array
     takes_unknown: Array
+    dates: dict[int, DateEncoding]
 
 
 class AugmentedRows(NamedTuple):
@@ -79,8 +90,12 @@ def inspect_columns(model: BaseEstimator, X: Any) -> TeacherColumns:
     encoding = model.column_encoding() if isinstance(model, BayesianEstimator) else None
     if encoding is not None:
         kinds = [column.kind for column in encoding.columns]
+        dates = {
+            j: column.date for j, column in enumerate(encoding.columns) if column.date is not None
+        }
     else:
         kinds = _column_kinds(table)
+        dates = _date_encodings(table, kinds)
     example = [column[:2] for column in table.columns]
 
     def accepts(chosen: Sequence[int], value: Any) -> bool:
@@ -88,7 +103,9 @@ def inspect_columns(model: BaseEstimator, X: Any) -> TeacherColumns:
         columns: list[Array] = [column.astype(object) for column in example]
         for j in chosen:
             columns[j] = np.full(2, value, dtype=object)
-            if kinds[j] != "categorical":
+            if kinds[j] == "date":
+                columns[j] = np.full(2, np.datetime64("NaT"), dtype="datetime64[us]")
+            elif kinds[j] != "categorical":
                 columns[j] = columns[j].astype(np.float64)
         try:
             with collect_warnings():
@@ -112,7 +129,7 @@ def inspect_columns(model: BaseEstimator, X: Any) -> TeacherColumns:
     takes_missing[find_accepting(numeric, np.nan) + find_accepting(categorical, None)] = True
     takes_unknown = np.zeros(len(kinds), dtype=bool)
     takes_unknown[find_accepting(categorical, _UNKNOWN_LEVEL)] = True
-    return TeacherColumns(names or None, kinds, takes_missing, takes_unknown)
+    return TeacherColumns(names or None, kinds, takes_missing, takes_unknown, dates)
 
 
 def to_table(X: Any) -> Table:
@@ -126,7 +143,24 @@ def to_table(X: Any) -> Table:
 def _column_kinds(table: Table) -> list[str]:
     """Kind of every column by its values and its dtype."""
     columns = zip(table.columns, table.names, table.declared, strict=True)
-    return [column_kind(*column) for column in columns]
+    kinds = [column_kind(*column) for column in columns]
+    # A model that isn't of this package reads dates as text only in their own format.
+    return [
+        "categorical" if kind == "date" and values.dtype.kind != "M" else kind
+        for kind, values in zip(kinds, table.columns, strict=True)
+    ]
+
+
+def _date_encodings(table: Table, kinds: Sequence[str]) -> dict[int, DateEncoding]:
+    """Encodings of the columns of dates, by their positions."""
+    encodings = {}
+    for j, kind in enumerate(kinds):
+        if kind == "date":
+            column = Table([table.names[j]], [table.columns[j]], [False])
+            date = Columns.from_table(column).columns[0].date
+            assert date is not None
+            encodings[j] = date
+    return encodings
 
 
 def build_rows(X: Any, columns: Sequence[Array]) -> Any:
@@ -158,7 +192,7 @@ def _build_array(columns: Sequence[Array]) -> Array:
     rows = np.empty((len(columns[0]), len(columns)), dtype=object)
     for j, column in enumerate(columns):
         rows[:, j] = column
-    if any(v is None or isinstance(v, str | bytes) for v in rows.ravel()):
+    if any(v is None or isinstance(v, str | bytes | date) for v in rows.ravel()):
         return rows
     return rows.astype(np.float64)
 
@@ -195,15 +229,20 @@ def augment_rows(
         has_missing = np.array([bool(missing_rows(column).any()) for column in columns])
         no_unknown = np.zeros(len(columns), dtype=bool)
         names = column_names(X) or None
-        teacher = TeacherColumns(names, _column_kinds(table), has_missing, no_unknown)
+        kinds = _column_kinds(table)
+        dates = _date_encodings(table, kinds)
+        teacher = TeacherColumns(names, kinds, has_missing, no_unknown, dates)
 
     # Statistics of the numeric columns.
     is_categorical = np.array([kind == "categorical" for kind in teacher.kinds])
     numeric = np.flatnonzero(~is_categorical)
     categorical = np.flatnonzero(is_categorical)
-    values = np.array(
-        [to_float(table.names[j], teacher.kinds[j], columns[j]) for j in numeric]
-    ).reshape(-1, len(columns[0]))
+    values = np.array([
+        days_since_reference(table.names[j], columns[j], teacher.dates[j])
+        if j in teacher.dates
+        else to_float(table.names[j], teacher.kinds[j], columns[j])
+        for j in numeric.tolist()
+    ]).reshape(-1, len(columns[0]))  # fmt: skip
     is_empty = np.isnan(values).all(axis=1)
     center = np.zeros(len(numeric))
     scale = np.ones(len(numeric))
@@ -230,6 +269,8 @@ def augment_rows(
         "takes_unknown": teacher.takes_unknown[categorical],
         "levels": to_text(all_levels),
     }
+    if teacher.dates:
+        encoding["dates"] = write_date_encodings(teacher.dates)
     if teacher.names is not None:
         encoding["names"] = to_text(teacher.names)
 
@@ -262,9 +303,23 @@ def augment_rows(
                 between = column[first] + fraction * (column[second] - column[first])
                 between += noise * scale[k] * rng.standard_normal(len(first))
                 new = np.where(np.isnan(between), column[source], between)
+        if j in teacher.dates:
+            new = _move_beyond(new, column, rng)
         columns[j] = np.concatenate([column[observed], new])
+    for j, encoded_date in teacher.dates.items():
+        columns[j] = to_datetimes(encoded_date.reference + columns[j])
     columns = _append_incomplete_rows(columns, n_held_out, teacher, rng)
     return AugmentedRows(encoding, build_rows(X, columns), n_held_out)
+
+
+def _move_beyond(days: Array, observed: Array, rng: np.random.Generator) -> Array:
+    """Move some days beyond the last one that was observed."""
+    if np.isnan(observed).all():
+        return days
+    last = np.nanmax(observed)
+    length = last - np.nanmin(observed)
+    beyond = last + _MAX_BEYOND * length * rng.random(len(days))
+    return np.where(rng.random(len(days)) < _BEYOND_FRACTION, beyond, days)
 
 
 def _append_incomplete_rows(
@@ -292,7 +347,8 @@ def _append_incomplete_rows(
     replacements: list[tuple[int, Any]] = []
     for j, kind in enumerate(teacher.kinds):
         if teacher.takes_missing[j]:
-            replacements.append((j, None if kind == "categorical" else np.nan))
+            missing = {"categorical": None, "date": np.datetime64("NaT")}
+            replacements.append((j, missing.get(kind, np.nan)))
         if teacher.takes_unknown[j]:
             replacements.append((j, _UNKNOWN_LEVEL))
     n = (len(columns[0]) - n_held_out) // _INCOMPLETE_FRACTION

@@ -11,7 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from skbayes_sym.numerics.arguments import is_frame, short_repr
-from skbayes_sym.numerics.dates import holds_dates, is_date_object, is_missing_date
+from skbayes_sym.numerics.dates import (
+    DateEncoding,
+    holds_dates,
+    is_date_object,
+    is_missing_date,
+    read_days,
+)
 
 Array = npt.NDArray[Any]
 
@@ -181,6 +187,20 @@ def is_missing(value: Any) -> bool:
 def is_missing_text(value: Any) -> bool:
     """Whether a value is missing, or text that `pandas.read_csv` reads as missing."""
     return is_missing(value) or (isinstance(value, str) and value.strip().lower() in _MISSING_TEXT)
+
+
+def missing_dates(values: Array) -> Array:
+    """Return a mask of the rows in which a column of dates has no value."""
+    if values.dtype.kind == "M":
+        return missing_rows(values)
+    return np.array([is_missing_text(value) for value in values.tolist()], dtype=bool)
+
+
+def days_since_reference(name: str, values: Array, encoding: DateEncoding) -> Array:
+    """Return a column of dates as days since the first training date; nan if missing."""
+    missing = missing_dates(values)
+    days = read_days(name, values, encoding.day_first, encoding.utc_offset, missing)
+    return days - encoding.reference
 
 
 def _is_number(value: Any) -> bool:

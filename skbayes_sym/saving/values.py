@@ -35,7 +35,8 @@ from skbayes_sym.saving.checks import FileContent, check_object
 # Classes of objects that a file may hold, by module. Their names and fields are part of the file's
 # format. They are imported when a file is written or read.
 SAVED_CLASSES = {
-    "base.columns": "Column Columns DateEncoding",
+    "base.columns": "Column Columns",
+    "numerics.dates": "DateEncoding",
     "base.extrapolation": "TrainingRange",
     "factorization.side_features": "FeatureEncoder",
     "mcmc.mode_weights": "Mode",

@@ -10,12 +10,14 @@ from skbayes_sym import (
     BayesianMLPClassifier,
     BayesianMLPRegressor,
     PredictiveStackingRegressor,
+    distill,
     load,
     save,
 )
 from skbayes_sym.base.columns import Columns, as_table
 from skbayes_sym.numerics.dates import choose_day_order, format_days, parse_text
 from skbayes_sym.numerics.tables import read_table
+from skbayes_sym.student import Student
 
 N = 60
 HOURS = pd.Series(pd.date_range("2020-01-01", periods=N, freq="37h"))
@@ -254,3 +256,25 @@ def test_models_read_dates_and_keep_them_in_files(model, tmp_path):
     np.testing.assert_array_equal(model.predict(read_csv(question)), expected)
     save(model, tmp_path / "model")
     np.testing.assert_array_equal(load(tmp_path / "model").predict(question), expected)
+
+
+@pytest.mark.long
+def test_students_read_dates(tmp_path):
+    """As their teacher does, also beyond the last one, and from files without torch."""
+    rng = np.random.default_rng(0)
+    dates = pd.Series(pd.date_range("2020-01-20", periods=150))
+    frame = pd.DataFrame({"day": dates.dt.strftime("%d/%m/%Y"), "z": rng.normal(size=150)})
+    y = 3.0 * (dates.dt.dayofweek >= 5) + 0.02 * np.arange(150) + 0.2 * rng.normal(size=150)
+    model = PredictiveStackingRegressor([("a", "linear"), ("b", "trees")], random_state=0)
+    model.fit(frame[:120], y[:120])
+    student = distill(model, frame[:120], random_state=0)
+    assert student.kl_to_teacher_ < 0.1
+    student.save(tmp_path / "student")
+    read = Student.load(tmp_path / "student")
+    question = frame.assign(day=dates)[110:]
+    with pytest.warns(UserWarning, match="beyond the dates"):
+        expected = model.predict(question)
+    np.testing.assert_array_equal(read.predict(question), student.predict(frame[110:]))
+    np.testing.assert_allclose(read.predict(question), expected, atol=0.4)
+    with pytest.raises(ValueError, match="column 'day' of X holds dates, but 'soon' in row 0"):
+        student.predict(frame[:1].assign(day="soon"))
