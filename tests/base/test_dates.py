@@ -258,7 +258,7 @@ def test_models_read_dates_and_keep_them_in_files(model, tmp_path):
     np.testing.assert_array_equal(load(tmp_path / "model").predict(question), expected)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_students_read_dates(tmp_path):
     """As their teacher does, also beyond the last one, and from files without torch."""
     rng = np.random.default_rng(0)
