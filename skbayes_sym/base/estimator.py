@@ -35,6 +35,7 @@ from skbayes_sym.base.log import logging_to_stderr
 from skbayes_sym.base.model_factory import PriorParameter, bind_prior, layer_sizes, require_scales
 from skbayes_sym.base.optimizers import Adam
 from skbayes_sym.base.pipelines import fitted_attribute
+from skbayes_sym.base.positive_predictor import PositivePredictor
 from skbayes_sym.base.predictor import Predictor
 from skbayes_sym.base.progress import FLOATS, PREDICT_ROWS, FitProgress
 from skbayes_sym.base.requirements import (
@@ -554,11 +555,16 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         )
         if not bool(scaled_range.distances(x).any()):
             return predictor
+        # Targets are kept positive after the continuation.
+        base = predictor.base if isinstance(predictor, PositivePredictor) else predictor
         rates = self._cached(
             f"rates on {x.device}",
-            lambda: self._measure_rates(predictor, training_range, scaled_range, x),
+            lambda: self._measure_rates(base, training_range, scaled_range, x),
         )
-        return ExtrapolatingPredictor(predictor, scaled_range, rates)
+        continued = ExtrapolatingPredictor(base, scaled_range, rates)
+        if isinstance(predictor, PositivePredictor):
+            return replace(predictor, base=continued)
+        return continued
 
     def _measure_rates(
         self,
