@@ -7,6 +7,7 @@ STORY = (
     "plot_predictive.py",
     "plot_calibration.py",
     "plot_compare_models.py",
+    "plot_groups.py",
     "plot_noise_of_the_input.py",
     "plot_matrix_factorization.py",
     "plot_learned_invariance.py",

@@ -26,7 +26,7 @@ LONGER = {
     "reproduce_gelberg_two_weights.py", "reproduce_immer_augerino.py", "reproduce_immer_claims.py",
     "reproduce_immer_curvature.py", "reproduce_immer_mnist.py", "reproduce_immer_table1.py",
     "reproduce_moore_figures.py", "reproduce_ratings.py", "plot_image_augmentations.py",
-    "plot_predictive.py", "plot_merged_networks.py",
+    "plot_predictive.py", "plot_merged_networks.py", "plot_groups.py",
 }  # fmt: skip
 MARKED = [
     pytest.param(script, marks=[pytest.mark.slow] if script.name in LONGER else [],
@@ -40,6 +40,10 @@ LESS = {
     "plot_compare_models.py": {
         "VIRegressor(": "VIRegressor(max_iter=20, ", "leRegressor(": "leRegressor(max_iter=20, ",
         "cv=5": "cv=2", "n_warmup=300": "n_warmup=10", 'ns": 32': 'ns": 8, "n_draws": 8',
+    },
+    "plot_groups.py": {
+        '("boosting", "boosting"), ': "", "range(2)": "range(1)",
+        "make_rows(25, 8": "make_rows(12, 4",
     },
     "plot_elbo.py": {
         '"tanh", random': '"tanh", max_iter=50, random',

@@ -5,7 +5,7 @@ Data intake
 * `columns`: encode tables with text, categories, dates and missing values
 * `rows`: validate arrays, targets and sample weights
 * `groups`: groups of rows that are left out together
-* `sample_weights`: weights by which an estimator's parts count rows
+* `sample_weights`: pass weights and groups to the parts of an estimator
 * `gross_errors`: find gross errors in targets
 * `targets`: validated targets of regressors and classifiers
 * `training`: canonical and scaled training data on the device

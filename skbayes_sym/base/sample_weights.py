@@ -1,4 +1,4 @@
-"""Pass sample weights to estimators of any package, also inside pipelines and meta-estimators."""
+"""Pass weights and groups to estimators of any package, also inside pipelines and searches."""
 
 from inspect import signature
 from typing import Any, Literal
@@ -9,6 +9,7 @@ from sklearn.metrics import get_scorer
 from sklearn.pipeline import Pipeline
 
 from skbayes_sym.base.rows import Array
+from skbayes_sym.base.scikit_learn import splits_groups
 
 # Parameters of meta-estimators that hold the model inside.
 _INNER_MODEL_PARAMETERS = ("estimator", "regressor", "classifier", "base_estimator")
@@ -73,6 +74,43 @@ def fit_with_weights(model: Any, X: Any, y: Any, sample_weight: Array) -> None:
     _request_weights(model)
     with config_context(enable_metadata_routing=True):
         model.fit(X, y, sample_weight=sample_weight)
+
+
+def fit_with_groups(model: Any, X: Any, y: Any, groups: Any) -> None:
+    """Fit an estimator in place, with groups for everything inside it that takes them.
+
+    Scikit-learn's metadata routing passes the groups on. Requests that the user has set are left
+    unchanged.
+
+    Parameters
+    ----------
+    model : estimator
+        Estimator of any package.
+    X : array-like of shape (n_samples, n_features)
+        Training inputs.
+    y : array-like of shape (n_samples,) or (n_samples, n_targets)
+        Training targets.
+    groups : array-like of shape (n_samples,) or None
+        Groups of the rows.
+    """
+    parts = list(model.get_params(deep=True).values()) if hasattr(model, "get_params") else []
+    models = [part for part in [model, *parts] if _takes_groups(part)]
+    if groups is None or not (models or any(map(splits_groups, parts))):
+        model.fit(X, y)
+    elif _takes_groups(model):
+        model.fit(X, y, groups=groups)
+    else:
+        with config_context(enable_metadata_routing=True):
+            for part in models:
+                if part.get_metadata_routing().fit.requests.get("groups") is None:
+                    part.set_fit_request(groups=True)
+            model.fit(X, y, groups=groups)
+
+
+def _takes_groups(part: Any) -> bool:
+    """Whether a part of a model has a method ``fit`` with the parameter ``groups``."""
+    is_estimator = isinstance(part, BaseEstimator) and hasattr(part, "fit")
+    return is_estimator and "groups" in signature(part.fit).parameters
 
 
 def _takes_weights(model: Any) -> bool:

@@ -67,6 +67,13 @@ class ReadableSignature:
         return Signature(parameters)
 
 
+def splits_groups(splitter: Any) -> bool:
+    """Whether an object is a splitter of scikit-learn that keeps groups together."""
+    if not isinstance(splitter, BaseCrossValidator | BaseShuffleSplit):
+        return False
+    return bool(splitter.get_metadata_routing().split.requests.get("groups"))
+
+
 def split_rows(splitter: Any, X: Any, y: Any, groups: Any = None) -> list[tuple[Any, Any]]:
     """Split rows into folds, with their groups unless the splitter ignores them.
 
@@ -84,10 +91,10 @@ def split_rows(splitter: Any, X: Any, y: Any, groups: Any = None) -> list[tuple[
     list of (ndarray, ndarray)
         Training and test indices.
     """
-    # Other splitters of scikit-learn warn of groups that they are given.
-    if isinstance(splitter, BaseCrossValidator | BaseShuffleSplit):
-        requests = splitter.get_metadata_routing().split.requests
-        groups = groups if requests.get("groups") else None
+    is_known = isinstance(splitter, BaseCrossValidator | BaseShuffleSplit)
+    if is_known and not splits_groups(splitter):
+        # It would warn that it ignores the groups.
+        groups = None
     with filters_lock:
         return list(splitter.split(X, y, groups))
 
@@ -121,6 +128,7 @@ __all__ = [
     "safe_indexing",
     "safe_split",
     "split_rows",
+    "splits_groups",
     "validate_data",
     "validate_params",
 ]  # fmt: skip

@@ -17,24 +17,27 @@ from scipy.stats import norm
 from sklearn import config_context, get_config
 from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.exceptions import FitFailedWarning
-from sklearn.model_selection import KFold, StratifiedKFold
+from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
 from sklearn.utils import indexable
 
+from skbayes_sym.base.groups import encode_groups
 from skbayes_sym.base.pipelines import unwrap
 from skbayes_sym.base.predictive import is_regression_model, predictive, predicts_distribution
 from skbayes_sym.base.rows import Array, numeric_conversion
+from skbayes_sym.base.sample_weights import fit_with_groups
 from skbayes_sym.base.scikit_learn import (
     check_classification_targets,
     check_cv,
     column_or_1d,
+    num_samples,
     safe_split,
+    split_rows,
 )
 from skbayes_sym.base.warnings import collect_warnings, warn_user
 from skbayes_sym.metrics import expected_calibration_error, interval_calibration_error
 from skbayes_sym.model_selection._scorers import power_of_two, read_evidence
 from skbayes_sym.numerics.arguments import check_random_state, short_repr
 from skbayes_sym.numerics.diagnostics import mean_ess
-from skbayes_sym.numerics.runtime import filters_lock
 
 
 class Task(NamedTuple):
@@ -48,11 +51,14 @@ class Task(NamedTuple):
         Targets or classes.
     classes : ndarray of shape (n_classes,) or None
         All classes in order; None for regression.
+    groups : ndarray of int of shape (n_samples,), optional
+        Groups of rows that are left out together.
     """
 
     X: Any
     y: Any
     classes: Array | None
+    groups: Array | None = None
 
 
 class FoldReport(NamedTuple):
@@ -108,6 +114,7 @@ def compare_models(
     cv: Any = 5,
     n_jobs: int | None = None,
     random_state: Any = 0,
+    groups: Any = None,
 ) -> Any:
     r"""Cross-validate models on the same folds and tabulate their scores.
 
@@ -128,6 +135,9 @@ def compare_models(
     random_state : int, RandomState instance or None, default=0
         Determines the folds and the seeds of all models whose ``random_state`` is None. Seeds
         differ between folds and are the same for all models.
+    groups : array-like of shape (n_samples,), optional
+        Groups of rows that are left out together. An int ``cv`` is then a number of folds of whole
+        groups. Models whose ``fit`` takes groups, also in pipelines and searches, receive them.
 
     Returns
     -------
@@ -178,8 +188,9 @@ def compare_models(
 
     A row that is tested by several folds counts once, with its mean. Folds share training rows. The
     additional variance, which has no unbiased estimate (Bengio & Grandvalet 2004), isn't part of
-    the standard errors. Keep dependent rows (of one patient or one day) in the same fold by giving
-    ``cv`` the pairs of a group splitter.
+    the standard errors. Keep dependent rows (of one patient or one day) in the same fold by
+    ``groups``. Rows that no fold tests, as in `~sklearn.model_selection.TimeSeriesSplit`, aren't
+    scored.
 
     Evidences are comparable between models of the same ``y``. Laplace's estimates for networks are
     wrong by tens of nats, so they can't decide between widths, activations or methods
@@ -220,17 +231,19 @@ def compare_models(
         raise ValueError("compare_models needs y, the targets or labels of the rows, got None.")
     X, y = indexable(X, y)
     classes = _classes(estimators, y)
-    task = Task(X, y, classes)
+    codes = None if groups is None else encode_groups(groups, num_samples(X))
+    task = Task(X, y, classes, codes)
 
     # All models get the same folds and the same seeds.
     rng = check_random_state(random_state)
-    if isinstance(cv, (int, np.integer)):
+    if isinstance(cv, (int, np.integer)) and groups is not None:
+        splitter = GroupKFold(int(cv)) if classes is None else StratifiedGroupKFold(int(cv))
+    elif isinstance(cv, (int, np.integer)):
         fold_class = KFold if classes is None else StratifiedKFold
         splitter = fold_class(int(cv), shuffle=True, random_state=rng)
     else:
         splitter = check_cv(cv, y, classifier=classes is not None)
-    with filters_lock:
-        splits = list(splitter.split(X, y))
+    splits = split_rows(splitter, X, y, groups)
     caller = _Caller()
     if not splits:
         raise ValueError(f"cv gives no split into training and test rows, got {short_repr(cv)}.")
@@ -490,7 +503,7 @@ def _report_fold(model: Any, task: Task, train: Array, test: Array) -> FoldRepor
     X_train, y_train = safe_split(tagged, task.X, task.y, train)
     X_test, y_test = safe_split(tagged, task.X, task.y, test, train)
     start = time.perf_counter()
-    model.fit(X_train, y_train)
+    fit_with_groups(model, X_train, y_train, None if task.groups is None else task.groups[train])
     fit_end = time.perf_counter()
     predicted = np.asarray(model.predict(X_test))
     seconds = (fit_end - start, time.perf_counter() - fit_end)
@@ -511,7 +524,7 @@ def _report_fold(model: Any, task: Task, train: Array, test: Array) -> FoldRepor
 
 def _report_full_fit(model: Any, task: Task) -> dict[str, Any]:
     """Evidence and leave-one-out densities of a fit to all rows."""
-    model.fit(task.X, task.y)
+    fit_with_groups(model, task.X, task.y, task.groups)
     names = ("evidence", "evidence_se", "evidence_source", "evidence_side")
     columns = dict(zip(names, read_evidence(model) or (), strict=False))
     return columns | estimate_leave_one_out(model, task.X, task.y)

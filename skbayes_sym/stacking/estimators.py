@@ -620,10 +620,13 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
         "boosting", "gaussian_process" and "networks", which can also be used in a list. "drop"
         omits a member. ``set_params(name__parameter=value)`` sets a parameter of a member.
     cv : int, splitter or iterable, default=None
-        Folds by which all members are scored. Pass folds of groups as a list of pairs,
-        ``list(GroupKFold().split(X, y, groups))``. By default members are scored by leave-one-out
-        in closed form, out-of-bag predictions or approximate leave-one-out if they have these, and
-        by five-fold cross-validation otherwise.
+        Folds by which all members are scored. Splitters of groups, such as `GroupKFold`, use the
+        ``groups`` of `fit`. Forward folds of rows in time order, such as `TimeSeriesSplit`, are
+        accepted too, as a splitter or as pairs of training and left-out rows. Rows that no fold
+        leaves out aren't scored: noise and weights depend on the left-out rows alone, at least ten
+        or half of all. By default members are scored by leave-one-out in closed form, out-of-bag
+        predictions or approximate leave-one-out if they have these, and by five-fold
+        cross-validation otherwise. With ``groups`` whole groups are left out instead.
     n_jobs : int or None, default=None
         Number of joblib processes. The result doesn't depend on it. Members are fitted in parallel,
         then parts of networks, unless ``max_seconds`` is set.
@@ -811,10 +814,13 @@ class PredictiveStackingClassifier(BayesianClassifierMixin, BaseStacking):
         "boosting", "gaussian_process" and "networks", which can also be used in a list. "drop"
         omits a member. ``set_params(name__parameter=value)`` sets a parameter of a member.
     cv : int, splitter or iterable, default=None
-        Folds by which all members are scored. Pass folds of groups as a list of pairs,
-        ``list(GroupKFold().split(X, y, groups))``. By default members are scored by leave-one-out
-        in closed form, out-of-bag predictions or approximate leave-one-out if they have these, and
-        by five-fold cross-validation otherwise.
+        Folds by which all members are scored. Splitters of groups, such as `GroupKFold`, use the
+        ``groups`` of `fit`. Forward folds of rows in time order, such as `TimeSeriesSplit`, are
+        accepted too, as a splitter or as pairs of training and left-out rows. Rows that no fold
+        leaves out aren't scored: noise and weights depend on the left-out rows alone, at least ten
+        or half of all. By default members are scored by leave-one-out in closed form, out-of-bag
+        predictions or approximate leave-one-out if they have these, and by five-fold
+        cross-validation otherwise. With ``groups`` whole groups are left out instead.
     n_jobs : int or None, default=None
         Number of joblib processes. The result doesn't depend on it. Members are fitted in parallel,
         then parts of networks, unless ``max_seconds`` is set.

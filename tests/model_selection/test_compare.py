@@ -12,7 +12,9 @@ from sklearn.exceptions import ConvergenceWarning, FitFailedWarning
 from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
 from sklearn.model_selection import (
     GridSearchCV,
+    GroupKFold,
     KFold,
+    LeaveOneGroupOut,
     RepeatedKFold,
     ShuffleSplit,
     StratifiedKFold,
@@ -415,3 +417,31 @@ def test_models_that_dont_compare(models, match):
 def test_other_arguments_are_checked(y, settings, match):
     with pytest.raises(ValueError, match=match):
         compare_models(CONSTANTS, X, y, **settings)
+
+
+class ReadsGroups(Constant):
+    """Its mean is the largest number of rows of a group that it was fitted to."""
+
+    def fit(self, X, y, groups=None):
+        super().fit(X, y)
+        self.mean_ = -1.0 if groups is None else np.bincount(groups).max()
+        return self
+
+
+def test_groups_reach_folds_and_models():
+    groups = np.array(["a", "b", "c", "d"])[np.arange(80) % 4]
+    models = {
+        "plain": Constant(20.0),
+        "groups": ReadsGroups(),
+        "pipeline": make_pipeline(StandardScaler(), ReadsGroups()),
+        "search": GridSearchCV(ReadsGroups(), {"std": [70.0]}, cv=GroupKFold(2)),
+        "linear": BayesianRidge(),
+    }
+    zeros = np.zeros(80)
+    for cv in (4, LeaveOneGroupOut()):
+        table = compare_models(models, X, zeros, cv=cv, groups=groups)
+        # Groups of 20 rows are whole in every training fold, and the models read them.
+        assert table.rmse[:4].tolist() == [20.0] * 4
+    assert compare_models({"g": ReadsGroups()}, X, zeros).rmse.tolist() == [1.0]
+    with pytest.raises(ValueError, match="groups has 1 missing values"):
+        compare_models(models, X, zeros, groups=[None, *groups[1:]])
