@@ -150,6 +150,8 @@ class PoolFit:
         Leave-one-out log densities in nats; nan for unknown rows.
     summary : str
         Description of the fit for users.
+    computes_evidence : bool, default=True
+        Whether the evidence is summed over the modes and their symmetric copies.
     """
 
     components: PoolComponents
@@ -158,6 +160,7 @@ class PoolFit:
     noise: NoiseShape | None = None
     leave_one_out: Tensor | None = None
     summary: str = "components that were fitted before an interrupt"
+    computes_evidence: bool = True
 
     @property
     def n_iter(self) -> int:
@@ -185,12 +188,14 @@ class PoolFit:
         attributes["_weights_"] = {name: weights[name] for name in fitted if weights[name]}
 
         if modes is not None:
+            modes = replace(modes, computes_evidence=self.computes_evidence)
             attributes |= modes.attributes(data, model)
         if members is not None:
             found = members.attributes(data, self.members_model)
             attributes |= _rename(found, _MEMBER_ATTRIBUTES)
             attributes["member_network_"] = self.members_model.network
         if linear is not None and self.weights.linear:
+            linear = replace(linear, computes_evidence=False)
             attributes |= _rename(linear.attributes(data, model), _LINEAR_ATTRIBUTES)
         if self.noise is not None:
             attributes["noise_shape_"] = self.noise
@@ -364,7 +369,12 @@ class PoolActions:
         if self._pool.kinds_have_equal_weights:
             counts = {kind: min(1, n) for kind, n in counts.items()}
         weights = ComponentWeights.from_proportions(0.0, counts)
-        return PoolFit(components, weights, self.members_model)
+        return PoolFit(
+            components,
+            weights,
+            self.members_model,
+            computes_evidence=self._pool.computes_evidence,
+        )
 
     def _fit(self, name: str, method: Method, model: Model, progress: float) -> Any:
         """Fit a component, which is ``progress`` of the whole fit.
@@ -467,6 +477,8 @@ class Pool:
         Largest number of modes. There are fewer if they would take too long.
     n_members : int
         Largest number of ensemble members.
+    computes_evidence : bool, default=True
+        Whether the evidence is summed over the modes and their symmetric copies.
     defaults : PoolDefaults
         Constants of the mixture.
     """
@@ -475,6 +487,7 @@ class Pool:
 
     n_modes: int
     n_members: int
+    computes_evidence: bool = field(default=True, kw_only=True)
     defaults: PoolDefaults = field(default=PoolDefaults(), kw_only=True)
 
     def fit(self, data: Training, model: Model, progress: FitProgress) -> PoolFit:

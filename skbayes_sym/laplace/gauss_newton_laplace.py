@@ -97,6 +97,8 @@ class ModesFit:
         Factor on the logits' variance in predictions.
     leave_one_out : Tensor of shape (N,), optional
         Leave-one-out log probabilities of the rows, if they chose ``variance_scale``.
+    computes_evidence : bool, default=True
+        Whether `attributes` sum the evidence over the symmetric copies of the modes.
     """
 
     search: Search
@@ -107,6 +109,7 @@ class ModesFit:
     refined: RefinedModes | None = None
     variance_scale: float | None = None
     leave_one_out: Tensor | None = None
+    computes_evidence: bool = True
 
     @property
     def modes(self) -> Modes:
@@ -134,7 +137,6 @@ class ModesFit:
         theta = distributions.theta.cpu().contiguous().numpy()
         factor = distributions.factor.cpu().contiguous().numpy()
         evidence = modes.log_evidence.numpy() + data.log_jacobian
-        total, side = self.sum_over_copies(evidence)
         best = int(evidence.argmax())
         attributes: dict[str, Any] = {
             "network_": self.network,
@@ -142,12 +144,14 @@ class ModesFit:
             "n_modes_": len(theta),
             "multiplicity_modes_": modes.n_restarts.numpy(),
             "log_evidence_modes_": evidence,
-            "log_evidence_": total.value,
-            "log_evidence_std_error_": total.standard_error,
-            "log_evidence_side_": side,
             "log_evidence_curve_": self.search.curves[best].numpy() + data.log_jacobian,
             "_predict_seed_": self.predict_seed,
         }
+        if self.computes_evidence:
+            total, side = self.sum_over_copies(evidence)
+            attributes["log_evidence_"] = total.value
+            attributes["log_evidence_std_error_"] = total.standard_error
+            attributes["log_evidence_side_"] = side
 
         # Scales of the prior and of the logits.
         if prior.is_learned:

@@ -295,10 +295,13 @@ class HeldOutPredictions(NamedTuple):
         Held-out log density, nats.
     mean : Tensor of shape (N, T)
         Predicted means.
+    distribution : NormalMixture
+        Predictive distributions, with one component per mode of a fold, (2, N, T).
     """
 
     log_density: Tensor
     mean: Tensor
+    distribution: NormalMixture
 
 
 def assign_folds(n_rows: int, n_folds: int, *, generator: torch.Generator) -> Tensor:
@@ -350,8 +353,9 @@ def cross_validate(
 
     modes = search.modes
     (x, y, _) = problem.data
-    log_density = y.new_empty(len(y))
-    mean = torch.empty_like(y)
+    loc = y.new_empty(MODES_PER_FOLD, *y.shape)
+    variance = torch.empty_like(loc)
+    noise_variance = torch.empty_like(loc)
     for k in range(len(theta) // MODES_PER_FOLD):
         rows = (fold == k).nonzero().flatten()
         is_fold = held_out == k
@@ -360,11 +364,11 @@ def cross_validate(
         weights = theta.new_full((len(theta),), 1.0 / len(theta))
         networks = LinearisedModes(problem.network, theta, factor, weights)
         outputs, covariance = networks.outputs(x[rows])
-        noise = modes.noise_precision[is_fold].reciprocal().unsqueeze(1)
-        distribution = NormalMixture(outputs, covariance.diagonal(dim1=-2, dim2=-1), noise)
-        log_density[rows] = distribution.log_prob(y[rows])
-        mean[rows] = outputs.mean(0)
-    return search, HeldOutPredictions(log_density, mean)
+        loc[:, rows] = outputs
+        variance[:, rows] = covariance.diagonal(dim1=-2, dim2=-1)
+        noise_variance[:, rows] = modes.noise_precision[is_fold].reciprocal().unsqueeze(1)
+    distribution = NormalMixture(loc, variance, noise_variance)
+    return search, HeldOutPredictions(distribution.log_prob(y), loc.mean(0), distribution)
 
 
 def is_better(log_density: Tensor, other: Tensor, weight: Tensor) -> bool:

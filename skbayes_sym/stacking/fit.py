@@ -5,22 +5,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import log
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn.exceptions import FitFailedWarning
+from torch import Tensor
 
 from skbayes_sym.base.log import log_info
 from skbayes_sym.base.plan import Execution, PlannedStage, Results, TableSize, execute
 from skbayes_sym.base.progress import FitProgress
+from skbayes_sym.base.rows import Array
 from skbayes_sym.base.stacking_weights import stacking_weights
 from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.numerics.runtime import run_parallel
 from skbayes_sym.stacking.defaults import StackSettings, plan_fit
-from skbayes_sym.stacking.members import Member, Networks
-from skbayes_sym.stacking.members.networks import ProbeResult
+from skbayes_sym.stacking.members import Member
+from skbayes_sym.stacking.members.networks import NetworkProbe, ProbeResult
 from skbayes_sym.stacking.scoring import mean_score, try_score_member
 from skbayes_sym.stacking.task import ScoredMember, StackTask
 
@@ -60,25 +61,92 @@ class StackFit:
         return {*self.members, *self.execution.skipped}
 
 
+def optimise_weights(
+    density: Tensor, prior_rows: Tensor, weight: Tensor, task: StackTask
+) -> Tensor:
+    """Maximise the leave-one-out score of a mixture over its weights.
+
+    The prior of the weights is a Dirichlet distribution whose concentrations decrease with the
+    score of a member, see `StackDefaults.prior_score_scale`.
+
+    Parameters
+    ----------
+    density : Tensor of shape (K, N)
+        Held-out log densities of the members, in nats.
+    prior_rows : Tensor of shape (K,)
+        Rows that each member counts as in the prior, if it is the best one.
+    weight : Tensor of shape (N,)
+        Sample weights.
+    task : StackTask
+        Training data, for its constants.
+
+    Returns
+    -------
+    Tensor of shape (K,)
+        Weights with sum 1; small ones are 0.
+    """
+    score = density @ weight / weight.sum()
+    prior = (score - score.max()) / task.defaults.prior_score_scale
+    prior = prior.nan_to_num(0.0, neginf=-np.inf).exp() * prior_rows
+    weights = stacking_weights(density, weight, prior=prior)
+    weights = torch.where(weights < task.defaults.min_weight, 0.0, weights)
+    return weights / weights.sum()
+
+
 def fit_weights(members: Mapping[str, ScoredMember], task: StackTask) -> StackFit:
     """Maximise the leave-one-out score of the stack over the weights of its members.
 
-    Only rows that all members left out are used. The prior of the weights is a Dirichlet
-    distribution whose concentrations decrease with the score of a member, see
-    `StackDefaults.prior_score_scale`.
+    Only rows that all members left out are used.
     """
     density = torch.as_tensor(np.stack([member.log_density for member in members.values()]))
+    prior_rows = density.new_tensor([member.prior_rows for member in members.values()])
     is_known = ~density.isnan().any(0)
-    density = density[:, is_known]
-    weight = task.weight[is_known]
-    score = density @ weight / weight.sum()
-    prior = (score - score.max()) / task.defaults.prior_score_scale
-    prior = prior.nan_to_num(0.0, neginf=-np.inf).exp()
-    prior = prior * prior.new_tensor([member.prior_rows for member in members.values()])
-    weights = stacking_weights(density, weight, prior=prior)
-    weights = torch.where(weights < task.defaults.min_weight, 0.0, weights)
-    weights = weights / weights.sum()
+    weights = optimise_weights(density[:, is_known], prior_rows, task.weight[is_known], task)
     return StackFit(members, dict(zip(members, weights.tolist(), strict=True)))
+
+
+def marginal_gain(
+    members: Mapping[str, ScoredMember], log_density: Array, task: StackTask
+) -> tuple[float, float]:
+    """Gain of the stack from another member, and its standard error, in nats per row.
+
+    The weights with and without the member are optimised on all but a fifth of the rows, and
+    compared on these, for each fifth. The member therefore doesn't gain by its own weight.
+
+    Parameters
+    ----------
+    members : mapping of str to ScoredMember
+        The other members.
+    log_density : ndarray of shape (N,)
+        Held-out log densities of the member in nats; nan for unknown rows.
+    task : StackTask
+        Training data.
+
+    Returns
+    -------
+    gain, error : float
+        Both are 0 if fewer than two rows are known.
+    """
+    with_member = [*members.values(), ScoredMember(None, log_density)]
+    density = torch.as_tensor(np.stack([one.log_density for one in with_member]))
+    prior_rows = density.new_tensor([one.prior_rows for one in with_member])
+    index = (~density.isnan().any(0)).nonzero().flatten()
+    n_parts = min(task.defaults.n_folds, len(index))
+    if n_parts < 2:
+        return 0.0, 0.0
+    difference = np.full(len(task), np.nan)
+    part = torch.arange(len(index)) % n_parts
+    for k in range(n_parts):
+        train = index[part != k]
+        test = index[part == k]
+        scores = []
+        for n_members in (len(members), len(with_member)):
+            weights = optimise_weights(
+                density[:n_members, train], prior_rows[:n_members], task.weight[train], task
+            )
+            scores.append((density[:n_members, test] + weights.log().unsqueeze(1)).logsumexp(0))
+        difference[test.numpy()] = (scores[1] - scores[0]).numpy()
+    return mean_score(difference, task)
 
 
 @dataclass(frozen=True)
@@ -162,7 +230,6 @@ class StackActions:
         actions: dict[str, Callable[..., Any]] = {
             "fit_member": self._fit_member,
             "probe_networks": self._probe_networks,
-            "refit_networks": self._refit_networks,
             "fit_networks": self._fit_networks,
             "maximise_leave_one_out_score": self._fit_weights,
         }
@@ -191,12 +258,12 @@ class StackActions:
         return self._collect(member, next(self._parallel_fits))
 
     def _fit_networks(
-        self, results: Results, member: str, held_out: str = "", **settings: Any
+        self, results: Results, member: str, probe: str = ""
     ) -> ScoredMember | FailedMember:
-        """Fit networks; ``held_out`` is the name of the stage in which they were refitted."""
-        settings["member"] = member
-        if held_out in results:
-            settings["held_out"] = results[held_out].held_out
+        """Fit networks; ``probe`` is the name of the stage that has scored a probe of them."""
+        settings: dict[str, Any] = {"member": member}
+        if probe in results:
+            settings["held_out"] = results[probe].log_density
         outcome = fit_and_score(self._members, self._task, self._by_folds, settings)
         return self._collect(member, outcome)
 
@@ -212,74 +279,14 @@ class StackActions:
         self._is_stopped_by_callback = self._progress.end_block()
         return outcome
 
-    def _best_member(self) -> tuple[ScoredMember, float]:
-        """Member with the highest mean score, and this score."""
-        scores = {
-            name: mean_score(member.log_density, self._task)[0]
-            for name, member in self.scored.items()
-        }
-        best = max(scores, key=lambda name: scores[name])
-        return self.scored[best], scores[best]
-
-    def _probe_networks(
-        self, _results: Results, member: str, n_modes: int, width: int
-    ) -> ProbeResult:
-        """Compare the leave-one-out score of few modes with the best other member.
-
-        Parameters
-        ----------
-        _results : mapping
-            Results of earlier stages; unused.
-        member : str
-            Name of the networks among the members.
-        n_modes : int
-            Number of modes of the probe.
-        width : int
-            Number of hidden units.
-        """
-        networks = self._members[member]
-        assert isinstance(networks, Networks)
-        if self._task.groups is not None:
-            # Leave-one-out scores of the networks have seen the groups.
-            return self._refit_networks(_results, member, n_modes, width)
-        _, best_score = self._best_member()
-        if self._task.is_count:
-            # Probabilities are densities per count, but probes are scored in scaled units.
-            best_score = best_score + log(self._task.target_scaling[1])
-        try:
-            return ProbeResult(best_score - networks.score_probe(self._task, width, n_modes))
-        except (ArithmeticError, RuntimeError, ValueError):
+    def _probe_networks(self, _results: Results, width: int) -> ProbeResult:
+        """Score small networks on rows that they haven't seen, next to the other members."""
+        outcome = try_score_member(NetworkProbe(width), self._task, by_folds=False)
+        if isinstance(outcome, str):
             # The fit of the networks raises the error again, and reports it.
-            return ProbeResult(-np.inf)
-
-    def _refit_networks(
-        self, _results: Results, member: str, n_modes: int, width: int
-    ) -> ProbeResult:
-        """Compare networks that were fitted without the first fold with the best other member.
-
-        Parameters
-        ----------
-        _results : mapping
-            Results of earlier stages; unused.
-        member : str
-            Name of the networks among the members.
-        n_modes : int
-            Number of modes of the refit.
-        width : int
-            Number of hidden units.
-        """
-        networks = self._members[member]
-        assert isinstance(networks, Networks)
-        params = {"n_modes": n_modes, "n_members": 0, "hidden_layer_sizes": (width,)}
-        try:
-            held_out = networks.score_refit(self._task, params)
-        except (ArithmeticError, RuntimeError, ValueError):
-            # The fit of the networks raises the error again, and reports it.
-            return ProbeResult(-np.inf)
-        best, _ = self._best_member()
-        difference = best.log_density[held_out.index] - held_out.log_density
-        gap, gap_error = mean_score(difference, self._task.take(held_out.index))
-        return ProbeResult(gap, gap_error, held_out)
+            return ProbeResult()
+        gain, error = marginal_gain(self.scored, outcome.log_density, self._task)
+        return ProbeResult(outcome.log_density, gain, error)
 
     def _fit_weights(self, _results: Results) -> StackFit:
         """Optimise the weights of the members."""
