@@ -66,6 +66,11 @@ MUTANTS = [
         "stacking/test_members.py",
         ("stacking_weights(density, weight, prior", "stacking_weights(density, weight**0, prior"),
     ),
+    *planted(
+        "stacking/fit.py",
+        "stacking/test_estimators.py",
+        ("train = index[part != k]", "train = index"),
+    ),
     Mutant(
         "stacking/members/trees.py",
         "tree.impurity + value[:, 0] ** 2",
@@ -855,8 +860,8 @@ MUTANTS = [
         ("weight_factor=(fold != held", "weight_factor=(fold == held"),
         ("mean > 0.5 * error", "mean > -0.5 * error"),
         (
-            "covariance.diagonal(dim1=-2, dim2=-1), noise)",
-            "covariance.diagonal(dim1=-2, dim2=-1), noise.sqrt())",
+            "modes.noise_precision[is_fold].reciprocal().unsqueeze(1)\n    dist",
+            "modes.noise_precision[is_fold].rsqrt().unsqueeze(1)\n    dist",
         ),
     ),
     *planted(
@@ -937,7 +942,11 @@ MUTANTS = [
     *planted(
         "stacking/members/networks.py",
         "stacking/test_estimators.py",
-        ("p.gap <= max(max_gap, p.gap_error)", "p.gap >= max(max_gap, p.gap_error)"),
+        (
+            "gain > min_errors * results[stage].error",
+            "gain < min_errors * results[stage].error",
+        ),
+        ("leave_one_out - optimism)", "leave_one_out + optimism)"),
     ),
     *planted(
         "distillation/student_training.py",

@@ -693,10 +693,11 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
     Notes
     -----
     The posterior of the Gaussian process takes O(min(n, 2000)^3) operations, and each step of its
-    hyperparameters O(min(n, 500)^3). Trees take O(n log n). Networks take most of the time and are
-    fitted last. They are dropped when two modes score more than 0.1 nats per row below the best
-    other member, since they then contribute nothing. Networks with more weights than half the
-    number of rows are scored by a refit without one fold.
+    hyperparameters O(min(n, 500)^3). Trees take O(n log n). Networks take most of the time.
+    They are fitted last, and only if a probe raises the held-out score of the stack by more than
+    two standard errors. The probe consists of networks of 8 or 20 units that are fitted without the
+    rows that score them, and takes no longer than the other members. Its scores also weigh the
+    networks. Tables with so many columns that a probe would take longer get no networks.
 
     The noise of the default members is fitted to leave-one-out residuals. It is a mixture of two
     normals whose width changes with the predicted mean. The trees add the spread of the targets in
@@ -877,9 +878,9 @@ class PredictiveStackingClassifier(BayesianClassifierMixin, BaseStacking):
 
     Notes
     -----
-    Networks with more weights than half the number of rows are first refitted without one fold.
-    They are dropped when this refit scores 0.1 nats per row, and more than one standard error,
-    below the best other member.
+    Networks are fitted only if a probe, one mode that is fitted without the first fold, raises the
+    score of the stack on this fold by more than two standard errors. Their approximate
+    leave-one-out scores are lowered by their mean excess over the probe on this fold.
 
     The scores of all members except the networks are calibrated on held-out rows by a temperature
     and a share of the class frequencies. The Gaussian process regresses on one-hot labels with one

@@ -2,7 +2,7 @@
 
 import pickle
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -33,12 +33,18 @@ from skbayes_sym import (
 )
 from skbayes_sym.base.plan import PlannedStage, TableSize, execute
 from skbayes_sym.stacking.defaults import StackDefaults
-from skbayes_sym.stacking.fit import fit_weights
+from skbayes_sym.stacking.fit import fit_weights, marginal_gain
 from skbayes_sym.stacking.members import MEMBERS, Networks
 from skbayes_sym.stacking.members.boosting import Boosting
-from skbayes_sym.stacking.members.networks import HeldOutScore, ProbeResult
+from skbayes_sym.stacking.members.networks import (
+    NetworkProbe,
+    ProbeResult,
+    choose_probe_width,
+    correct_optimism,
+    fit_estimator,
+)
 from skbayes_sym.stacking.scoring import rounding_std, score_member
-from skbayes_sym.stacking.task import RowBlock, ScoredMember, StackTask
+from skbayes_sym.stacking.task import MemberFit, RowBlock, ScoredMember, StackTask
 
 X, Y = (a[:120] for a in load_diabetes(return_X_y=True))
 FLOWERS, SPECIES = (
@@ -279,25 +285,6 @@ def test_groups_stay_together_and_folds_that_repeat_rows_are_refused():
             clone(stack).set_params(cv=cv).fit(X, Y)
 
 
-@dataclass(frozen=True, eq=False)
-class SlowNetworks(Networks):
-    """Networks whose probes and refits have a known score."""
-
-    score: float = 0.0
-    fits: list = field(default_factory=list)
-
-    def score_probe(self, task, width, n_modes):
-        return self.score
-
-    def score_refit(self, task, params):
-        test = task.folds[0][1]
-        return HeldOutScore(test, np.full(len(test), self.score))
-
-    def fit(self, task):
-        self.fits.append(task)
-        return MEMBERS["linear"]().fit(task)
-
-
 @pytest.mark.parametrize("kind", [PredictiveStackingRegressor, BayesianMLPRegressor])
 def test_a_gap_where_training_had_none_is_the_median(kind):
     few = {"n_modes": 1, "n_members": 1} if kind is BayesianMLPRegressor else {"estimators": CHEAP}
@@ -335,39 +322,96 @@ def test_a_process_of_numbers_is_worth_four_rows(task, share):
     assert fit_weights(members, task).weights[0] == pytest.approx(share, abs=1e-6)
 
 
+@pytest.mark.parametrize(("gain", "is_fitted"), [(0.03, True), (0.01, False), (-0.03, False)])
+def test_networks_are_fitted_if_the_stack_gains_two_standard_errors(gain, is_fitted):
+    probe, networks = Networks().plan("n", TableSize(100, 10), StackDefaults())
+    actions = {
+        "fit_other": lambda _: ScoredMember(None, np.zeros(100)),
+        "probe_networks": lambda _, width: ProbeResult(np.zeros(width), gain, 0.01),
+        "fit_networks": lambda _, member, probe: (member, probe),
+    }
+    execution = execute([PlannedStage("other", "fit_other"), probe, networks], actions)
+    assert (execution.results.get("n") == ("n", probe.name)) is is_fitted
+    assert (execution.skipped.get("n") == networks.rules[0].reason) is not is_fitted
+
+
 @pytest.mark.parametrize("kind", [PredictiveStackingRegressor, PredictiveStackingClassifier])
-@pytest.mark.parametrize(("score", "is_fitted"), [(-9.0, False), (9.0, True)])
-def test_networks_that_begin_far_behind_are_not_finished(score, is_fitted, kind, monkeypatch):
-    """By left-out rows of two modes, or of labels by a refit."""
-    slow = SlowNetworks(score=score)
-    monkeypatch.setitem(MEMBERS, "networks", lambda: slow)
-    members = [("trees", "trees"), ("networks", "networks")]
+@pytest.mark.parametrize("score", [-9.0, 9.0])
+def test_a_probe_decides_about_networks(score, kind, monkeypatch):
+    """The held-out scores of the probe are those of the networks."""
     rows = (X, Y) if kind is PredictiveStackingRegressor else (FLOWERS, SPECIES)
+
+    def fit(_, task):
+        density = torch.full((len(task),), score, dtype=torch.float64)
+        return MemberFit(None, density, is_calibrated=True)
+
+    monkeypatch.setattr(NetworkProbe, "fit", fit)
+    monkeypatch.setattr(Networks, "_fit_model", lambda _, task: _Narrow(task))
+    members = [("trees", "trees"), ("networks", "networks")]
     stack = kind(members, random_state=0).fit(*rows)
-    assert bool(slow.fits) is is_fitted
-    assert ("networks" in stack.weights_) is is_fitted
-    is_skipped = re.search(r"^networks .*: skipped because the probes", stack.summary_, re.M)
-    assert bool(is_skipped) is not is_fitted
+    assert ("networks" in stack.weights_) is (score > 0.0)
+    is_skipped = re.search(r"^networks .*: skipped because the stack", stack.summary_, re.M)
+    assert bool(is_skipped) is (score < 0.0)
+    if score > 0.0:
+        assert stack.leave_one_out_log_density_["networks"][1] == pytest.approx(0.0, abs=1e-9)
+
+
+class _Narrow:
+    """Fitted networks whose leave-one-out densities promise too much."""
+
+    def __init__(self, task):
+        self.leave_one_out_log_density = np.full(len(task), 20.0)
+
+
+def test_leave_one_out_densities_are_lowered_by_their_mean_excess():
+    """Where the probe held rows out, its densities count."""
+    held_out = np.array([1.0, np.nan, -3.0, np.nan])
+    corrected = correct_optimism(np.array([2.0, 5.0, 1.0, 0.0]), held_out, np.ones(4))
+    np.testing.assert_allclose(corrected, [1.0, 2.5, -3.0, -2.5])
+    pessimistic = correct_optimism(np.zeros(4), np.array([1.0, np.nan, 1.0, np.nan]), np.ones(4))
+    np.testing.assert_allclose(pessimistic, [1.0, 0.0, 1.0, 0.0])
+
+
+def test_a_copy_of_a_member_gains_nothing_and_noise_loses():
+    """The weights are optimised on other rows than those that compare them."""
+    rng = np.random.default_rng(0)
+    task = task_of(X, Y)
+    density = rng.normal(size=len(task))
+    members = {"a": ScoredMember(None, density)}
+    gain, error = marginal_gain(members, density, task)
+    assert gain == pytest.approx(0.0, abs=1e-12)
+    assert error == pytest.approx(0.0, abs=1e-12)
+    gain, error = marginal_gain(members, density + 1.0 + 0.1 * rng.normal(size=len(task)), task)
+    assert gain == pytest.approx(1.0, abs=0.1)
+    assert 0.0 < error < 0.1
+    gain, _ = marginal_gain(members, density - 0.3 + rng.normal(size=len(task)), task)
+    assert gain < 0.1
+    assert marginal_gain(members, np.full(len(task), np.nan), task) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(
-    ("n_rows", "gap", "n_probes"), [(100, 0.0, 1), (100, 0.15, 2), (100, 0.3, 1), (120, 9.0, 2)]
+    ("n_rows", "n_columns", "n_classes", "width"),
+    [(100, 10, 0, 8), (1000, 8, 0, 20), (10_000, 10, 0, 8), (1000, 400, 0, 0), (240, 8, 2, 20)],
 )
-def test_the_usual_width_is_probed_if_narrow_networks_are_near(n_rows, gap, n_probes):
-    """It is also probed if there are many rows."""
-    plan = Networks().plan("n", TableSize(n_rows, 10), StackDefaults())
-    widths = []
+def test_probes_have_a_weight_per_row_and_cost_no_more_than_other_members(
+    n_rows, n_columns, n_classes, width
+):
+    size = TableSize(n_rows, n_columns, n_classes=n_classes)
+    assert choose_probe_width(size, StackDefaults()) == width
+    stages = Networks().plan("n", size, StackDefaults())
+    assert len(stages) == (2 if width else 1)
 
-    def probe(_results, width, **_settings):
-        widths.append(width)
-        return ProbeResult(gap)
 
-    actions = {"probe_networks": probe, "fit_networks": lambda *_, **__: None}
-    other = PlannedStage("other", "fit_other")
-    actions["fit_other"] = lambda _: ScoredMember(None, np.zeros(n_rows))
-    execution = execute([other, *plan], actions)
-    assert widths == [3, 20][:n_probes]
-    assert ("n" in execution.results) is (gap <= 0.1)
+@pytest.mark.long
+def test_networks_find_a_ridge_and_leave_noise_alone():
+    """A function of one direction, which neither trees nor kernels of all columns find."""
+    rng = np.random.default_rng(3)
+    rows = rng.standard_normal((100, 8))
+    y = np.tanh(2.0 * rows @ np.full(8, 0.35)) + 0.05 * rng.standard_normal(100)
+    stack = PredictiveStackingRegressor(random_state=0).fit(rows, y)
+    assert stack.weights_["networks"] > 0.5
+    stack.fit(rows, rng.standard_normal(100))
+    assert "networks" not in stack.weights_
 
 
 def test_boosting_that_divides_no_leaf_makes_one_round():
@@ -428,8 +472,10 @@ def test_a_warm_start_fits_members_that_are_new_or_changed():
 def test_networks_end_with_the_block_in_which_the_deadline_passes():
     """Networks are fitted by another estimator, which stops on any version of scikit-learn."""
     late = replace(NUMBERS, deadline=0.0)
-    pool = Networks()._fit_model(late, {"hidden_layer_sizes": (2,), "n_modes": 2})
+    pool = fit_estimator(BayesianMLPRegressor(2, n_modes=2), late)
     assert pool.stop_reason_ == "callback"
+    with pytest.raises(TimeoutError, match="max_seconds"):
+        NetworkProbe(3).fit(late)
 
 
 @pytest.mark.long
@@ -469,18 +515,16 @@ def test_networks_of_a_warm_start_go_on_from_their_modes():
     np.testing.assert_array_equal(reg.fit(wider, y).predict(wider), other)
 
 
-def test_networks_of_more_weights_than_rows_are_judged_by_a_refit():
-    """Targets are noise: left-out rows of such networks promise what new ones don't keep."""
+def test_probes_predict_rows_that_they_have_not_seen():
+    """Targets are noise, which twice as many weights as rows could fit."""
     rng = np.random.default_rng(0)
-    x, y = rng.standard_normal((60, 12)), rng.standard_normal(60)
-    task = task_of(x, y)
-    model = Networks()._fit_model(task, {"hidden_layer_sizes": 8, "n_modes": 2, "n_members": 0})
-    assert model.network_.layout.n_params > 60
-    held_out = Networks().score_refit(task, Networks()._refit_params(task, model))
-    assert len(held_out.index) == 12
-    assert held_out.log_density.shape == (12,)
-    members = Networks()._fit_model(task, {"n_modes": 0, "n_members": 2})  # without modes
-    assert len(Networks().score_refit(task, Networks()._refit_params(task, members)).index) == 12
+    task = task_of(rng.standard_normal((60, 12)), rng.standard_normal(60))
+    probe = score_member(NetworkProbe(8), task, by_folds=False)
+    assert probe.log_density.mean() < norm.logpdf(task.y.numpy()).mean() + 0.1
+    flowers = score_member(NetworkProbe(3), LABELS, by_folds=False)
+    np.testing.assert_array_equal(
+        np.flatnonzero(~np.isnan(flowers.log_density)), LABELS.folds[0][1]
+    )
 
 
 @pytest.mark.long

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
-from math import log
 from typing import Any, ClassVar
 
 import numpy as np
@@ -165,8 +164,9 @@ class Networks(Member):
 
     def fit(self, task: StackTask) -> MemberFit:
         """Fit the model to all rows of the task."""
-        predictor = EstimatorPredictor(self._fit_model(task))
-        density = predictor.inner.leave_one_out_log_density
+        model = self._fit_model(task)
+        predictor = EstimatorPredictor(model)
+        density = model.leave_one_out_log_density
         if density is None or task.is_count:
             density = np.full(len(task), np.nan)
         if self.held_out is not None:
@@ -182,8 +182,8 @@ class Networks(Member):
         elif task.n_classes:
             model = BayesianMLPClassifier()
         else:
-            # The stack has left out gross errors already. Ensemble members would double the time, and
-            # the stack doesn't gain from them.
+            # The stack has left out gross errors already. Ensemble members would double the time,
+            # and the stack doesn't gain from them.
             model = BayesianMLPRegressor(n_members=0, outliers="keep")
         model.warm_start = self.previous is not None
         return fit_estimator(model, task)
