@@ -35,7 +35,7 @@ class StackDefaults:
     # has any number) and takes at most this number of multiplications, which is less time than the
     # other members take. Networks aren't tried if none does.
     probe_widths: tuple[int, ...] = (20, 8)
-    max_probe_work: float = 3e10
+    max_probe_work: float = 6e10
     # Gauss-Newton steps of a probe, and tolerance in nats per row. While the evidence rises steeply
     # it makes up to twice as many. With a third of the steps `airfoil` gains nothing.
     probe_steps: int = 60
