@@ -174,9 +174,9 @@ class BayesianMLPRegressor(BayesianRegressorMixin, NetworkMixture):
         long. Modes are dropped if both their evidence and their leave-one-out score are more than
         0.25 nats per row below the best mode.
     n_members : int, default=10
-        Largest number of members of the ensemble. There are at most as many members as modes. There
-        are two if these gain little by leave-one-out. There are none if the noise is more than 20 %
-        of the variance of the targets, or more than 1 % with up to 500 rows.
+        Largest number of members of the ensemble; 0 trains none. There are at most as many members
+        as modes. There are two if these gain little by leave-one-out. There are none if the noise
+        is more than 20 % of the variance of the targets, or more than 1 % with up to 500 rows.
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs. "auto" is normal noise whose width
         can depend on the predicted mean and which can have wide tails, if leave-one-out prefers
@@ -217,7 +217,8 @@ class BayesianMLPRegressor(BayesianRegressorMixin, NetworkMixture):
         ``.log_prob(theta)``. Exists only if modes were fitted.
     log_evidence_ : float
         Laplace approximation of log p(y | X), nats: an estimate, no bound. It sums over the modes
-        and their copies by symmetry, as far as these don't overlap.
+        and their copies by symmetry, as far as these don't overlap. Exists only with
+        ``compute_evidence``.
     prior_scale_ : ndarray of shape (n_groups,)
         Learned prior standard deviation of every group of weights, geometric mean over the modes.
     samples_ : ndarray of shape (n_members, P')
@@ -454,8 +455,8 @@ class BayesianMLPClassifier(BayesianClassifierMixin, NetworkMixture):
         Number of restarts of the small network. There are fewer, or none, if they would take too
         long.
     n_members : int, default=10
-        Number of members of the ensemble. There are none if there are fewer than three rows per
-        column, or if they can't be refitted in time while classes overlap.
+        Number of members of the ensemble; 0 trains none. There are none if there are fewer than
+        three rows per column, or if they can't be refitted in time while classes overlap.
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs. "auto" is the softmax of the classes,
         the only likelihood that is supported.
@@ -503,7 +504,8 @@ class BayesianMLPClassifier(BayesianClassifierMixin, NetworkMixture):
         linear model has a positive weight.
     log_evidence_ : float
         Laplace approximation of log p(y | X), nats: an estimate, no bound. It sums over the modes
-        and their copies by symmetry, as far as these don't overlap.
+        and their copies by symmetry, as far as these don't overlap. Exists only with
+        ``compute_evidence``.
     prior_scale_ : ndarray of shape (n_groups,)
         Learned prior standard deviation of every group of weights, geometric mean over the modes.
     member_network_ : MLP
