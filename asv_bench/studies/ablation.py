@@ -1,0 +1,266 @@
+"""Change one constant behind "auto" at a time, and measure what it does to densities and time.
+
+    SKBAYES_SYM_DATA=FOLDER python asv_bench/studies/ablation.py [--only NAME ...] [--rows N]
+
+The constants of the default stack are varied within the stack, where other members can compensate.
+Only members that a constant affects are fitted again. The constants of `BayesianMLPRegressor` are
+varied in fits of this model alone, since stacks often have no networks. Tables are the half that
+chose constants, and two smooth functions for the networks. A constant is kept if its plain
+alternatives lose 0.005 nats per row on average or 0.03 on a table, or take a fifth more time.
+"""
+
+import argparse
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.model_selection import KFold
+from threadpoolctl import threadpool_limits
+
+import skbayes_sym as sk
+from skbayes_sym.base.plan import TableSize
+from skbayes_sym.bayesian_mlp.defaults import PoolDefaults
+from skbayes_sym.laplace.defaults import GaussNewtonDefaults
+from skbayes_sym.stacking.defaults import StackDefaults
+from skbayes_sym.stacking.fit import fit_weights, marginal_gain
+from skbayes_sym.stacking.members import MEMBERS, Networks
+from skbayes_sym.stacking.members.networks import NetworkProbe, choose_probe_width
+from skbayes_sym.stacking.scoring import score_member
+from skbayes_sym.stacking.task import RowBlock, ScoredMember, StackTask
+
+TABLES = (
+    "regression/autoHorse", "regression/cholesterol", "regression/fishcatch", "regression/pbc",
+    "regression/servo", "regression/strike", "people/biomass", "people/evals",
+    "people/plasma_retinol",
+)  # fmt: skip
+NETWORK_TABLES = ("regression/fishcatch", "regression/servo", "people/biomass", "wave", "ridge")
+CHEAP = ("linear", "trees", "boosting", "gaussian_process")
+
+# Alternatives of each constant of the stack, and the members that have to be fitted again.
+STACK = {
+    "n_folds": ((3, 10), ("boosting", "probe")),
+    "prior_score_scale": ((0.5, 2.0, 1e-9, 1e9), ()),
+    "gaussian_process_prior_rows": ((1.0, 8.0), ("gaussian_process",)),
+    "min_weight": ((0.0, 0.01), ()),
+    "min_gain_errors": ((-np.inf, 0.0, 1.0, 4.0, np.inf), ()),
+    "probe_widths": (((8,), (20,)), ("probe",)),
+    "probe_steps": ((30, 120), ("probe",)),
+    "n_trees": ((100, 400), ("trees",)),
+    "leaf_variance_fraction": ((0.0, 0.2), ("trees",)),
+    "max_rounds": ((75, 300), ("boosting",)),
+    "learning_rate": ((0.05, 0.2), ("boosting",)),
+    "max_leaf_nodes": ((7, 31), ("boosting",)),
+    "min_leaf_rows": ((5, 20), ("boosting",)),
+}
+# The same for the networks; the first word names the class.
+NETWORKS = {
+    "modes.small_sample_rows": (0,),
+    "modes.negligible_noise_fraction": (0.0, 0.02),
+    "modes.extra_steps_factor": (0, 4),
+    "modes.max_score_gap": (0.125, np.inf),
+    "modes.max_unexplained_fraction": (0.0, 0.3),
+    "modes.validation_steps": (12, 48),
+    "modes.validation_extra_steps": (0,),
+    "modes.validation_tol": (1e-4,),
+    "modes.tie_validation_work": (0.0, 1e11),
+    "pool.mode_tol": (5e-5,),
+    "pool.min_trial_gain": (0.0, np.inf),
+    "pool.min_gain": (0.0, 1.0),
+    "estimator.n_modes": (5,),
+    "estimator.n_members": (0,),
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Standardised training and test rows."""
+
+    name: str
+    x: torch.Tensor
+    y: torch.Tensor
+    x_test: torch.Tensor
+    y_test: torch.Tensor
+
+
+def load(name: str, n_rows: int) -> Table:
+    """Read a table, or simulate a function, and standardise it."""
+    rng = np.random.default_rng(0)
+    if name in ("wave", "ridge"):
+        x = rng.standard_normal((1500, 6))
+        direction = np.array([0.8, -0.6, 0.5, 0.3, 0.0, 0.0])
+        signal = np.tanh(2.0 * x @ direction)
+        if name == "wave":
+            signal = np.sin(2.0 * x[:, 0]) + x[:, 1] * x[:, 2]
+        y = signal + 0.1 * rng.standard_normal(len(x))
+    else:
+        path = Path(os.environ["SKBAYES_SYM_DATA"]) / f"tables/{name}.csv.gz"
+        table = pd.read_csv(path)
+        inputs = pd.get_dummies(table.iloc[:, :-1], dtype=float)
+        x = inputs.fillna(inputs.median()).fillna(0.0).to_numpy(float)
+        y = table.iloc[:, -1].to_numpy(float)
+    order = rng.permutation(len(y))
+    train = order[: min(n_rows, int(0.7 * len(y)))]
+    test = order[len(train) :][:1000]
+    x = (x - x[train].mean(axis=0)) / np.where(x[train].std(axis=0) > 0.0, x[train].std(axis=0), 1)
+    y = (y - y[train].mean()) / y[train].std()
+    parts = (x[train], y[train, None], x[test], y[test, None])
+    return Table(name, *map(torch.as_tensor, parts))
+
+
+def make_task(table: Table, defaults: StackDefaults) -> StackTask:
+    """Training data of a stack, with folds."""
+    n_rows = len(table.x)
+    splitter = KFold(defaults.n_folds, shuffle=True, random_state=0)
+    return StackTask(
+        RowBlock(table.x, table.x.numpy()), table.y, torch.ones(n_rows, dtype=torch.float64),
+        table.y[:, 0].numpy(), list(splitter.split(table.x)), seed=0, defaults=defaults,
+    )  # fmt: skip
+
+
+class StackFits:
+    """Fits of a table's members, each with its time and test densities, kept for other stacks."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._size = TableSize(*table.x.shape, total_weight=float(len(table.x)))
+        self._kept: dict[tuple[str, StackDefaults | None], tuple[ScoredMember, Any, float]] = {}
+
+    def _fit(
+        self, name: str, defaults: StackDefaults, affected: Iterable[str]
+    ) -> tuple[ScoredMember, Any, float]:
+        """Member, its test log densities and its CPU seconds; refitted if it is affected."""
+        key = (name, defaults if name in affected else None)
+        if key not in self._kept:
+            task = make_task(self._table, defaults)
+            if name == "probe":
+                member: Any = NetworkProbe(choose_probe_width(self._size, defaults))
+            elif name == "networks":
+                member = Networks()
+            else:
+                member = MEMBERS[name]()
+                settings = member.choose_settings(self._size, defaults)
+                member = replace(member, **settings) if settings else member
+            start = time.process_time()
+            scored = score_member(member, task, by_folds=False)
+            seconds = time.process_time() - start
+            density = None
+            if name != "probe":
+                x_test = self._table.x_test
+                distribution = scored.predictor.distribution(RowBlock(x_test, x_test.numpy()))
+                density = distribution.log_prob(self._table.y_test).numpy()
+            self._kept[key] = scored, density, seconds
+        return self._kept[key]
+
+    def score(self, defaults: StackDefaults, affected: Iterable[str] = ()) -> tuple[float, float]:
+        """Test log density of the stack, in nats per row, and CPU seconds of its members."""
+        fits = {name: self._fit(name, defaults, affected) for name in CHEAP}
+        task = make_task(self._table, defaults)
+        seconds = sum(fit[2] for fit in fits.values())
+        members = {name: fit[0] for name, fit in fits.items()}
+        if defaults.min_gain_errors < np.inf:
+            probe, _, probe_seconds = self._fit("probe", defaults, affected)
+            seconds += probe_seconds
+            gain, error = marginal_gain(members, probe.log_density, task)
+            if gain > defaults.min_gain_errors * error:
+                fits["networks"] = self._fit("networks", defaults, affected)
+                networks = fits["networks"][0]
+                members["networks"] = networks._replace(log_density=probe.log_density)
+                seconds += fits["networks"][2]
+        weights = fit_weights(members, task).weights
+        with np.errstate(divide="ignore"):
+            terms = [np.log(weights[name]) + fits[name][1] for name in members]
+        return float(np.logaddexp.reduce(terms).mean()), seconds
+
+
+class AblatedMLP(sk.BayesianMLPRegressor):
+    """Mixture of networks with other constants."""
+
+    pool_defaults = PoolDefaults()
+
+    def _make_method(self) -> Any:
+        return replace(super()._make_method(), defaults=self.pool_defaults)
+
+
+def score_networks(table: Table, constant: str = "", value: Any = None) -> tuple[float, float]:
+    """Test log density of `BayesianMLPRegressor` alone, and CPU seconds of its fit."""
+    model = AblatedMLP(compute_evidence=False, random_state=0)
+    kind, _, name = constant.partition(".")
+    if kind == "estimator":
+        model.set_params(**{name: value})
+    elif kind == "pool":
+        model.pool_defaults = replace(PoolDefaults(), **{name: value})
+    elif kind == "modes":
+        modes = replace(GaussNewtonDefaults(), **{name: value})
+        model.pool_defaults = PoolDefaults(modes=modes)
+    start = time.process_time()
+    model.fit(table.x.numpy(), table.y[:, 0].numpy())
+    seconds = time.process_time() - start
+    density = model.log_predictive_density(table.x_test.numpy(), table.y_test[:, 0].numpy())
+    return float(density.mean()), seconds
+
+
+def report(
+    constant: str, value: Any, usual: Any, base: Mapping[str, Any], other: Mapping[str, Any]
+) -> None:
+    """Print the change of densities and time from the usual value of a constant to another."""
+    change = np.array([other[name][0] - base[name][0] for name in base])
+    names = list(base)
+    seconds = sum(fit[1] for fit in other.values()) / sum(fit[1] for fit in base.values())
+    print(
+        f"{constant:32s}{usual!s:>12}{value!s:>12}{change.mean():9.3f}"
+        f"{change.max():9.3f} {names[change.argmax()].split('/')[-1]:16s}"
+        f"{change.min():9.3f} {names[change.argmin()].split('/')[-1]:16s}{seconds - 1.0:+7.0%}",
+        flush=True,
+    )
+
+
+def ablate_stack(n_rows: int) -> None:
+    """Print the table of the stack."""
+    fits = {name: StackFits(load(name, n_rows)) for name in TABLES}
+    usual = StackDefaults()
+    base = {name: fit.score(usual) for name, fit in fits.items()}
+    for constant, (values, affected) in STACK.items():
+        for value in values:
+            defaults = replace(usual, **{constant: value})
+            other = {name: fit.score(defaults, affected) for name, fit in fits.items()}
+            report(constant, value, getattr(usual, constant), base, other)
+
+
+def ablate_networks(n_rows: int) -> None:
+    """Print the table of the networks."""
+    tables = {name: load(name, n_rows) for name in NETWORK_TABLES}
+    base = {name: score_networks(table) for name, table in tables.items()}
+    usual = {"modes": GaussNewtonDefaults(), "pool": PoolDefaults(), "estimator": AblatedMLP()}
+    for constant, values in NETWORKS.items():
+        kind, name = constant.split(".")
+        for value in values:
+            other = {key: score_networks(table, constant, value) for key, table in tables.items()}
+            report(constant, value, getattr(usual[kind], name), base, other)
+
+
+ABLATIONS: dict[str, Callable[[int], None]] = {"stack": ablate_stack, "networks": ablate_networks}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", default=list(ABLATIONS), choices=ABLATIONS)
+    parser.add_argument("--rows", type=int, default=200)
+    args = parser.parse_args()
+    print(f"{'constant':32s}{'usual':>12}{'changed to':>12}{'mean':>9}{'best table':>26}"
+          f"{'worst table':>26}{'time':>7}")  # fmt: skip
+    for name in args.only:
+        ABLATIONS[name](args.rows)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    with threadpool_limits(1):
+        torch.set_num_threads(1)
+        main()
