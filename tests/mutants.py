@@ -857,7 +857,7 @@ MUTANTS = [
     *planted(
         "laplace/initialization.py",
         "",
-        ("weight_factor=(fold != held", "weight_factor=(fold == held"),
+        ("is_training = fold != torch", "is_training = fold == torch"),
         ("mean > 0.5 * error", "mean > -0.5 * error"),
         (
             "modes.noise_precision[is_fold].reciprocal().unsqueeze(1)\n    dist",

@@ -318,6 +318,7 @@ def cross_validate(
     theta: Tensor,
     fold: Tensor,
     on_step: SearchCallback | None = None,
+    is_training: Tensor | None = None,
 ) -> tuple[Search, HeldOutPredictions | None]:
     """Fit modes without each of K folds, and predict the rows that were held out.
 
@@ -329,9 +330,11 @@ def cross_validate(
     theta : Tensor of shape (2 K, P)
         Initial weights of two modes per fold.
     fold : Tensor of shape (N,), int64
-        Fold of every row, from 0 to K - 1.
+        Fold of every row, from 0 to K - 1, or -1 for rows that no fold holds out.
     on_step : callable, optional
         As in `EvidenceSearch.search`.
+    is_training : Tensor of shape (K, N), bool, optional
+        Rows to which the modes of each fold are fitted. By default these are all other rows.
 
     Returns
     -------
@@ -346,16 +349,18 @@ def cross_validate(
     two modes each.
     """
     held_out = torch.arange(len(theta), device=theta.device) // MODES_PER_FOLD
-    problem = replace(problem, weight_factor=(fold != held_out.unsqueeze(1)).to(theta))
+    if is_training is None:
+        is_training = fold != torch.arange(int(fold.max()) + 1, device=fold.device).unsqueeze(1)
+    problem = replace(problem, weight_factor=is_training[held_out].to(theta))
     search = config.search(problem, theta, alternating_mask(len(theta), theta), on_step)
     if search.was_stopped:
         return search, None
 
     modes = search.modes
     (x, y, _) = problem.data
-    loc = y.new_empty(MODES_PER_FOLD, *y.shape)
-    variance = torch.empty_like(loc)
-    noise_variance = torch.empty_like(loc)
+    loc = y.new_full((MODES_PER_FOLD, *y.shape), torch.nan)
+    variance = loc.clone()
+    noise_variance = loc.clone()
     for k in range(len(theta) // MODES_PER_FOLD):
         rows = (fold == k).nonzero().flatten()
         is_fold = held_out == k

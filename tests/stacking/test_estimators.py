@@ -346,7 +346,7 @@ def test_a_probe_decides_about_networks(score, kind, monkeypatch):
         return MemberFit(None, density, is_calibrated=True)
 
     monkeypatch.setattr(NetworkProbe, "fit", fit)
-    monkeypatch.setattr(Networks, "_fit_model", lambda _, task: _Narrow(task))
+    monkeypatch.setattr(Networks, "_fit_model", lambda _, task, **__: _Narrow(task))
     members = [("trees", "trees"), ("networks", "networks")]
     stack = kind(members, random_state=0).fit(*rows)
     assert ("networks" in stack.weights_) is (score > 0.0)

@@ -1,7 +1,7 @@
 """Bayesian neural networks as a member of a stack."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -166,6 +166,11 @@ class Networks(Member):
         """Fit the model to all rows of the task."""
         model = self._fit_model(task)
         predictor = EstimatorPredictor(model)
+        if task.groups is not None:
+            # The units have seen all groups. The stack refits the networks without each fold, and
+            # fits their noise to the left-out groups.
+            is_calibrated = bool(task.n_classes or task.is_count)
+            return MemberFit(predictor, is_calibrated=is_calibrated)
         density = model.leave_one_out_log_density
         if density is None or task.is_count:
             density = np.full(len(task), np.nan)
@@ -175,8 +180,33 @@ class Networks(Member):
             return MemberFit(predictor, is_calibrated=True)  # the stack refits it for each fold
         return MemberFit(predictor, torch.as_tensor(density), is_calibrated=True)
 
-    def _fit_model(self, task: StackTask) -> Any:
-        """Fit a mixture of networks to the encoded rows."""
+    def choose_folds(self, task: StackTask) -> list[tuple[Array, Array]]:
+        """Join pairs of folds, since refits of networks take most of the time with groups."""
+        if len(task.folds) <= 3:
+            return list(task.folds)
+        tests = [test for _, test in task.folds]
+        all_rows = np.arange(len(task))
+        folds = []
+        for k in range(0, len(tests), 2):
+            test = np.sort(np.concatenate(tests[k : k + 2]))
+            folds.append((np.setdiff1d(all_rows, test), test))
+        return folds
+
+    def fit_fold(self, task: StackTask, fit: MemberFit) -> EstimatorPredictor:
+        """Fit the training rows of a fold; with groups, by a single mode and without members."""
+        params = {}
+        if fit.leave_one_out is None:
+            model = fit.predictor.estimator
+            if model.multiplicity_modes_ is not None:
+                widths = model.network_.hidden_layer_sizes
+                params = {"n_modes": 1, "n_members": 0, "hidden_layer_sizes": widths}
+            if model.linear_weight_ == 1.0:
+                # The mixture is a linear model.
+                params["hidden_layer_sizes"] = ()
+        return EstimatorPredictor(self._fit_model(task, params))
+
+    def _fit_model(self, task: StackTask, params: Mapping[str, Any] | None = None) -> Any:
+        """Fit a mixture of networks, some of whose parameters differ from their defaults."""
         if self.previous is not None:
             model = copy(self.previous)
         elif task.n_classes:
@@ -186,6 +216,7 @@ class Networks(Member):
             # and the stack doesn't gain from them.
             model = BayesianMLPRegressor(n_members=0, outliers="keep")
         model.warm_start = self.previous is not None
+        model.set_params(**(params or {}))
         return fit_estimator(model, task)
 
 
@@ -210,9 +241,11 @@ class NetworkProbe(Member):
         if task.n_classes:
             density = torch.as_tensor(self._score_classes(task))
             return MemberFit(None, density, is_calibrated=True, used_folds=True)
-        fold = torch.zeros(len(task), dtype=torch.int64)
-        for k, (_, test) in enumerate(task.folds):
+        fold = torch.full((len(task),), -1)
+        is_training = torch.zeros(len(task.folds), len(task), dtype=torch.bool)
+        for k, (train, test) in enumerate(task.folds):
             fold[torch.as_tensor(test)] = k
+            is_training[k, torch.as_tensor(train)] = True
         network = MLP(task.rows.x.shape[1], (self.width,), 1, TANH)
         prior = group_scales(ARD().bind(network.layout))
         problem = GaussianEvidence(network, task.data, prior)
@@ -226,7 +259,7 @@ class NetworkProbe(Member):
             return time.monotonic() > task.deadline
 
         with torch.no_grad():
-            _, held_out = cross_validate(search, problem, theta, fold, is_late)
+            _, held_out = cross_validate(search, problem, theta, fold, is_late, is_training)
         if held_out is None:
             raise TimeoutError("max_seconds left no time for it.")
         return MemberFit(None, held_out.distribution, used_folds=True)
