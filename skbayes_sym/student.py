@@ -614,10 +614,16 @@ class Student:
             for k, name in enumerate(FEATURE_ACTIVATIONS):
                 constants[f"is_{name}"] = 1.0 * (activation == k)
             positions["first_feature"] = np.zeros(1)
-        tensors = [numpy_helper.from_array(v.astype(np.int64), k) for k, v in positions.items()]
+        # ONNX Runtime warns of constants that no node uses.
+        used = {name for node in graph.nodes for name in node.input}
+        tensors = [
+            numpy_helper.from_array(value.astype(np.int64), name)
+            for name, value in positions.items()
+            if name in used
+        ]
         double_names = {"mean", "scale"} if double else set()
         for name, value in constants.items():
-            if name in positions or value.dtype.kind != "f" or name == "classes":
+            if name in positions or name not in used:
                 continue
             dtype = np.float64 if name in double_names else np.float32
             tensors.append(numpy_helper.from_array(value.astype(dtype), name))

@@ -169,8 +169,8 @@ def test_without_rows_a_bare_model_makes_them_and_others_say_what_they_need():
 
 
 @pytest.mark.usefixtures("quickly")
-def test_onnx_says_the_same(numbers, tmp_path, monkeypatch):
-    pytest.importorskip("onnx")
+def test_onnx_predicts_the_same_and_stores_what_it_uses(numbers, tmp_path, monkeypatch):
+    onnx = pytest.importorskip("onnx")
     runtime = pytest.importorskip("onnxruntime")
     rows = np.vstack([X, 50.0 * X]).astype(np.float32)
     labels = distill(fitted("ensemble-classifier"), X)
@@ -180,6 +180,9 @@ def test_onnx_says_the_same(numbers, tmp_path, monkeypatch):
     assert "units" in taught._arrays
     for student in (numbers, labels, taught):
         student.to_onnx(str(tmp_path / "student.onnx"))
+        graph = onnx.load(tmp_path / "student.onnx").graph
+        used = {name for node in graph.node for name in node.input}
+        assert {constant.name for constant in graph.initializer} <= used
         session = runtime.InferenceSession(str(tmp_path / "student.onnx"))
         got = session.run(None, {"X": rows})
         classes = student.classes_ is not None
