@@ -1,4 +1,4 @@
-"""Students: how close they are to their teachers, predictive distribution, files and ONNX."""
+"""Students: distance to their teachers, predictive distributions, files and ONNX."""
 
 import subprocess
 import sys
@@ -49,8 +49,8 @@ def numbers():
 
 
 @pytest.mark.long
-def test_a_student_of_a_line_has_its_law(monkeypatch):
-    """Normal, with a variance that bends: .01 nats per row, of two columns' small difference."""
+def test_a_student_of_a_linear_model_has_its_distribution(monkeypatch):
+    """The variance is a curve of the inputs. The distance is below 0.01 nats per row."""
     effort = StudentConfig(n_rows=4000, without_networks=(8, 9), batch_size=128)
     monkeypatch.setattr(distilling, "StudentConfig", lambda: effort)
     rng = np.random.default_rng(0)
@@ -64,8 +64,8 @@ def test_a_student_of_a_line_has_its_law(monkeypatch):
     assert abs(student.kl_to_teacher_) < 0.01
 
 
-def test_what_it_learns_is_the_cross_entropy_and_spikes_gain_nothing():
-    """Of a standard normal .5 nats; narrow normals would fit levels that never move."""
+def test_the_loss_is_the_cross_entropy_and_narrow_components_do_not_lower_it():
+    """It is 0.5 nats for a standard normal. Narrow components would fit fixed levels."""
     distribution = NormalPredictive(np.zeros(50), np.ones(50))
     _, loss, _ = make_regression_problem(distribution.quantile(norm.cdf(normal_levels())), 0, 0)
     scale = float(np.sqrt((np.linspace(-4, 4, 17) ** 2).mean()))  # of all the quantiles
@@ -81,7 +81,7 @@ def test_what_it_learns_is_the_cross_entropy_and_spikes_gain_nothing():
     assert all(mean_of(loc, 1e-4, 0.1) > plain + 0.05 for loc in (0.0, 0.25, 0.5))
 
 
-def test_its_answers_are_of_one_law(numbers):
+def test_density_quantiles_and_moments_belong_to_one_distribution(numbers):
     weights, loc, _ = numbers.components(X)
     mean, std = numbers.predict(X, return_std=True)
     np.testing.assert_allclose(weights.sum(axis=1), 1.0)
@@ -97,7 +97,7 @@ def test_its_answers_are_of_one_law(numbers):
     assert "nats per row worse" in repr(numbers)
 
 
-def test_its_file_is_small_and_opens_without_torch(numbers, tmp_path):
+def test_the_file_is_small_and_can_be_read_without_torch(numbers, tmp_path):
     numbers.save(tmp_path / "student.npz")
     assert (tmp_path / "student.npz").stat().st_size < 100_000
     same = Student.load(tmp_path / "student.npz")
@@ -113,7 +113,7 @@ def test_its_file_is_small_and_opens_without_torch(numbers, tmp_path):
 
 
 @pytest.mark.usefixtures("quickly")
-def test_tables_are_read_as_they_are_and_pipelines_whole():
+def test_students_take_tables_and_teachers_that_are_pipelines():
     frame = pd.DataFrame(TABLE, columns=["a", "b", "c"]).astype({"a": float, "c": float})
     stack = sk.PredictiveStackingRegressor([("line", "linear")], random_state=0).fit(frame, NUMBERS)
     student = distill(stack, frame)
@@ -138,8 +138,8 @@ def test_tables_are_read_as_they_are_and_pipelines_whole():
     np.testing.assert_allclose(labels.log_predictive_density(X, LABELS), np.log(chosen))
 
 
-def test_a_teachers_networks_are_read_through_its_pipeline():
-    """Their mean, of tanh, relu and a line, from words and gaps; not of two hidden layers."""
+def test_networks_of_a_teacher_in_a_pipeline_become_features():
+    """Also with categories and missing values. Networks with two hidden layers don't."""
     frame = pd.DataFrame(TABLE, columns=["a", "b", "c"]).astype({"a": float, "c": float})
     pool = sk.BayesianMLPRegressor(3, n_modes=2, n_members=2, random_state=0).fit(frame, X[:, 0])
     pool._weights_ = {"linear": 0.2, "modes": 0.5, "members": 0.3}
@@ -157,7 +157,7 @@ def test_a_teachers_networks_are_read_through_its_pipeline():
 
 
 @pytest.mark.usefixtures("quickly")
-def test_without_rows_a_bare_model_makes_them_and_others_say_what_they_need():
+def test_rows_are_sampled_for_plain_models_and_required_for_others():
     model = sk.BayesianLinearRegressor().fit(X, NUMBERS)
     assert distill(model).encode(X).shape == X.shape
     with pytest.raises(ValueError, match="distill needs X, rows like those to predict"):
@@ -244,7 +244,7 @@ def test_rows_are_refused_as_by_the_teacher(table_student, numbers):
 
 
 @pytest.mark.usefixtures("quickly")
-def test_questions_that_have_no_answer_are_refused(numbers):
+def test_invalid_queries_are_refused(numbers):
     labels = distill(fitted("linear-labels"), X)
     with pytest.raises(AttributeError, match="predict_proba needs the student of a classifier"):
         numbers.predict_proba(X)
@@ -264,7 +264,7 @@ def test_questions_that_have_no_answer_are_refused(numbers):
 
 
 @pytest.mark.parametrize("name", ["stud", "stud.npz", "stud.v2"])
-def test_a_file_is_found_by_the_name_it_was_saved_with(numbers, tmp_path, name):
+def test_a_file_is_read_by_the_name_by_which_it_was_saved(numbers, tmp_path, name):
     numbers.save(tmp_path / name)
     same = Student.load(tmp_path / name)
     np.testing.assert_array_equal(same.predict(X), numbers.predict(X))

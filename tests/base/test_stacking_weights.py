@@ -1,4 +1,4 @@
-"""Pools: weights of parts, the shape of their noise, calibrated classes, the law of the whole."""
+"""Stacking weights, noise shapes, calibration of classes, and pooled distributions."""
 
 from dataclasses import replace
 
@@ -23,28 +23,28 @@ from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMix
 ROWS = torch.ones(40, dtype=torch.float64)
 
 
-def share_of(first, second, weight):
+def first_weight(first, second, weight):
     return float(stacking_weights(torch.stack([first, second]), weight)[0])
 
 
-def test_share_is_the_best_of_a_grid(generator):
+def test_stacking_weight_has_the_best_score_of_a_grid(generator):
     first, second = torch.randn(2, 50, generator=generator, dtype=torch.float64)
     weight = torch.rand(50, generator=generator, dtype=torch.float64)
-    share = share_of(first, second, weight)
+    share = first_weight(first, second, weight)
     grid = torch.linspace(0, 1, 10_001, dtype=torch.float64)[:, None]
     score = (weight * (grid * first.exp() + (1 - grid) * second.exp()).log()).sum(1)
     assert abs(share - float(grid[score.argmax()])) < 2e-4
 
 
-@pytest.mark.parametrize(("gain", "share"), [(0.1, 1.0), (-0.1, 0.0), (800.0, 1.0), (-800.0, 0.0)])
-def test_a_model_that_is_better_everywhere_takes_all(gain, share):
+@pytest.mark.parametrize(("gain", "weight"), [(0.1, 1.0), (-0.1, 0.0), (800.0, 1.0), (-800.0, 0.0)])
+def test_a_model_that_is_better_in_every_row_has_all_the_weight(gain, weight):
     second = torch.linspace(-3.0, 0.0, 5, dtype=torch.float64)
-    assert share_of(second + gain, second, torch.ones(5, dtype=torch.float64)) == share
+    assert first_weight(second + gain, second, torch.ones(5, dtype=torch.float64)) == weight
 
 
 @pytest.mark.parametrize("prior", [0.0, 0.5, [0.0, 1.0, 0.3, 2.0, 0.3]])
-def test_no_other_weights_score_more(prior, generator):
-    """The slopes of all parts are equal where a weight isn't 0, and no larger elsewhere."""
+def test_stacking_weights_satisfy_the_optimality_conditions(prior, generator):
+    """Gradients are equal where a weight is positive, and no larger elsewhere."""
     log_density = torch.randn(5, 60, generator=generator, dtype=torch.float64)
     log_density[2:4] -= 0.4
     weight = torch.rand(60, generator=generator, dtype=torch.float64)
@@ -60,7 +60,7 @@ def test_no_other_weights_score_more(prior, generator):
     assert bool((p[pull > 0.0] > 0.0).all())
 
 
-def test_parts_far_behind_share_next_to_nothing():
+def test_poor_predictors_with_a_prior_keep_a_small_weight():
     log_density = torch.tensor([[0.0], [-5.0], [-50.0]], dtype=torch.float64)
     one = torch.ones(1, dtype=torch.float64)
     p = stacking_weights(log_density, one, prior=log_density[:, 0].exp())
@@ -68,7 +68,7 @@ def test_parts_far_behind_share_next_to_nothing():
     assert bool((p > 0.0).all())
 
 
-def test_a_kind_that_gains_clearly_less_is_not_kept():
+def test_components_with_clearly_lower_scores_are_dropped():
     def kept(modes, members):
         kinds = {"modes": modes * ROWS, "members": members * ROWS}
         return select_components(-3.0 * ROWS, kinds, ROWS, 0.85)
@@ -79,7 +79,7 @@ def test_a_kind_that_gains_clearly_less_is_not_kept():
     assert kept(-3.5, -4.0) == ["modes"]  # none gains: the one that loses least
 
 
-def test_the_baseline_has_its_stacking_weight_beside_the_kinds_together():
+def test_the_baseline_is_stacked_with_the_mixture_of_the_other_components():
     kinds = {"modes": -1.0 * ROWS, "members": -1.2 * ROWS}
     inner = {"modes": 0.4, "members": 0.6}
     assert fit_baseline_weight(-3.0 * ROWS, kinds, inner, ROWS) == 0.0
@@ -91,8 +91,8 @@ def test_the_baseline_has_its_stacking_weight_beside_the_kinds_together():
 
 
 @pytest.mark.parametrize("weights", [[1.0], [1.0, 2.0, 10.0]], ids=["ones", "repetitions"])
-def test_left_out_rows_are_those_of_refits(weights, generator):
-    """A Bayesian linear model at fixed scales, fitted again without all repetitions of a row."""
+def test_leave_one_out_densities_agree_with_refits(weights, generator):
+    """The refits are Bayesian linear models without all repetitions of a row."""
     weight = torch.tensor(weights, dtype=torch.float64).repeat(9 // len(weights))
     x = torch.randn(9, 3, generator=generator, dtype=torch.float64)
     y = torch.randn(9, 2, generator=generator, dtype=torch.float64)
@@ -140,23 +140,23 @@ class Lines(BasePredictor):
         )
 
 
-class NeverAsked:
+class Unused:
     pass
 
 
-PARTS = {"flat": Lines(0.0, 0.1), "none": NeverAsked(), "steep": Lines(2.0, 0.5)}
+PARTS = {"flat": Lines(0.0, 0.1), "none": Unused(), "steep": Lines(2.0, 0.5)}
 WEIGHTS = {"flat": 0.25, "none": 0.0, "steep": 0.75}
 SHAPE = NoiseShape(*(np.array([v]) for v in (0.1, 0.4, 0.0, 1.0, -1.0, 1.0)), 0.2, 9.0, np.ones(1))
 
 
-def test_the_law_is_that_of_the_parts_by_their_weights():
+def test_the_pooled_density_is_the_weighted_mean_of_densities():
     distribution, y = PooledPredictor(PARTS, WEIGHTS).distribution(X), torch.zeros(7, 1).double()
     densities = [w * PARTS[k].distribution(X).log_prob(y).exp() for k, w in WEIGHTS.items() if w]
     assert_close(distribution.log_prob(y).exp(), sum(densities))
 
 
 @pytest.mark.parametrize("noise", [None, SHAPE])
-def test_draws_have_the_moments_of_the_law(noise):
+def test_sampled_functions_have_the_moments_of_the_distribution(noise):
     pool, n = ShapedPredictor(PooledPredictor(PARTS, WEIGHTS), noise), 20_000
     drawn, distribution = (
         pool.sample_conditionals(X, n, generator=torch.Generator().manual_seed(0)),
@@ -170,7 +170,7 @@ def test_draws_have_the_moments_of_the_law(noise):
     assert_close(drawn.noise_variance.mean(0), aleatoric, rtol=0.05, atol=0.0)
 
 
-def test_targets_of_draws_have_the_law_of_the_pool():
+def test_sampled_targets_have_the_quantiles_of_the_distribution():
     pool, n = ShapedPredictor(PooledPredictor(PARTS, WEIGHTS), SHAPE), 20_000
     drawn = pool.sample_conditionals(X, n, generator=torch.Generator().manual_seed(0))
     targets, distribution = drawn.sample_per_draw(np.random.default_rng(0)), pool.distribution(X)
@@ -180,7 +180,7 @@ def test_targets_of_draws_have_the_law_of_the_pool():
         assert_close(below, torch.full_like(below, probability), rtol=0.0, atol=4.5 * error)
 
 
-def test_functions_are_the_same_for_other_rows():
+def test_sampled_functions_do_not_depend_on_the_other_rows():
     pool = ShapedPredictor(PooledPredictor(PARTS, WEIGHTS), SHAPE)
     whole, half = (
         pool.sample_conditionals(x, 9, generator=torch.Generator().manual_seed(3))
@@ -198,7 +198,7 @@ def test_functions_of_pooled_noise_shapes_do_not_depend_on_the_other_rows():
     assert_close(all_rows.loc[:, :4], subset.loc)
 
 
-def test_classes_are_mixed_by_the_parts_weights():
+def test_class_probabilities_are_weighted_means():
     rng = torch.Generator().manual_seed(0)
     one, other = (
         CategoricalMixture(torch.randn(n, 4, 3, generator=rng).double().log_softmax(-1), weights)
@@ -208,8 +208,8 @@ def test_classes_are_mixed_by_the_parts_weights():
     assert_close(found, 0.25 * one.mean() + 0.75 * other.mean())
 
 
-def drawn(noise, n=600, n_targets=1, n_models=3, seed=0):
-    """Left-out rows of models that are right but for their noise, which they take to be 1."""
+def leave_one_out_rows(noise, n=600, n_targets=1, n_models=3, seed=0):
+    """Leave-one-out predictions that are right except for the noise, whose std is taken as 1."""
     rng = np.random.default_rng(seed)
     f = rng.standard_normal((n, n_targets))
     off = 0.05 * rng.standard_normal((n_models, n, n_targets))
@@ -232,15 +232,15 @@ def heavy(f, rng):
     return np.where(wide, 2.7, 0.55) * rng.standard_normal(f.shape)  # of variance 1
 
 
-def test_growing_noise_is_found():
-    found = fit_noise_shape(*drawn(growing, n=3000)).shape
+def test_the_slope_of_growing_noise_is_recovered():
+    found = fit_noise_shape(*leave_one_out_rows(growing, n=3000)).shape
     assert float(found.slope[0]) == pytest.approx(0.4, abs=0.05)
     mean = torch.tensor([[-1.0], [1.0]]).double()
     assert_close(found.factor(mean).log(), 0.4 * mean, rtol=0.0, atol=0.06)
 
 
-def test_tails_are_found():
-    found = fit_noise_shape(*drawn(heavy, n=3000)).shape
+def test_the_tails_of_contaminated_noise_are_recovered():
+    found = fit_noise_shape(*leave_one_out_rows(heavy, n=3000)).shape
     variance, share = found.states
     assert found.wide_weight == pytest.approx(0.1, abs=0.03)
     assert found.wide_ratio == pytest.approx(24.1, rel=0.3)
@@ -250,22 +250,22 @@ def test_tails_are_found():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_one_noise_stays_one(seed):
-    """Of 0.7, not of the 1 that the models took: a level alone is no shape."""
-    rows = drawn(lambda f, rng: 0.7 * rng.standard_normal(f.shape), n=200, seed=seed)
+def test_constant_noise_has_no_shape(seed):
+    """Also if its level, 0.7, differs from the models', 1."""
+    rows = leave_one_out_rows(lambda f, rng: 0.7 * rng.standard_normal(f.shape), n=200, seed=seed)
     assert fit_noise_shape(*rows).shape is None
 
 
 def test_each_target_has_its_own_slope():
-    found = fit_noise_shape(*drawn(
+    found = fit_noise_shape(*leave_one_out_rows(
         lambda f, rng: np.exp([0.5, -0.5] * f) * rng.standard_normal(f.shape), n=2000, n_targets=2
     )).shape  # fmt: skip
     assert found is not None
     np.testing.assert_allclose(found.slope, [0.5, -0.5], atol=0.08)
 
 
-def test_weights_of_shapes_are_repetitions():
-    distribution, y, weight = drawn(growing, n=100)
+def test_weights_of_noise_shapes_equal_repetitions():
+    distribution, y, weight = leave_one_out_rows(growing, n=100)
     loc, variance = (t.repeat(1, 2, 1) for t in (distribution.loc, distribution.variance))
     twice = replace(distribution, loc=loc, variance=variance)
     one = fit_noise_shape(twice, y.repeat(2, 1), weight.repeat(2)).shape
@@ -274,7 +274,7 @@ def test_weights_of_shapes_are_repetitions():
     assert one.wide_ratio == pytest.approx(other.wide_ratio)
 
 
-def test_one_model_without_doubt_becomes_two_normals():
+def test_a_shaped_normal_is_a_mixture_of_two_normals():
     f = torch.linspace(-2.0, 2.0, 50).double().unsqueeze(1)
     quarter = torch.full((1, 1, 1), 0.25).double()
     distribution = NormalMixture(f[None], 0.0 * quarter, quarter)
@@ -291,13 +291,13 @@ def test_one_model_without_doubt_becomes_two_normals():
     assert_close(shaped.std()[:, 0], width)
 
 
-def test_means_that_are_all_the_same_have_no_level():
+def test_equal_means_have_no_noise_shape():
     distribution = NormalMixture(*(torch.ones(1, 9, 1).double() for _ in range(3)))
     fit = fit_noise_shape(distribution, torch.zeros(9, 1).double(), torch.ones(9).double())
     assert fit.shape is None
 
 
-def test_a_temperature_is_found_and_undone(generator):
+def test_calibration_recovers_a_temperature(generator):
     scores = 1.5 * torch.randn(4000, 3, generator=generator, dtype=torch.float64)
     y = torch.multinomial(scores.softmax(1), 1, generator=generator)[:, 0]
     calibration = fit_calibration(4.0 * scores, y, torch.ones(4000).double())
@@ -307,8 +307,8 @@ def test_a_temperature_is_found_and_undone(generator):
     assert_close(probs.sum(1), torch.ones(4000).double())
 
 
-def test_scores_that_say_nothing_become_even_and_frequencies_by_half(generator):
-    """Which is the most that frequencies can have."""
+def test_uninformative_scores_become_half_class_frequencies(generator):
+    """Half is the upper bound of the weight of frequencies."""
     scores = torch.randn(2000, 2, generator=generator, dtype=torch.float64)
     y = (torch.rand(2000, generator=generator) < 0.1).long()
     calibration = fit_calibration(scores, y, torch.ones(2000).double())
@@ -323,7 +323,7 @@ def fit_raw(scores):
     return scores.log_softmax(-1)
 
 
-def test_it_is_the_mixture_that_it_says():
+def test_calibrated_probabilities_mix_scores_and_frequencies():
     calibration = Calibration(np.log(2.0), 0.1, np.array([0.25, 0.75]))
     scores = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
     softmax = torch.softmax(2.0 * scores, 1)
@@ -332,7 +332,7 @@ def test_it_is_the_mixture_that_it_says():
     )
 
 
-def test_weights_of_calibrations_are_repetitions(generator):
+def test_weights_of_calibrations_equal_repetitions(generator):
     scores = torch.randn(50, 3, generator=generator, dtype=torch.float64)
     y = torch.randint(3, (50,), generator=generator)
     two = fit_calibration(scores.repeat(2, 1), y.repeat(2), torch.ones(100).double())
@@ -343,18 +343,18 @@ def test_weights_of_calibrations_are_repetitions(generator):
 
 
 @pytest.mark.parametrize("n", [40, 300])
-def test_a_fitted_shape_promises_as_many_nats_less_as_it_has_parameters(n):
-    """Four, as Akaike's criterion has it for rows of the model's own kind."""
-    distribution, y, weight = drawn(growing, n=n)
+def test_optimism_of_a_noise_shape_is_its_number_of_parameters(n):
+    """It is four, as in Akaike's criterion, if the model is right."""
+    distribution, y, weight = leave_one_out_rows(growing, n=n)
     shape, log_density = fit_noise_shape(distribution, y, weight, is_free=True)
     lost = float(weight @ (shape.shaped(distribution).log_prob(y) - log_density))
     assert 1.0 < lost < 8.0  # where little is known of the tails, less than four
 
 
 @pytest.mark.long
-def test_influence_is_that_of_refits():
-    """Of each row in turn, where noise grows with the level and the level of the noise is free."""
-    distribution, y, weight = drawn(growing, n=60)
+def test_influence_agrees_with_refits():
+    """Each row is left out in turn. Noise grows with the mean, and its level is free."""
+    distribution, y, weight = leave_one_out_rows(growing, n=60)
     weight[::7] = 2.0
     judged = fit_noise_shape(distribution, y, weight, is_free=True)
     expected = []

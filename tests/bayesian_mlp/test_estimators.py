@@ -1,4 +1,4 @@
-"""Pooled networks: what they are made of, and what is chosen for how many rows."""
+"""Pooled networks: their components, and the plan for a number of rows."""
 
 import re
 from dataclasses import replace
@@ -80,7 +80,7 @@ def test_predictions_are_the_mixture_of_modes_members_and_the_linear_model(fitte
     assert members.endswith("skipped because the trial members are all that the mixture can use")
 
 
-def test_the_linear_model_counts_for_what_the_evidence_gives_it():
+def test_the_linear_model_is_weighted_by_the_evidence():
     by_rows = ComponentWeights(0.2, 0.6, 0.2)
     assert by_rows.with_evidence(-100.0, -20.0) == by_rows
     even = by_rows.with_evidence(-100.0, -100.0)
@@ -90,15 +90,15 @@ def test_the_linear_model_counts_for_what_the_evidence_gives_it():
 
 
 @pytest.mark.long
-def test_a_curve_leaves_nothing_to_the_linear_model():
+def test_the_linear_model_has_no_weight_for_a_curve():
     curved = clone(REG).set_params(hidden_layer_sizes=(8,)).fit(BENT, CURVE)
     assert curved.linear_weight_ < 0.1
     assert curved.log_predictive_density(BENT, CURVE).mean() > 0.0
 
 
 @pytest.mark.long
-def test_a_line_in_noise_is_left_to_the_linear_model():
-    """Where it is exactly right, networks can only lose: their density is that much lower."""
+def test_the_linear_model_has_most_weight_for_a_noisy_line():
+    """Networks can only have a lower density if the linear model is right."""
     rng = np.random.default_rng(2)
     x, new = rng.standard_normal((2, 60, 5))
     slopes = np.array([1.0, -1.0, 0.5, 0.0, 0.0])
@@ -114,8 +114,8 @@ def test_a_line_in_noise_is_left_to_the_linear_model():
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_two_members_judge_the_others(monkeypatch):
-    """More are trained where these gain, beside two modes, what the effort says."""
+def test_two_members_decide_whether_more_are_trained(monkeypatch):
+    """More are trained if the first two gain enough beside two modes."""
     quick = replace(PoolDefaults(), member_steps=5)
     for gain, n in ((-np.inf, 3), (np.inf, 2)):
         effort = replace(quick, min_trial_gain=gain)
@@ -128,8 +128,8 @@ def test_two_members_judge_the_others(monkeypatch):
         assert len(few.fit(BENT[:30], np.tanh(2.0 * BENT[:30, 0])).samples_) == n
 
 
-def test_few_rows_have_members_where_there_is_hardly_any_noise(monkeypatch):
-    """Noise of a tenth of the variance is little enough for many rows only."""
+def test_small_samples_have_members_only_with_little_noise(monkeypatch):
+    """The threshold of the noise is higher for large samples."""
     effort = replace(
         PoolDefaults(), modes=GaussNewtonDefaults(small_sample_rows=30), member_steps=2
     )
@@ -142,7 +142,7 @@ def test_few_rows_have_members_where_there_is_hardly_any_noise(monkeypatch):
 
 
 @pytest.mark.long
-def test_several_targets_share_alike():
+def test_several_targets_are_sampled_with_their_moments():
     both = clone(REG).fit(BENT, np.column_stack([CURVE, BENT[:, 1]]))
     assert both.predict(BENT).shape == (80, 2)
     assert both.noise_std_.shape == (2,)
@@ -152,7 +152,7 @@ def test_several_targets_share_alike():
 
 
 @pytest.mark.long
-def test_in_much_noise_there_are_no_members():
+def test_noisy_targets_have_no_members():
     rng = np.random.default_rng(0)
     noisy = clone(REG).fit(BENT, CURVE + rng.standard_normal(80))
     assert not hasattr(noisy, "samples_")
@@ -164,7 +164,7 @@ def test_in_much_noise_there_are_no_members():
 
 
 @pytest.mark.long
-def test_more_rows_ask_for_fewer_modes_and_then_none(monkeypatch):
+def test_larger_samples_have_fewer_modes(monkeypatch):
     def allow(**most):
         effort = PoolDefaults(modes=GaussNewtonDefaults(**most))
         monkeypatch.setattr(
@@ -184,8 +184,8 @@ def test_more_rows_ask_for_fewer_modes_and_then_none(monkeypatch):
     assert np.isfinite(none.predict_interval(X)).all()
 
 
-def test_modes_that_were_not_sought_are_not_said_to_be_worse():
-    """Stopped in the pilot of two modes, which many rows without noise have."""
+def test_a_stopped_mode_search_is_reported_as_stopped():
+    """A callback stops the trial of two modes."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((1700, 2))
     reg = BayesianMLPRegressor(n_members=1, random_state=0).set_callbacks(Watch(1))
@@ -208,8 +208,8 @@ def shaped():
 
 
 @pytest.mark.long
-def test_noise_that_grows_with_the_level_is_predicted(shaped):
-    """By its true slope in the level, and better than one noise for all."""
+def test_noise_that_grows_with_the_mean_is_recovered(shaped):
+    """The slope is right, and the density better than with constant noise."""
     x, y = in_growing_noise(400, 1)
     f = np.sin(x[:, 0]) + 0.5 * x[:, 1]
     noise = np.sqrt(shaped.predict_uncertainty(x).aleatoric)
@@ -225,7 +225,7 @@ def test_noise_that_grows_with_the_level_is_predicted(shaped):
     assert "times as wide per standard deviation of the predicted mean" in shaped.summary_
 
 
-def test_draws_of_shaped_noise_have_the_law_that_is_predicted(shaped):
+def test_samples_with_shaped_noise_have_the_predicted_distribution(shaped):
     """Each row by the probability integral transform of its own draws, 0.5 and 1/12."""
     x, _ = in_growing_noise(5, 3)
     draws = shaped.sample_y(x, 3000, random_state=0)
@@ -238,8 +238,8 @@ def test_draws_of_shaped_noise_have_the_law_that_is_predicted(shaped):
 
 
 @pytest.mark.long
-def test_with_more_columns_than_rows_it_is_no_worse_than_ridge():
-    """Modes fit such rows without error; the evidence says that they shouldn't count."""
+def test_wide_tables_are_predicted_no_worse_than_by_ridge():
+    """Modes fit such rows without error. Their evidence gives them no weight."""
     rng = np.random.default_rng(7)
     x = rng.standard_normal((440, 60))
     y = x[:, :5].sum(axis=1) + rng.standard_normal(440)
@@ -252,8 +252,8 @@ def test_with_more_columns_than_rows_it_is_no_worse_than_ridge():
 
 
 @pytest.mark.filterwarnings("ignore:.*X has one distinct row")
-def test_of_one_row_there_is_a_density():
-    """Members count for nothing there, and have no noise."""
+def test_a_single_row_has_a_finite_density():
+    """Members have no weight, because they have no noise."""
     reg = clone(REG).fit(X[:1], Y[:1])
     assert reg.members_weight_ == 0.0
     assert reg.noise_std_samples_.max() == 0.0
@@ -261,7 +261,7 @@ def test_of_one_row_there_is_a_density():
     assert np.isfinite(reg.log_predictive_density(X[:1], Y[:1])[0])
 
 
-def test_so_few_rows_are_not_believed_for_certain():
+def test_predictions_from_four_rows_are_wide():
     """Four of three columns, which a linear model explains: it lost 3,214 nats per row."""
     found = []
     for seed in range(3):
@@ -273,7 +273,7 @@ def test_so_few_rows_are_not_believed_for_certain():
     assert min(found) > -4.0
 
 
-def test_noise_can_be_given():
+def test_a_fixed_noise_level_is_used():
     """Nothing learns it; the modes are those of `LaplaceRegressor`, which is given it, too."""
     reg = clone(REG).set_params(noise_std=0.05).fit(BENT[:30], CURVE[:30])
     np.testing.assert_allclose(reg.predict_uncertainty(BENT).aleatoric, 0.05**2, rtol=1e-6)
@@ -294,7 +294,7 @@ def classifier():
 @pytest.mark.long
 @pytest.mark.kept("3")
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_kinds_are_mixed_by_their_shares(n_classes, classifier):
+def test_components_are_mixed_by_their_weights(n_classes, classifier):
     y = np.minimum(KIND, n_classes - 1)
     pool = classifier if n_classes == 3 else clone(CLF).fit(PETALS, y)
     modes = LaplaceClassifier((4,), optimizer=GaussNewton(2), random_state=0)
@@ -311,7 +311,7 @@ def test_kinds_are_mixed_by_their_shares(n_classes, classifier):
     assert pool.log_evidence_ == modes.log_evidence_
 
 
-def test_it_says_what_it_chose_and_why(classifier):
+def test_the_summary_names_stages_and_reasons(classifier):
     n = len(np.unique(PETALS, axis=0))
     table, modes, linear, members, weights = classifier.summary_.split("\n")
     assert table == f"{n} distinct rows of 4 features, 3 classes"
@@ -329,7 +329,7 @@ def test_it_says_what_it_chose_and_why(classifier):
 
 
 @pytest.mark.long
-def test_classes_that_overlap_aren_t_predicted_too_surely():
+def test_overlapping_classes_are_predicted_without_overconfidence():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((300, 6))
     y = (x[:, 0] + 1.5 * rng.standard_normal(300) > 0.0).astype(int)
@@ -346,7 +346,7 @@ def noisy_line(n, seed):
 
 
 @pytest.mark.long
-def test_labels_that_follow_a_line_are_the_linear_models():
+def test_linear_classes_give_the_linear_model_the_weight():
     pool = BayesianMLPClassifier(n_modes=2, n_members=3, random_state=0).fit(*noisy_line(250, 0))
     assert pool.linear_weight_ > 0.5
     assert pool.members_weight_ < 0.01
@@ -358,7 +358,7 @@ def test_labels_that_follow_a_line_are_the_linear_models():
 
 
 @pytest.mark.long
-def test_members_that_can_t_be_refitted_stay_out_where_classes_overlap(monkeypatch):
+def test_members_without_refits_are_left_out_for_overlapping_classes(monkeypatch):
     refitter = MemberRefitter("loo", is_optional=True, max_work=1.0)
     pool = partial(pool_module.ClassificationPool, defaults=PoolDefaults(refitter=refitter))
     monkeypatch.setattr(estimator, "ClassificationPool", pool)
@@ -372,7 +372,7 @@ def test_members_that_can_t_be_refitted_stay_out_where_classes_overlap(monkeypat
 
 
 @pytest.mark.long
-def test_what_would_take_long_is_left_out(monkeypatch):
+def test_slow_stages_are_skipped(monkeypatch):
     monkeypatch.setattr(
         GaussNewtonDefaults, "affordable_classification_modes", lambda *_: (0, False)
     )
@@ -390,8 +390,8 @@ def test_what_would_take_long_is_left_out(monkeypatch):
 
 
 @pytest.mark.long
-def test_with_more_columns_than_rows_it_doesn_t_lose_to_no_model():
-    """Members fit any labels then, and have seen the rows that they leave out."""
+def test_classes_of_wide_tables_are_predicted_better_than_by_chance():
+    """Members fit any labels of such tables."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((450, 60))
     y = 1.2 * x[:, :5].sum(axis=1) + rng.logistic(size=450) > 0.0
@@ -402,7 +402,7 @@ def test_with_more_columns_than_rows_it_doesn_t_lose_to_no_model():
 
 
 @pytest.mark.long
-def test_no_modes_is_the_ensemble_alone():
+def test_without_modes_the_pool_is_the_ensemble():
     settings = {"n_members": 2, "random_state": 0}
     alone = BayesianMLPClassifier(n_modes=0, **settings).fit(PETALS, KIND)
     members = DeepEnsembleClassifier(correction="gaussian", **settings).fit(PETALS, KIND)

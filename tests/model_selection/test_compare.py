@@ -1,4 +1,4 @@
-"""Tables of models: every column against a computation by hand."""
+"""Every column of `compare_models` agrees with a direct computation."""
 
 import builtins
 
@@ -38,7 +38,7 @@ NETWORK = sk.SymmetrizedVIRegressor((2,), "tanh", max_iter=60, tol=None, n_predi
 
 
 class Constant(RegressorMixin, BaseEstimator):
-    """The same normal for every row, whatever the training rows."""
+    """Regressor that predicts the same normal distribution for every row."""
 
     def __init__(self, mean=150.0, std=70.0):
         self.mean = mean
@@ -54,7 +54,7 @@ class Constant(RegressorMixin, BaseEstimator):
 
 
 class Mean(Constant):
-    """Around the mean of the training rows."""
+    """Regressor that predicts a normal around the mean of the training rows."""
 
     def fit(self, X, y):
         super().fit(X, y).mean_ = np.mean(y)
@@ -62,7 +62,7 @@ class Mean(Constant):
 
 
 class Fails(Constant):
-    """On training folds that lack one row."""
+    """Regressor whose fit fails without one of the rows."""
 
     def fit(self, X, y):
         if 341.0 not in y:
@@ -74,13 +74,13 @@ CONSTANTS = {"wide": Constant(std=200.0), "off": Constant(mean=100.0), "near": C
 
 
 def numbers(table):
-    """Everything but clocks."""
+    """Columns other than the seconds."""
     return table.drop(columns=SECONDS)
 
 
 @pytest.mark.parametrize("cv", [5, 3, NoSplit(), RepeatedKFold(n_splits=4, n_repeats=3)])
 def test_columns_of_constant_predictors(cv):
-    """Rows count once, however often they were tested, and folds don't matter."""
+    """A row counts once, and the columns don't depend on the folds."""
     table = compare_models(CONSTANTS, X, y, cv=cv)
     assert list(table.index) == ["wide", "off", "near"]
     rows = {k: stats.norm.logpdf(y, m.mean, m.std) for k, m in CONSTANTS.items()}
@@ -111,7 +111,7 @@ def test_errors_of_extreme_targets_neither_overflow_nor_vanish(scale):
 
 
 def test_repeated_tests_of_a_row_are_averaged():
-    """What a row gets is its mean over the repeats, not one more row for each."""
+    """Repetitions of a test row aren't additional rows."""
     cv = RepeatedKFold(n_splits=3, n_repeats=4, random_state=0)
     table = compare_models({"mean": Mean()}, X, y, cv=cv)
     rows = np.zeros(80)
@@ -121,7 +121,7 @@ def test_repeated_tests_of_a_row_are_averaged():
     assert table.loc["mean", "log_density_se"] == pytest.approx(stats.sem(rows))
 
 
-def test_rows_that_nobody_tests_are_left_out():
+def test_rows_without_a_test_fold_are_ignored():
     cv = ShuffleSplit(n_splits=1, test_size=30, random_state=0)
     ((_, test),) = cv.split(X)
     table = compare_models(CONSTANTS, X, y, cv=cv)
@@ -140,7 +140,7 @@ def test_the_folds_are_shuffled_by_the_seed(seed):
     assert table.loc["mean", "rmse"] == pytest.approx(np.sqrt(squares / 80), rel=1e-12)
 
 
-def test_ours_by_hand():
+def test_columns_of_a_linear_model_agree_with_direct_computation():
     table = compare_models({"linear": LINEAR}, X, y, cv=3)
     rows, cdf = np.zeros(80), np.zeros(80)
     for train, test in KFold(3, shuffle=True, random_state=check_random_state(0)).split(X):
@@ -155,7 +155,7 @@ def test_ours_by_hand():
 
 
 @pytest.mark.long
-def test_evidence_says_its_side():
+def test_evidence_has_its_source_and_side():
     models = {
         "bound": NETWORK,
         "heavy tails": clone(LINEAR).set_params(likelihood="student_t"),
@@ -198,7 +198,7 @@ def test_all_rows_are_fitted_only_for_evidence(seen, evidence):
     assert [n for n, _ in seen] == [60] * 4 + [80] * evidence
 
 
-def test_seeds_are_the_same_for_all_and_those_given_stay(seen):
+def test_all_models_get_the_same_seeds_and_keep_their_own(seen):
     pipe = make_pipeline(StandardScaler(), Counts(evidence=True))
     models = {"a": Counts(evidence=True), "b": pipe, "c": Counts(random_state=7)}
     compare_models(models, X, y, cv=2)
@@ -212,7 +212,7 @@ def test_seeds_are_the_same_for_all_and_those_given_stay(seen):
     assert not {seed for _, seed in seen} & set(a)
 
 
-def test_a_model_that_fails_loses_its_row_only():
+def test_a_failing_model_has_nan_only_in_its_own_row():
     good = {"near": Constant(), "linear": LINEAR}
     with pytest.warns(FitFailedWarning, match=r"'bad' failed in 1 of 5 fits.*RuntimeError: no suc"):
         table = compare_models({"bad": Fails(), **good}, X, y)
@@ -222,7 +222,7 @@ def test_a_model_that_fails_loses_its_row_only():
 
 
 @pytest.mark.parametrize("n_jobs", [None, pytest.param(2, marks=pytest.mark.processes)])
-def test_warnings_are_told_once_a_model(n_jobs):
+def test_warnings_are_repeated_once_per_model(n_jobs):
     models = {"short": clone(NETWORK).set_params(tol=0.0, max_iter=3), "linear": LINEAR}
     with pytest.warns(ConvergenceWarning) as caught:
         compare_models(models, X, y, cv=3, n_jobs=n_jobs)
@@ -231,7 +231,7 @@ def test_warnings_are_told_once_a_model(n_jobs):
     assert caught[0].filename == __file__
 
 
-def test_what_predicts_no_distribution_keeps_its_error():
+def test_point_predictions_have_an_error_and_no_density():
     table = compare_models({"ols": LinearRegression(), "ridge": BayesianRidge()}, X, y)
     columns = ["log_density", "difference", "difference_se", "calibration_error"]
     assert table.loc["ols", columns].isna().all()
@@ -239,7 +239,7 @@ def test_what_predicts_no_distribution_keeps_its_error():
     assert table.loc["ridge", "difference"] == 0.0
 
 
-def test_impossible_observations_are_infinitely_bad():
+def test_impossible_observations_have_density_minus_infinity():
     table = compare_models({"sure": Constant(std=0.0), "near": Constant()}, X, y)
     assert table.loc["sure", "log_density"] == table.loc["sure", "difference"] == -np.inf
     assert np.isnan(table.loc["sure", "difference_se"])
@@ -333,7 +333,7 @@ class Conjugate(RegressorMixin, BaseEstimator):
 
 @pytest.mark.parametrize("model", [Conjugate(), Conjugate(widen=2.0), Conjugate(n_impossible=3)])
 def test_loo_against_its_closed_form(model):
-    """Weighted draws of any law with the posterior's support give the same."""
+    """Weighted draws of any distribution with the same support agree."""
     y = np.random.default_rng(0).normal(0.5, 1.0, size=30)
     table = compare_models({"model": model}, np.zeros((30, 1)), y, cv=2)
     left = y.sum() - y
@@ -405,7 +405,7 @@ class Neither(ClassifierMixin, BaseEstimator):
      ({"a": LINEAR, "b": Neither()}, "all classifiers or all regressors.*Neither.*classifier"),
      ({"a": StandardScaler()}, "neither")],
 )  # fmt: skip
-def test_models_that_dont_compare(models, match):
+def test_models_that_cannot_be_compared_are_refused(models, match):
     with pytest.raises(ValueError, match=match):
         compare_models(models, X, y)
 

@@ -34,7 +34,7 @@ def marginal_log_density(X, y, prior_scale, noise_std):
     return stats.multivariate_normal.logpdf(y, cov=covariance)
 
 
-def test_a_search_by_evidence_takes_the_largest():
+def test_a_search_by_evidence_selects_the_largest():
     scales = [20.0, 400.0, 2e3, 2e4]
     search = GridSearchCV(LINEAR, {"prior": scales}, scoring=EVIDENCE, cv=NoSplit())
     search.fit(X, y)
@@ -44,7 +44,7 @@ def test_a_search_by_evidence_takes_the_largest():
 
 
 class Reports(RegressorMixin, BaseEstimator):
-    """Says of itself what it is told to say."""
+    """Regressor that reports given values of the evidence."""
 
     def __init__(self, evidence=None, elbo=None):
         self.evidence = evidence
@@ -62,13 +62,13 @@ class Reports(RegressorMixin, BaseEstimator):
     ("evidence", "elbo", "expected"),
     [(-3.0, -5.0, -3.0), (None, -5.0, -5.0), (np.nan, -5.0, -5.0), (-3.0, None, -3.0)],
 )
-def test_evidence_first_then_bound(evidence, elbo, expected):
+def test_evidence_is_preferred_to_its_bound(evidence, elbo, expected):
     model = Reports(evidence, elbo).fit(X, y)
     assert EVIDENCE(model) == expected
     assert EVIDENCE(make_pipeline(StandardScaler(), model)) == expected
 
 
-def test_what_has_no_evidence_says_what_to_use():
+def test_the_error_without_evidence_names_another_scorer():
     pipe = make_pipeline(StandardScaler(), LinearRegression()).fit(X, y)
     with pytest.raises(ValueError, match=r"LinearRegression has neither.*log_density"):
         EVIDENCE(pipe, X, y)
@@ -77,7 +77,7 @@ def test_what_has_no_evidence_says_what_to_use():
 
 
 @pytest.mark.parametrize("model", [LINEAR, BayesianRidge()], ids=["ours", "scikit-learn's"])
-def test_pipelines_and_searches_are_opened(model):
+def test_evidence_of_the_model_in_a_pipeline_or_search(model):
     pipe = make_pipeline(StandardScaler(), clone(model))
     search = GridSearchCV(pipe, {"standardscaler__with_mean": [True]}, cv=2).fit(X, y)
     inner = clone(model).fit(StandardScaler().fit_transform(X), y)
@@ -111,7 +111,7 @@ def test_classifiers_by_their_probabilities(names):
         assert DENSITY(clf, X, y) == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_class_never_seen_is_impossible():
+def test_classes_missing_in_training_have_density_minus_infinity():
     X, y = IRIS
     clf = LogisticRegression(max_iter=1000).fit(X[y < 2], y[y < 2])
     assert DENSITY(clf, X, y) == -np.inf
@@ -139,7 +139,7 @@ def test_scorers_are_callables_of_a_search():
 
 @pytest.mark.long
 def test_scorers_by_name_inside_cross_validation():
-    """Against scikit-learn's pinball loss, and the CRPS as twice the average of it over q."""
+    """The CRPS is twice the average of scikit-learn's pinball loss over levels."""
     model = make_pipeline(StandardScaler(), LINEAR)
     levels = (np.arange(60) + 0.5) / 60
     scoring = {f"{q:.5f}": get_scorer("neg_pinball", quantile=q) for q in levels}
@@ -155,8 +155,8 @@ def test_scorers_by_name_inside_cross_validation():
     assert scorer(fitted, X, y) == pytest.approx(-mean_pinball_loss(y, upper, alpha=0.9))
 
 
-def test_held_out_rows_are_weighed_by_routing():
-    """Weights that leave rows out are the score without them; a search asks for them."""
+def test_weights_of_held_out_rows_are_routed():
+    """Rows of weight 0 don't count. A search passes the weights if they are requested."""
     model, weight = clone(LINEAR).fit(X, y), (np.arange(80) % 2).astype(float)
     for scorer in (get_scorer("neg_crps"), get_scorer("neg_pinball", quantile=0.9)):
         half = scorer(model, X[1::2], y[1::2])
