@@ -9,6 +9,7 @@ STORY = (
     "plot_compare_models.py",
     "plot_groups.py",
     "plot_noise_of_the_input.py",
+    "plot_dates.py",
     "plot_matrix_factorization.py",
     "plot_learned_invariance.py",
 )

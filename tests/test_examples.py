@@ -26,7 +26,7 @@ LONGER = {
     "reproduce_gelberg_two_weights.py", "reproduce_immer_augerino.py", "reproduce_immer_claims.py",
     "reproduce_immer_curvature.py", "reproduce_immer_mnist.py", "reproduce_immer_table1.py",
     "reproduce_moore_figures.py", "reproduce_ratings.py", "plot_image_augmentations.py",
-    "plot_predictive.py", "plot_merged_networks.py", "plot_groups.py",
+    "plot_predictive.py", "plot_merged_networks.py", "plot_groups.py", "plot_dates.py",
 }  # fmt: skip
 MARKED = [
     pytest.param(script, marks=[pytest.mark.slow] if script.name in LONGER else [],

@@ -284,7 +284,7 @@ class BayesianMLPRegressor(BayesianRegressorMixin, NetworkMixture):
     summary_ : str
         Plan of the fit, with the result of each stage or the reason why it was skipped.
     columns_in_ : Columns or None
-        Encoding of text, categories and missing values. None if the data had none of these.
+        Encoding of text, categories, dates and missing values. None if the data had none of these.
     outliers_ : ndarray of shape (n_outliers,)
         Rows of ``X`` that the fit left out because their targets are gross errors. Exists only with
         ``outliers="exclude"``.
@@ -320,6 +320,9 @@ class BayesianMLPRegressor(BayesianRegressorMixin, NetworkMixture):
     Modes, or members, get no weight if they gain less than 0.85 of what the others gain over the
     linear model. The noise model maximises the leave-one-out log density. It is kept if the
     Bayesian information criterion prefers it to constant noise, and doesn't change the mean.
+
+    Dates, and rows beyond the range of the training data, are treated as in
+    `PredictiveStackingRegressor`.
 
     References
     ----------
@@ -546,7 +549,7 @@ class BayesianMLPClassifier(BayesianClassifierMixin, NetworkMixture):
     summary_ : str
         Plan of the fit, with the result of each stage or the reason why it was skipped.
     columns_in_ : Columns or None
-        Encoding of text, categories and missing values. None if the data had none of these.
+        Encoding of text, categories, dates and missing values. None if the data had none of these.
     classes_ : ndarray of shape (n_classes,)
         Class labels.
     n_iter_ : int
@@ -580,6 +583,9 @@ class BayesianMLPClassifier(BayesianClassifierMixin, NetworkMixture):
     The weights of modes and members maximise their leave-one-out score under a prior. With few rows
     each is near one half, and with many rows one of them can be 0. The weight of the linear model
     is its stacking weight next to both (Yao et al. 2018).
+
+    Dates, and rows beyond the range of the training data, are treated as in
+    `PredictiveStackingClassifier`.
 
     References
     ----------

@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils.validation import check_consistent_length
 
+from skbayes_sym.base.columns import Columns
 from skbayes_sym.base.predictive import predictive
 from skbayes_sym.base.regressor import check_quantile_levels
 from skbayes_sym.base.rows import Array, numeric_conversion
@@ -30,6 +31,8 @@ from skbayes_sym.inspection._fitted import (
     unwrap_fitted,
 )
 from skbayes_sym.numerics.arguments import check_arrays, check_count, is_frame
+from skbayes_sym.numerics.dates import holds_dates, to_datetimes
+from skbayes_sym.numerics.tables import Table, days_since_reference, is_missing_text
 
 # Axes of the arrays of each kind of plot: points (n), levels or classes (q), observations (o).
 _FAN = {"x": "n", "values": "nq", "levels": "q?", "x_observed": "o?", "y_observed": "o?"}
@@ -259,7 +262,10 @@ class PredictiveDisplay(Display):
             arguments |= {"values": quantiles, "levels": levels}
         if y_name is not None:
             arguments["y_name"] = y_name
-        return cls(points, **arguments).plot(ax=ax, **kwargs)
+        display = cls(points, **arguments).plot(ax=ax, **kwargs)
+        if _is_date(_list_columns(X)[column]):
+            display.ax_.xaxis_date()
+        return display
 
     @classmethod
     def from_predictions(
@@ -492,6 +498,8 @@ def _make_grid(grid: Any, values: Array) -> Array:
 def _read_feature(X: Any, position: int) -> Array:
     """Numeric values of one feature, (n_samples,), with NaN for missing values."""
     column = _list_columns(X)[position]
+    if _is_date(column):
+        return _read_dates(column)
     with numeric_conversion(f"feature {position}"):
         values: Array = np.asarray(column, dtype=float)
     if np.isnan(values).all():
@@ -519,7 +527,11 @@ def _replace_feature(X: Any, position: int, points: Array, rows: Array | None = 
     frame or ndarray of shape (n_points, n_features) or (n_points * n_rows, n_features)
         Of the type of ``X``.
     """
-    columns = [np.asarray(column) for column in _list_columns(X)]
+    series = _list_columns(X)
+    columns = [np.asarray(column) for column in series]
+    is_date = _is_date(series[position])
+    if is_date:
+        points = to_datetimes(points)
     if rows is None:
         replaced = [np.repeat(_typical_value(column), len(points)) for column in columns]
         replaced[position] = points
@@ -534,8 +546,10 @@ def _replace_feature(X: Any, position: int, points: Array, rows: Array | None = 
     frame = type(X)(dict(zip(X.columns, replaced, strict=True)))
     if isinstance(frame.columns, list):  # polars has one type for strings, and no `astype`
         return frame
-    categorical = [name for name in X.columns if not _is_numeric(X[name])]
-    return frame.astype({name: X[name].dtype for name in categorical})
+    kept = [name for name in X.columns if not _is_numeric(X[name])]
+    if is_date:
+        kept.remove(X.columns[position])
+    return frame.astype({name: X[name].dtype for name in kept})
 
 
 def _list_columns(X: Any) -> list[Any]:
@@ -544,6 +558,20 @@ def _list_columns(X: Any) -> list[Any]:
         return [X[name] for name in X.columns]
     with numeric_conversion("X"):
         return list(check_array(X, dtype=float, ensure_all_finite="allow-nan").T)
+
+
+def _is_date(column: Any) -> bool:
+    """Whether a column holds dates, as text or objects."""
+    values = np.asarray(column)
+    return values.dtype.kind in "MOUT" and holds_dates(values, is_missing_text)
+
+
+def _read_dates(column: Any) -> Array:
+    """Return days since 1970-01-01, as matplotlib counts dates; nan if missing."""
+    table = Table(["feature"], [np.asarray(column)], [False])
+    encoding = Columns.from_table(table).columns[0].date
+    assert encoding is not None
+    return days_since_reference("feature", table.columns[0], encoding) + encoding.reference
 
 
 def _is_numeric(column: Any) -> bool:
@@ -556,6 +584,9 @@ def _typical_value(column: Any) -> Any:
     values = np.asarray(column)
     if _is_numeric(values):
         return np.nanmedian(values)
+    if values.dtype.kind == "M":
+        present = np.sort(values[~np.isnat(values)])
+        return present[len(present) // 2] if len(present) else np.datetime64("NaT")
     values = np.asarray([value for value in values.tolist() if value == value], dtype=object)
     if not len(values):
         return None

@@ -609,7 +609,7 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
 
     By default the models are a Bayesian linear model, extremely randomised trees, gradient
     boosting, a Gaussian process and `BayesianMLPRegressor`. Tables are accepted as they are read,
-    with text and missing values.
+    with text, dates and missing values.
 
     Parameters
     ----------
@@ -674,7 +674,7 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
     summary_ : str
         Plan of the fit, with the result of each stage or the reason why it was skipped.
     columns_in_ : Columns or None
-        Encoding of text, categories and missing values. None if the data had none of these.
+        Encoding of text, categories, dates and missing values. None if the data had none of these.
     y_mean_, y_scale_ : ndarray of shape (n_targets,)
         Mean and standard deviation by which the targets were standardised.
     device_, dtype_ : str
@@ -711,6 +711,16 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
     With more, the 30 most frequent levels are, and the rank of the level is an additional column. A
     missing number is replaced by the median, with an indicator if 2 % are missing. Predictions for
     a level that `fit` hasn't seen are averaged over the known levels, with a warning.
+
+    Dates, as text or ``datetime64``, are encoded as days and as those of month, weekday and hour of
+    which the training data span at least two cycles. After the last training date predictions are
+    continued as a random walk with drift. With the distance h in units of the range of the dates, a
+    rate c that is measured along the fitted function f, and standard normal z,
+
+    .. math:: y = f(x, 1) + h\, (f(x, 1) - f(x, 0)) + \sqrt{c\, h\, (1 + h)}\, z + \varepsilon .
+
+    Predictions also get wider, with a warning, where a number is beyond the range of its column by
+    more than the length of the range.
 
     With ``warm_start`` a fit omits members whose weight was less than 0.05, and networks of a
     regressor continue from their modes. Members are fitted if they are new, have other parameters
@@ -805,7 +815,7 @@ class PredictiveStackingClassifier(BayesianClassifierMixin, BaseStacking):
     maximise the leave-one-out log probability under a Dirichlet prior (Yao, Vehtari, Simpson &
     Gelman 2018, eq. 8). By default the models are a Bayesian linear model, extremely randomised
     trees, gradient boosting, a Gaussian process and `BayesianMLPClassifier`. Tables are accepted as
-    they are read, with text and missing values.
+    they are read, with text, dates and missing values.
 
     Parameters
     ----------
@@ -861,7 +871,7 @@ class PredictiveStackingClassifier(BayesianClassifierMixin, BaseStacking):
     summary_ : str
         Plan of the fit, with the result of each stage or the reason why it was skipped.
     columns_in_ : Columns or None
-        Encoding of text, categories and missing values. None if the data had none of these.
+        Encoding of text, categories, dates and missing values. None if the data had none of these.
     classes_ : ndarray of shape (n_classes,)
         Class labels.
     device_, dtype_ : str
@@ -886,7 +896,8 @@ class PredictiveStackingClassifier(BayesianClassifierMixin, BaseStacking):
     and a share of the class frequencies. The Gaussian process regresses on one-hot labels with one
     kernel for all classes, whose length scales are kept close to each other.
 
-    Costs, text and missing values are as in `PredictiveStackingRegressor`.
+    Costs, text, dates and missing values are as in `PredictiveStackingRegressor`. Probabilities
+    after the last training date are averages of those at dates up to the same distance before it.
 
     References
     ----------

@@ -9,7 +9,11 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from skbayes_sym import BayesianLinearClassifier, BayesianLinearRegressor
+from skbayes_sym import (
+    BayesianLinearClassifier,
+    BayesianLinearRegressor,
+    PredictiveStackingRegressor,
+)
 from skbayes_sym.inspection import PredictiveDisplay
 
 
@@ -176,3 +180,24 @@ def test_partial_dependence_of_a_linear_model_is_its_slope(table):
     half = 0.5 * (display.values[:, 2] - display.values[:, 0])
     np.testing.assert_allclose(half, 1.645 * std, rtol=0.25)
     assert not display.points_
+
+
+@pytest.mark.parametrize("average", [False, True])
+@pytest.mark.parametrize("as_text", [False, True])
+@pytest.mark.filterwarnings("ignore:.*beyond the dates")
+def test_a_column_of_dates_is_one_feature(as_text, average):
+    rng = np.random.default_rng(0)
+    days = pd.Series(pd.date_range("2020-01-20", periods=60))
+    frame = pd.DataFrame({"day": days.dt.strftime("%d/%m/%Y") if as_text else days})
+    frame["z"] = rng.normal(size=60)
+    frame["other"] = days
+    y = np.arange(60.0) + frame["z"]
+    model = PredictiveStackingRegressor([("a", "linear")], random_state=0).fit(frame, y)
+    display = PredictiveDisplay.from_estimator(
+        model, frame, y, feature="day", grid=5, average=average
+    )
+    assert display.ax_.get_xlabel() == "day"
+    middle = np.datetime64("2020-02-18") + np.timedelta64(12, "h")
+    assert np.datetime64("1970-01-01") + np.timedelta64(round(24 * display.x[2]), "h") == middle
+    fan = PredictiveDisplay.from_estimator(model, frame, y, feature="z", grid=3)
+    assert np.isfinite(fan.values).all()
