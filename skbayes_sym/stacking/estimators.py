@@ -714,8 +714,9 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
 
     Dates, as text or ``datetime64``, are encoded as days and as those of month, weekday and hour of
     which the training data span at least two cycles. After the last training date predictions are
-    continued as a random walk with drift. With the distance h in units of the range of the dates, a
-    rate c that is measured along the fitted function f, and standard normal z,
+    continued as a random walk with drift (Hyndman & Athanasopoulos 2021). With the distance h in
+    units of the range of the dates, a rate c that is measured along the fitted function f, and
+    standard normal z,
 
     .. math:: y = f(x, 1) + h\, (f(x, 1) - f(x, 0)) + \sqrt{c\, h\, (1 + h)}\, z + \varepsilon .
 
@@ -735,6 +736,8 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
     Rasmussen & Williams (2006). Gaussian processes for machine learning, chapter 5.
 
     Geurts, Ernst & Wehenkel (2006). Extremely randomized trees.
+
+    Hyndman & Athanasopoulos (2021). Forecasting: principles and practice, section 5.2.
 
     Examples
     --------
