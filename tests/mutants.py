@@ -71,11 +71,28 @@ MUTANTS = [
         "stacking/test_estimators.py",
         ("train = index[part != k]", "train = index"),
     ),
-    Mutant(
-        "stacking/members/trees.py",
-        "tree.impurity + value[:, 0] ** 2",
-        "tree.impurity",
+    *planted(
+        "stacking/predictors.py",
         "stacking/test_members.py",
+        ("impurity[leaf] + prediction[:, 0] ** 2", "prediction[:, 0] ** 2"),
+        ("inverse = np.argsort(order)", "inverse = order"),
+        ("torch.stack([torch.zeros_like(scores), scores]", "torch.stack([-scores, scores]"),
+    ),
+    *planted(
+        "stacking/members/trees.py",
+        "stacking/test_members.py",
+        ("np.stack(n_draws, 1) == 0", "np.stack(n_draws, 1) >= 0"),
+    ),
+    *planted(
+        "stacking/tree_arrays.py",
+        "stacking/test_members.py",
+        ("np.where(rounded > values, np.next", "np.where(rounded < values, np.next"),
+        ("impurity_of_node[~is_split] = impurity", "impurity_of_node[~is_split] = 1.0"),
+    ),
+    *planted(
+        "stacking/tree_arrays.py",
+        "saving/test_forged.py",
+        ("(splits >= self.n_trees + 2 * np.arange(len(splits))).any()", "False"),
     ),
     Mutant(
         "base/calibration.py",
@@ -156,7 +173,6 @@ MUTANTS = [
     *planted(
         "saving/checks.py",
         "saving/test_forged.py",
-        ("(n_parents == 1).all()", "(n_parents >= 0).all()"),
         ("array.min() >= 0 and array.max() < n", "array.max() < n"),
         ("array.ndim != len(axes)", "array.ndim < len(axes)"),
     ),
@@ -920,11 +936,6 @@ MUTANTS = [
         ("loc = y - variance * alpha", "loc = y + variance * alpha"),
         ("+ shift * response", "- shift * response"),
         ("frequency = (normal((m, d)) *", "frequency = (torch.ones(m, d).double() *"),
-    ),
-    *planted(
-        "stacking/predictors.py",
-        "stacking/test_estimators.py",
-        ("column[node]) <= threshold", "column[node]) > threshold"),
     ),
     *planted(
         "stacking/scoring.py",

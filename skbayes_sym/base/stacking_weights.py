@@ -370,3 +370,26 @@ def mixture(distributions: Sequence[Mixture], weights: Sequence[float]) -> Mixtu
             torch.cat(covariances),
         )
     return pooled  # type: ignore[no-any-return]
+
+
+def join_rows(distributions: Sequence[Mixture]) -> Mixture:
+    """Join the distributions of consecutive blocks of rows.
+
+    All must have the same components. Those of single targets have no covariances of targets.
+    """
+    blocks: Sequence[Any] = distributions
+    first = blocks[0]
+    if len(blocks) == 1:
+        return distributions[0]
+    joined: Any
+    if isinstance(first, CategoricalMixture):
+        log_probs = torch.cat([block.log_probs for block in blocks], 1)
+        joined = CategoricalMixture(log_probs, first.log_weights)
+        return joined  # type: ignore[no-any-return]
+    joined = NormalMixture(
+        torch.cat([block.loc for block in blocks], 1),
+        torch.cat([block.variance.expand_as(block.loc) for block in blocks], 1),
+        torch.cat([block.noise_variance.expand_as(block.loc) for block in blocks], 1),
+        first.log_weights,
+    )
+    return joined  # type: ignore[no-any-return]

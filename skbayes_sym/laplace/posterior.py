@@ -178,6 +178,17 @@ class ModeMixture:
     factor: np.ndarray
     weight: np.ndarray | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        # The factors are the largest arrays of a model, and zero above the diagonal.
+        lower = np.tril_indices(self.loc.shape[1])
+        return {**vars(self), "factor": self.factor[:, *lower]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        n_weights = state["loc"].shape[1]
+        factor = np.zeros((len(state["loc"]), n_weights, n_weights))
+        factor[:, *np.tril_indices(n_weights)] = state["factor"]
+        vars(self).update({**state, "factor": factor})
+
     @property
     def n_modes(self) -> int:
         """Number of modes R."""

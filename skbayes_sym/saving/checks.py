@@ -31,11 +31,9 @@ ARRAYS: dict[str, dict[str, str]] = {
     },
     "FeatureEncoder": {"scaling": "f h?", "directions": "f mr?", "centre": "f h?"},
     "Mode": {"chains": "i m"},
-    "TreesPredictor": {"offset": "f v?"},
-    "Trees": {
-        "column": "i n", "threshold": "f n", "below": "i n", "above": "i n", "value": "f nv",
-        "roots": "i t",
-    },
+    "ForestPredictor": {"frequency": "f k?"},
+    "BoostingPredictor": {"baseline": "f k?"},
+    "TreeArrays": {"column": "i n", "threshold": "f s", "leaf": "i l", "values": "f vp"},
     "GaussianProcess": {
         "log_scales": "f p", "x": "f nd", "alpha": "f nt", "cholesky": "f nn", "weight": "f n",
         "target_mean": "f t",
@@ -123,7 +121,7 @@ POSITIVE = {
 
 # Fields that must not be below zero.
 NOT_NEGATIVE = {
-    ("TreesPredictor", "variance"), ("TreesPredictor", "smoothing"), ("ShapedPredictor", "floor"),
+    ("ForestPredictor", "variance"), ("ForestPredictor", "smoothing"), ("ShapedPredictor", "floor"),
     ("NoiseShape", "wide_weight"), ("NoiseShape", "mean_square"),
     ("Calibration", "frequency_weight"), ("Calibration", "frequency"),
     ("KroneckerPrecision", "total_weight"),
@@ -310,34 +308,8 @@ def _check_indices(array: Array, n: int, message: str) -> None:
 
 
 def _check_trees(trees: Any) -> None:
-    """Check that the nodes form trees of a reasonable number and depth."""
-    n_nodes = len(trees.column)
-    n_trees = len(trees.roots)
-    node = np.arange(n_nodes)
-    below = trees.below
-    above = trees.above
-    is_leaf = below == node
-    _require(n_nodes and n_trees, "Trees without nodes")
-    _check_indices(trees.roots, n_nodes, "Trees.roots outside of the nodes")
-    _check_indices(trees.column, _MAX_INT, "Trees.column below zero")
-    _require(np.array_equal(is_leaf, above == node), "Trees with a node of one child")
-    children = np.concatenate([below[~is_leaf], above[~is_leaf], trees.roots])
-    _check_indices(children, n_nodes, "Trees with a child outside of the nodes")
-    # Every node has one parent or is a root, and parents come first: there is no cycle.
-    n_parents = np.bincount(children, minlength=n_nodes)
-    _require((n_parents == 1).all(), "Trees whose nodes don't form trees")
-    comes_later = (below > node) & (above > node)
-    _require((comes_later | is_leaf).all(), "Trees with a child before its parent")
-    _require(0 <= trees.depth <= n_nodes, "Trees.depth beyond the number of nodes")
-    # A row takes `depth` steps in every tree.
-    _require(trees.depth * n_trees <= 16 * n_nodes + 10**6, "Trees that are too deep")
-    level = trees.roots
-    for _ in range(trees.depth):
-        level = level[~is_leaf[level]]
-        level = np.concatenate([below[level], above[level]])
-        if not len(level):
-            break
-    _require(is_leaf[level].all(), "Trees deeper than their depth")
+    """Check that the nodes form trees."""
+    trees.check()
 
 
 def _check_network(value: Any, content: FileContent) -> None:
@@ -522,7 +494,7 @@ SIZE_RULES: dict[str, Callable[[Any, FileContent], None]] = {
 RULES: dict[str, Callable[[Any], None]] = {
     "Columns": _check_kept_columns,
     "TrainingRange": _check_training_range,
-    "Trees": _check_trees,
+    "TreeArrays": _check_trees,
     "FullPrecision": _check_layers,
     "KroneckerPrecision": _check_kronecker,
     "LaplacePosterior": _check_laplace,

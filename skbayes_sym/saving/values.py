@@ -41,9 +41,10 @@ SAVED_CLASSES = {
     "factorization.side_features": "FeatureEncoder",
     "mcmc.mode_weights": "Mode",
     "stacking.predictors": (
-        "CalibratedPredictor CountsPredictor EstimatorPredictor UserPredictor TreesPredictor "
-        "MemberPredictor Trees"
+        "CalibratedPredictor CountsPredictor EstimatorPredictor UserPredictor ForestPredictor "
+        "BoostingPredictor MemberPredictor"
     ),
+    "stacking.tree_arrays": "TreeArrays",
     "stacking.members.gaussian_process": "GaussianProcess",
     "laplace.curvature": "LayerSpectrum KroneckerPrecision FullPrecision",
     "laplace.class_predictive": "RefittedMembers",
@@ -389,6 +390,8 @@ class Encoder:
             raise _unsupported(value, name)
         is_tuple = isinstance(value, tuple)  # make_column_selector is neither that nor a dataclass
         held: dict[str, Any] = value._asdict() if is_tuple else vars(value)  # type: ignore[attr-defined]
+        if hasattr(value, "file_fields"):  # arrays in place of compiled objects
+            held = value.file_fields()
         names = [f.name for f in fields(value) if f.init] if is_dataclass(value) else list(held)
         parts = {n: self.encode(held[n], f"{name}.{n}") for n in names}
         return {"kind": "object", "name": kind.__name__, "fields": parts}

@@ -5,6 +5,8 @@
 * `defaults`: constants behind the default stack
 * `task`: training data as members receive them, and what a fitted member returns
 * `predictors`: predictions of fitted members
+* `tree_arrays`: trees of scikit-learn's ensembles as arrays, in which they are pickled and saved
+* `fitted_members`: fitted members as pipelines of scikit-learn
 * `scoring`: leave-one-out scores, noise models and calibration of the members
 * `fit`: fit the members one after the other and optimise their weights
 """

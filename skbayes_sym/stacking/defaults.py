@@ -22,8 +22,14 @@ class StackDefaults:
     # Rows that a Gaussian process counts as in the prior of a regression stack. Even a few points
     # of a function have 0.96 of the error, and tables of 12 rows don't lose by it.
     gaussian_process_prior_rows: float = 4.0
-    # Smaller stacking weights are set to 0.
+    # Smaller stacking weights are set to 0, and these members aren't evaluated in predictions.
+    # Small weights insure against overconfident members: if those below 0.01 are set to 0 instead,
+    # tables of 200 rows lose up to 18 nats per row (`asv_bench/studies/small_weights.py`).
     min_weight: float = 1e-3
+    # Rows that are predicted together. In larger blocks trees are faster, since each is read from
+    # memory once per block: 10,000 rows and the forest of 10,000 take 7.2, 2.7, 1.7 units in blocks
+    # of 512, 4,096 and 10,000. A unit is the time in which boosting is fitted to 1,000 x 8 rows.
+    max_block_rows: int = 4096
     # Smallest weight in the last fit with which a warm start fits a member again.
     min_refit_weight: float = 0.05
     # A warm start fits all members if the table has this many times the rows of the last full fit.

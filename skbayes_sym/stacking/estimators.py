@@ -17,11 +17,12 @@ from sklearn.utils import Bunch, indexable
 from torch import Tensor
 
 from skbayes_sym.base.classifier import BayesianClassifierMixin
+from skbayes_sym.base.columns import OpenRows
 from skbayes_sym.base.estimator import BayesianEstimator
 from skbayes_sym.base.positive_predictor import PositivePredictor
 from skbayes_sym.base.predictive import is_regression_model, predicts_counts
 from skbayes_sym.base.predictor import Predictor
-from skbayes_sym.base.progress import N_JOBS, PREDICT_ROWS, RUN_CONSTRAINTS, FitProgress
+from skbayes_sym.base.progress import N_JOBS, RUN_CONSTRAINTS, FitProgress
 from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.rows import Array, Scaling
 from skbayes_sym.base.scikit_learn import (
@@ -43,6 +44,7 @@ from skbayes_sym.numerics.runtime import filters_lock
 from skbayes_sym.numerics.tables import fill_masked
 from skbayes_sym.stacking.defaults import StackDefaults
 from skbayes_sym.stacking.fit import StackFit, fit_stack
+from skbayes_sym.stacking.fitted_members import make_pipeline_member
 from skbayes_sym.stacking.members import MEMBERS, Member, Networks, UserEstimator
 from skbayes_sym.stacking.members.gaussian_process import GaussianProcessDefaults
 from skbayes_sym.stacking.scoring import CountMemberError, are_counts, mean_score
@@ -513,15 +515,24 @@ class BaseStacking(BayesianEstimator, BaseComposition):
 
     @property
     def estimators_(self) -> dict[str, Any]:
-        """Fitted members by name.
+        """Fitted members by name, which read ``X`` and predict in the units of ``y``."""
+        return {name: self._fitted_member(name) for name in self._predictors_}
 
-        Members that aren't estimators are stacks of this single member.
-        """
-        estimators = {}
-        for name, predictor in self._predictors_.items():
-            is_estimator = isinstance(predictor.inner, BaseEstimator)
-            estimators[name] = predictor.inner if is_estimator else self._select_member(name)
-        return estimators
+    def _fitted_member(self, name: str) -> Any:
+        """Estimator of the user, a pipeline, or a stack of this member if it isn't an estimator."""
+        predictor = self._predictors_[name]
+        if not isinstance(predictor.inner, BaseEstimator):
+            return self._select_member(name)
+        if predictor.reads_original_rows:
+            return predictor.inner
+        return make_pipeline_member(self._without_members(), predictor.inner)
+
+    def _without_members(self) -> Self:
+        """Fitted stack that encodes columns but has no members."""
+        stack = copy(self)
+        stack.__dict__.pop("_cache", None)
+        stack._predictors_ = {}
+        return stack
 
     @property
     def named_estimators_(self) -> Bunch:
@@ -550,6 +561,16 @@ class BaseStacking(BayesianEstimator, BaseComposition):
         """Likelihood of estimators that accept none: that of the default."""
         return self._likelihoods_by_name["auto"]
 
+    def encode_rows(self, X: Any) -> Array:
+        """Encode and standardise rows, with the average over known levels for unknown ones."""
+        rows = self.check_inputs(X)
+        if not isinstance(rows, OpenRows):
+            return rows.x.numpy()  # type: ignore[no-any-return]
+        encoded = np.empty((len(rows), len(self.x_mean_)))
+        encoded[rows.known_index] = rows.known.x
+        encoded[rows.open_index] = np.mean([block.x.numpy() for block in rows.alternatives], axis=0)
+        return encoded
+
     def _join_raw_rows(self, encoded: Array, X: Any) -> RowBlock:
         """Return the rows encoded, and as the user passes them."""
         scaled = Scaling(self.x_mean_, self.x_scale_).apply(encoded)
@@ -560,8 +581,9 @@ class BaseStacking(BayesianEstimator, BaseComposition):
 
     def input_blocks(self, X: Any) -> Iterator[Any]:
         """Iterate over blocks of rows in both forms."""
-        for start in range(0, len(X), PREDICT_ROWS):
-            yield X.take(np.arange(start, min(start + PREDICT_ROWS, len(X))))
+        n_rows = StackDefaults.max_block_rows
+        for start in range(0, len(X), n_rows):
+            yield X.take(np.arange(start, min(start + n_rows, len(X))))
 
     def _choose_mass_below(self, data: Training, task: StackTask) -> float | None:
         """Largest predicted probability of values up to 0; None if it isn't limited."""
@@ -654,9 +676,11 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
     weights_ : dict of str to float
         Stacking weights of the members. Their sum is 1, and weights below 0.001 are set to 0.
     estimators_ : dict of str to object
-        Fitted members with their ``predict``. Your estimators read ``X`` as it is. The linear model
-        and the networks of the default members read encoded and standardised columns. The trees,
-        boosting and the Gaussian process are stacks of this single member.
+        Fitted members, whose ``predict`` reads ``X`` and returns targets in the units of ``y``.
+        Default members are pipelines: the encoding of the columns, then a
+        `~sklearn.compose.TransformedTargetRegressor` whose ``regressor_`` is scikit-learn's forest
+        or boosting, the linear model or the mixture of networks. The Gaussian process is a stack of
+        this single member.
     named_estimators_ : Bunch
         The same members as attributes.
     leave_one_out_log_density_ : dict of str to (float, float)
@@ -860,9 +884,10 @@ class PredictiveStackingClassifier(BayesianClassifierMixin, BaseStacking):
     weights_ : dict of str to float
         Stacking weights of the members. Their sum is 1, and weights below 0.001 are set to 0.
     estimators_ : dict of str to object
-        Fitted members with their ``predict``. Your estimators read ``X`` as it is. The linear model
-        and the networks of the default members read encoded and standardised columns. The trees,
-        boosting and the Gaussian process are stacks of this single member.
+        Fitted members, whose ``predict`` reads ``X`` and returns labels. Default members are
+        pipelines: the encoding of the columns, then scikit-learn's forest or boosting, the linear
+        model or the mixture of networks. Their probabilities aren't calibrated on held-out rows.
+        The Gaussian process is a stack of this single member.
     named_estimators_ : Bunch
         The same members as attributes.
     n_iter_ : int

@@ -1,11 +1,11 @@
 """Predictors of fitted members, in the units of the stack."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from sklearn.base import is_classifier
 from torch import Tensor
@@ -21,7 +21,7 @@ from skbayes_sym.base.predictive import (
 from skbayes_sym.base.predictor import BasePredictor, NetworkComponents, Predictor
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import num_samples
-from skbayes_sym.base.stacking_weights import shift_draws
+from skbayes_sym.base.stacking_weights import join_rows, shift_draws
 from skbayes_sym.models.predictive_mixtures import (
     CategoricalMixture,
     LinearPool,
@@ -29,110 +29,17 @@ from skbayes_sym.models.predictive_mixtures import (
     RoundedTargets,
     TargetPredictive,
 )
+from skbayes_sym.numerics.runtime import filters_lock
+from skbayes_sym.stacking.tree_arrays import (
+    TreeArrays,
+    boosting_arrays,
+    build_boosting,
+    build_forest,
+    forest_arrays,
+)
 
 # Smallest log probability of a class, in nats: of classes that no training row has.
 _MIN_LOG_PROBABILITY = -30.0
-
-
-@dataclass(frozen=True, eq=False)
-class Trees:
-    """Nodes of all trees in one array. The children of a leaf are the leaf itself.
-
-    Parameters
-    ----------
-    column : ndarray of shape (n_nodes,)
-        Column that the node compares with its threshold.
-    threshold : ndarray of shape (n_nodes,)
-        Rows go to ``below`` if their column is at most the threshold, otherwise to ``above``.
-    below, above : ndarray of shape (n_nodes,)
-        Children.
-    value : ndarray of shape (n_nodes, V)
-        Predictions of the leaves.
-    roots : ndarray of shape (n_trees,)
-        Root of each tree.
-    depth : int
-        Depth of the deepest tree.
-    rounds_to_float32 : bool
-        Whether inputs are rounded to float32 before they are compared.
-    """
-
-    column: npt.NDArray[np.int64]
-    threshold: Array
-    below: npt.NDArray[np.int64]
-    above: npt.NDArray[np.int64]
-    value: Array
-    roots: npt.NDArray[np.int64]
-    depth: int
-    rounds_to_float32: bool
-
-    def leaves(self, x: Tensor) -> Tensor:
-        """Leaf of each row in each tree, (N, n_trees)."""
-        column, threshold, below, above, roots = (
-            torch.as_tensor(array).to(x.device)
-            for array in (self.column, self.threshold, self.below, self.above, self.roots)
-        )
-        if self.rounds_to_float32:
-            x = x.float()
-        x = x.double()
-        node = roots.expand(len(x), -1)
-        for _ in range(self.depth):
-            is_below = x.gather(1, column[node]) <= threshold[node]
-            node = torch.where(is_below, below[node], above[node])
-        return node
-
-    def values(self, x: Tensor) -> Tensor:
-        """Values of the leaves of each row in float64, (N, n_trees, V)."""
-        return torch.as_tensor(self.value).to(x.device)[self.leaves(x)]
-
-
-def join_trees(
-    nodes: Sequence[tuple[Array, ...]],
-    values: Sequence[Array],
-    depth: int,
-    *,
-    rounds_to_float32: bool,
-) -> Trees:
-    """Join the nodes of several trees.
-
-    Parameters
-    ----------
-    nodes : sequence of tuple of ndarray
-        Column, threshold, lower child and upper child of the nodes of each tree. Children of leaves
-        are 0 or negative.
-    values : sequence of ndarray of shape (n_nodes, V)
-        Values of the nodes of each tree.
-    depth : int
-        Depth of the deepest tree.
-    rounds_to_float32 : bool
-        Whether inputs are rounded to float32 before they are compared.
-
-    Returns
-    -------
-    Trees
-        All nodes, in which leaves are their own children.
-    """
-    columns = []
-    thresholds = []
-    below = []
-    above = []
-    first_nodes = np.cumsum([0, *(len(value) for value in values)])
-    for root, (column, threshold, lower, upper) in zip(first_nodes[:-1], nodes, strict=True):
-        own_index = np.arange(len(column))
-        is_leaf = np.asarray(lower) <= 0
-        columns.append(np.where(is_leaf, 0, column).astype(np.int64))
-        thresholds.append(np.asarray(threshold, dtype=np.float64))
-        below.append((root + np.where(is_leaf, own_index, lower)).astype(np.int64))
-        above.append((root + np.where(is_leaf, own_index, upper)).astype(np.int64))
-    return Trees(
-        np.concatenate(columns),
-        np.concatenate(thresholds),
-        np.concatenate(below),
-        np.concatenate(above),
-        np.concatenate(values),
-        first_nodes[:-1],
-        depth,
-        rounds_to_float32,
-    )
 
 
 def sample_components(
@@ -179,32 +86,49 @@ class EstimatorPredictor(BasePredictor):
         # The stack continues predictions beyond the range of its own columns.
         self.estimator.training_range_in_ = None
 
-    def _inner(self, x: Tensor) -> tuple[Tensor, Predictor]:
-        """Inputs in the scaling of the estimator, and its predictor."""
-        scaled = torch.cat(list(self.estimator.input_blocks(x.numpy())))
-        return scaled, self.estimator.predictor(scaled)
+    def _blocks(self, x: Tensor) -> tuple[list[Tensor], Predictor]:
+        """Inputs in the scaling of the estimator in blocks of rows, and its predictor."""
+        blocks = list(self.estimator.input_blocks(x.numpy()))
+        return blocks, self.estimator.predictor(blocks[0])
 
     def _in_units(self, distribution: Any) -> Any:
         """Distribution in the units of the estimator's targets."""
-        if is_classifier(self.estimator):
+        if isinstance(distribution, CategoricalMixture):
             return distribution
         units = self.estimator.y_mean_, self.estimator.y_scale_
         return distribution.rescale(*(torch.as_tensor(u).to(distribution.loc) for u in units))
 
     def distribution(self, x: Any) -> Any:
         """Predictive distribution of the rows, in the units of the stack."""
-        x, inner = self._inner(x)
-        return self._in_units(inner.distribution(x))
+        blocks, inner = self._blocks(x)
+        return join_rows([self._in_units(inner.distribution(block)) for block in blocks])
+
+    def mean(self, x: Any) -> Tensor:
+        """Mean predictions (N, 1), or class probabilities (N, K)."""
+        blocks, inner = self._blocks(x)
+        mean = torch.cat([inner.mean(block) for block in blocks])
+        if is_classifier(self.estimator):
+            return mean
+        units = self.estimator.y_mean_, self.estimator.y_scale_
+        y_mean, y_scale = (torch.as_tensor(u).to(mean) for u in units)
+        return y_mean + y_scale * mean
 
     def networks(self, x: Any) -> Iterator[NetworkComponents]:
         """Iterate over the networks of which predictions are averages."""
-        x, inner = self._inner(x)
-        yield from inner.networks(x)
+        blocks, inner = self._blocks(x)
+        yield from inner.networks(torch.cat(blocks))
 
     def sample_conditionals(self, x: Any, n: int, *, generator: torch.Generator) -> Any:
         """Sample n functions and return the distributions of the targets given each of them."""
-        x, inner = self._inner(x)
-        return self._in_units(inner.sample_conditionals(x, n, generator=generator))
+        # The same functions in all blocks.
+        blocks, inner = self._blocks(x)
+        state = generator.get_state()
+        distributions = []
+        for block in blocks:
+            generator.set_state(state)
+            conditionals = inner.sample_conditionals(block, n, generator=generator)
+            distributions.append(self._in_units(conditionals))
+        return join_rows(distributions)
 
     def log_density(self, x: Tensor, targets: Array) -> Tensor:
         """Log density of scaled targets, or log probability of labels, (N,).
@@ -320,55 +244,177 @@ class SampledTargets:
 
 
 @dataclass(frozen=True, eq=False)
-class TreesPredictor(BasePredictor):
-    """Predictions of trees that read encoded rows.
-
-    Three kinds of trees are told apart by their constants. With ``variance`` > 0, leaves hold the
-    mean and the mean square of their targets. With ``smoothing`` > 0, leaves hold class
-    frequencies. Otherwise the values of all leaves are added to ``offset``.
+class ForestPredictor(BasePredictor):
+    """Predictions of a forest of scikit-learn that reads encoded rows.
 
     Parameters
     ----------
-    trees : Trees
-        Nodes of all trees.
+    model : ExtraTreesRegressor, ExtraTreesClassifier or TreeArrays
+        Fitted forest, or its trees, from which it is built when it is first needed.
+    n_columns : int
+        Number of columns.
+    n_classes : int
+        Number of classes; 0 for regression.
     variance : float
-        Variance that is added to the variance of the targets in the leaves.
-    offset : ndarray of shape (V,)
-        Initial scores of boosting, or class frequencies.
+        Variance that is added to the variance of the targets in the leaves, for regression.
     smoothing : float
         Weight of the class frequencies that are added to the average over the leaves.
+    frequency : ndarray of shape (n_classes,), optional
+        Class frequencies. None for regression.
     """
 
-    trees: Trees
-    variance: float
-    offset: Array
-    smoothing: float
+    model: Any
+    n_columns: int
+    n_classes: int
+    variance: float = 0.0
+    smoothing: float = 0.0
+    frequency: Array | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.file_fields()
+
+    def file_fields(self) -> dict[str, Any]:
+        """Fields for pickles and files, with the trees as arrays: a tenth of the memory."""
+        state = {field.name: getattr(self, field.name) for field in fields(self)}
+        if not isinstance(self.model, TreeArrays):
+            state["model"] = forest_arrays(self.model)
+        return state
+
+    @cached_property
+    def estimator(self) -> Any:
+        """Fitted forest of scikit-learn."""
+        if isinstance(self.model, TreeArrays):
+            return build_forest(self.model, self.n_columns, self.n_classes)
+        return self.model
+
+    @cached_property
+    def _leaf_tables(self) -> list[tuple[Callable[[Array], Array], Array, Array]]:
+        """Function that finds leaves, and predictions and impurities of all nodes, by tree."""
+        trees = [estimator.tree_ for estimator in self.estimator.estimators_]
+        return [(tree.apply, tree.value[:, 0], tree.impurity) for tree in trees]
+
+    def average_leaves(
+        self, x: Tensor, weight: Array | None = None, *, with_squares: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """Average predictions of leaves over the trees.
+
+        Parameters
+        ----------
+        x : Tensor of shape (N, D)
+            Encoded rows.
+        weight : ndarray of shape (N, n_trees), optional
+            Weights of the trees for each row, with sum 1. Equal by default.
+        with_squares : bool, default=True
+            Whether mean squares are needed. Otherwise they are zero.
+
+        Returns
+        -------
+        average : Tensor of shape (N, V)
+            Mean targets, or class frequencies.
+        mean_square : Tensor of shape (N,)
+            Mean squares of the targets, for regression.
+        """
+        # scikit-learn compares in single precision. Rows that share a leaf of the first tree often
+        # share long paths in the others as well, whose nodes are then in the cache.
+        rows = x.float().numpy()
+        order = np.argsort(self._leaf_tables[0][0](rows), kind="stable")
+        rows = rows[order]
+        average = np.zeros((len(rows), max(1, self.n_classes)))
+        mean_square = np.zeros(len(rows))
+        for k, (find_leaves, value, impurity) in enumerate(self._leaf_tables):
+            leaf = find_leaves(rows)
+            prediction = value[leaf]
+            share = 1.0 if weight is None else weight[order, k]
+            average += prediction if weight is None else share[:, None] * prediction
+            if with_squares and not self.n_classes:
+                mean_square += share * (impurity[leaf] + prediction[:, 0] ** 2)
+        if weight is None:
+            average /= len(self._leaf_tables)
+            mean_square /= len(self._leaf_tables)
+        inverse = np.argsort(order)
+        return torch.as_tensor(average[inverse]), torch.as_tensor(mean_square[inverse])
 
     def mean(self, x: Tensor) -> Tensor:
         """Mean predictions (N, 1), or class scores (N, K)."""
-        return self.combine(self.trees.values(x))
+        average, _ = self.average_leaves(x, with_squares=False)
+        return self.scores(average)
 
-    def combine(self, values: Tensor) -> Tensor:
-        """Means (N, 1) or scores (N, K) from the values of the leaves, (N, n_trees, V)."""
-        offset = torch.as_tensor(self.offset).to(values)
-        if self.smoothing:
-            return (values.mean(1) + self.smoothing * offset).log()
-        if self.variance:
-            return values.mean(1)[:, :1]
-        return values.sum(1) + offset
+    def scores(self, average: Tensor) -> Tensor:
+        """Means (N, 1) or class scores (N, K) from averages over the trees."""
+        if self.frequency is None:
+            return average
+        return (average + self.smoothing * torch.as_tensor(self.frequency)).log()
 
     def distribution(self, x: Tensor) -> NormalMixture:
         """Predictive distribution of the rows, in the units of the stack."""
-        return self.combine_distributions(self.trees.values(x))
+        return self.add_noise(*self.average_leaves(x))
 
-    def combine_distributions(self, values: Tensor) -> NormalMixture:
-        """Normal distributions from the values of the leaves, (N, n_trees, V)."""
-        loc = self.combine(values).unsqueeze(0)
-        noise = torch.ones_like(loc)
-        if self.variance:
-            mean_square = values[..., 1].mean(1).reshape(1, -1, 1)
-            noise = (mean_square - loc.square()).clamp_min(0.0) + self.variance
-        return NormalMixture(loc, 0.0 * loc[:, :1], noise)
+    def add_noise(self, average: Tensor, mean_square: Tensor) -> NormalMixture:
+        """Normal distributions from averages over the trees (N, 1) and mean squares (N,)."""
+        loc = average.unsqueeze(0)
+        within = mean_square.reshape(1, -1, 1) - loc.square()
+        return NormalMixture(loc, 0.0 * loc[:, :1], within.clamp_min(0.0) + self.variance)
+
+    def sample_conditionals(
+        self, x: Tensor, n: int, *, generator: torch.Generator
+    ) -> NormalMixture:
+        """Sample n functions and return the distributions of the targets given each of them."""
+        return sample_components(self.distribution(x), n, generator)
+
+
+@dataclass(frozen=True, eq=False)
+class BoostingPredictor(BasePredictor):
+    """Predictions of histogram gradient boosting of scikit-learn that reads encoded rows.
+
+    Parameters
+    ----------
+    model : HistGradientBoostingRegressor, HistGradientBoostingClassifier or TreeArrays
+        Fitted model, or its trees, from which it is built when it is first needed.
+    n_columns : int
+        Number of columns.
+    n_classes : int
+        Number of classes; 0 for regression.
+    baseline : ndarray, optional
+        Prediction without trees, if ``model`` holds trees only.
+    """
+
+    model: Any
+    n_columns: int
+    n_classes: int
+    baseline: Array | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.file_fields()
+
+    def file_fields(self) -> dict[str, Any]:
+        """Fields for pickles and files, with the trees as arrays."""
+        state = {field.name: getattr(self, field.name) for field in fields(self)}
+        if not isinstance(self.model, TreeArrays):
+            state["model"], state["baseline"] = boosting_arrays(self.model)
+        return state
+
+    @cached_property
+    def estimator(self) -> Any:
+        """Fitted boosting of scikit-learn."""
+        if isinstance(self.model, TreeArrays):
+            assert self.baseline is not None
+            return build_boosting(self.model, self.baseline, self.n_columns, self.n_classes)
+        return self.model
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Mean predictions (N, 1), or class scores (N, K)."""
+        with filters_lock:
+            if not self.n_classes:
+                return torch.as_tensor(self.estimator.predict(x.numpy())).unsqueeze(1)
+            scores = torch.as_tensor(self.estimator.decision_function(x.numpy()))
+        if self.n_classes == 2:
+            return torch.stack([torch.zeros_like(scores), scores], 1)
+        return scores.reshape(len(x), -1)
+
+    def distribution(self, x: Tensor) -> NormalMixture:
+        """Predictive distribution with unit noise, which the stack replaces."""
+        loc = self.mean(x).unsqueeze(0)
+        return NormalMixture(loc, 0.0 * loc[:, :1], torch.ones_like(loc))
 
     def sample_conditionals(
         self, x: Tensor, n: int, *, generator: torch.Generator
@@ -530,6 +576,7 @@ class MemberPredictor(BasePredictor):
         base: Any = self.base
         while isinstance(base, ShapedPredictor | CalibratedPredictor | CountsPredictor):
             base = base.base
-        if isinstance(base, EstimatorPredictor | UserPredictor):
+        with_estimator = EstimatorPredictor | UserPredictor | ForestPredictor | BoostingPredictor
+        if isinstance(base, with_estimator):
             return base.estimator
         return base

@@ -1,5 +1,6 @@
 """Evidence, its gradients, posteriors and mixtures, against closed forms and dense matrices."""
 
+import pickle
 from dataclasses import dataclass, replace
 from itertools import product
 from math import pi
@@ -361,6 +362,15 @@ def mixture(scale=1.0):
     root = rng.standard_normal((3, p, 2 * p)) / scale
     factor = np.linalg.cholesky(root @ root.transpose(0, 2, 1))
     return ModeMixture(loc, factor, WEIGHT)
+
+
+def test_pickles_hold_half_of_each_factor():
+    q = mixture()
+    restored = pickle.loads(pickle.dumps(q))
+    np.testing.assert_array_equal(restored.factor, q.factor)
+    np.testing.assert_array_equal(restored.weight, q.weight)
+    n_weights = q.loc.shape[1]
+    assert q.__getstate__()["factor"].shape == (3, n_weights * (n_weights + 1) // 2)
 
 
 def test_the_density_is_that_of_the_mixture():

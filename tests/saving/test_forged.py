@@ -22,17 +22,16 @@ from skbayes_sym.models.likelihoods.noise import Heteroscedastic
 from skbayes_sym.models.priors import LayerScales, Normal
 from skbayes_sym.saving.files import checksum
 from skbayes_sym.saving.values import Decoder, Encoder, saved_classes
-from skbayes_sym.stacking.predictors import Trees
+from skbayes_sym.stacking.tree_arrays import TreeArrays
 from skbayes_sym.symmetry.gaps.unit_gap import ExactUpTo, Importance, InfoNCE, Soules
 from skbayes_sym.symmetry.group import Product, Trivial
 from skbayes_sym.symmetry.units import Units
 
 CHEAP = ["linear-gaussian", "laplace-full", "factors"]
-# Two trees of one split each: nodes 0 to 2 and 3 to 5.
-SPLIT = Trees(
-    column=np.array([0, 0, 0, 1, 1, 1]), threshold=np.zeros(6), below=np.array([1, 1, 2, 4, 4, 5]),
-    above=np.array([2, 1, 2, 5, 4, 5]), value=np.ones((6, 2)), roots=np.array([0, 3]), depth=1,
-    rounds_to_float32=False,
+# Two trees of one split each: roots 0 and 1, leaves 2 to 5.
+SPLIT = TreeArrays(
+    n_trees=2, column=np.array([0, 1, -1, -1, -1, -1]), threshold=np.zeros(2),
+    leaf=np.array([0, 1, 1, 0]), values=np.ones((2, 2)),
 )  # fmt: skip
 OBJECTS = [
     SPLIT,
@@ -123,7 +122,7 @@ def check_every_field(names):
 def test_every_object_checks_its_fields():
     objects, n_refused = check_every_field(CHEAP)
     assert len(objects) >= 20
-    assert n_refused >= 150
+    assert n_refused >= 140
 
 
 @pytest.mark.long
@@ -139,23 +138,31 @@ def test_every_object_of_every_fit_checks_its_fields():
     }  # fmt: skip
 
 
+# A chain of 30,000 splits, each with a leaf as its first child.
+CHAIN = np.ravel([[0] + 30_000 * [-1], 30_001 * [0]], order="F")[1:]
 TREES = {
-    "an endless depth": {"depth": 10**12},
-    "no depth": {"depth": 0},
-    "a child before the first": {"below": lambda a: np.where(a == 1, -1, a)},
-    "a child beyond the last": {"above": lambda a: np.where(a == 2, len(a), a)},
-    "a cycle": {"below": lambda a: np.where(np.arange(len(a)) == 0, 0, a)},
-    "roots a hundred thousand times": {"roots": lambda a: np.zeros(100_000, np.int64)},
-    "roots beyond": {"roots": lambda a: a + 10**9},
+    "no trees": {"n_trees": 0},
+    "more trees than roots": {"n_trees": 3},
+    "leaves only": {"column": lambda a: np.full_like(a, -1)},
+    "splits only": {"column": np.zeros_like},
+    "a child before its parent": {"column": lambda a: a[::-1]},
     "columns before the first": {"column": lambda a: a - 9},
-    "nodes without a parent": {"roots": lambda a: a[:1]},
-    "a value of a node more": {"value": lambda a: a[:-1]},
-}
+    "a threshold more": {"threshold": lambda a: np.zeros(len(a) + 1)},
+    "a leaf less": {"leaf": lambda a: a[:-1]},
+    "a leaf beyond the values": {"leaf": lambda a: a + 1},
+    "a leaf before the values": {"leaf": lambda a: a - 1},
+    "an endless depth": {
+        "n_trees": 1,
+        "column": lambda _: np.append(CHAIN[:-1], -1),
+        "threshold": lambda _: np.zeros(30_000),
+        "leaf": lambda _: np.zeros(30_001, dtype=int),
+    },
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", TREES)
 def test_trees_are_trees(case):
-    noun, arrays = encoded_objects([])["Trees"]
+    noun, arrays = encoded_objects([])["TreeArrays"]
     noun, arrays = deepcopy(noun), dict(arrays)
     for field, change in TREES[case].items():
         if callable(change):
@@ -164,7 +171,7 @@ def test_trees_are_trees(case):
         else:
             noun["fields"][field] = change
     began = time.process_time()
-    with pytest.raises(ValueError, match="Trees"):
+    with pytest.raises(ValueError, match="TreeArrays"):
         decode(noun, arrays)
     assert time.process_time() - began < 0.5
 

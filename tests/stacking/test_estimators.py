@@ -419,7 +419,7 @@ def test_boosting_that_divides_no_leaf_makes_one_round():
     task = task_of(SCALED[0][:19], SCALED[1][:19])
     settings = Boosting().choose_settings(TableSize(19, 10, total_weight=19.0), StackDefaults())
     fit = Boosting(**settings).fit(task)
-    assert len(fit.predictor.trees.roots) == 1
+    assert fit.predictor.estimator.n_iter_ == 1
     mean = np.array([SCALED[1][:19][train].mean() for train, test in task.folds for _ in test])
     where = np.concatenate([test for _, test in task.folds])
     np.testing.assert_allclose(fit.leave_one_out.loc[0, where, 0], mean)
@@ -499,10 +499,10 @@ def test_networks_of_a_warm_start_go_on_from_their_modes():
     reg = PredictiveStackingRegressor([("n", "networks")], random_state=0, warm_start=True)
     x = np.random.default_rng(1).uniform(-2.0, 2.0, (40, 2))
     y = np.sin(2.0 * x[:, 0]) + 0.1 * np.random.default_rng(2).normal(size=40)
-    first = reg.fit(x, y).estimators_["n"]
+    first = reg.fit(x, y).estimators_["n"].steps[-1][1].regressor_
     evidence, width = first.log_evidence_modes_.max(), first.network_.hidden_layer_sizes
     reg.fit(x, y)
-    again = reg.estimators_["n"]
+    again = reg.estimators_["n"].steps[-1][1].regressor_
     assert first.log_evidence_modes_.max() == evidence
     assert again.network_.hidden_layer_sizes == width
     assert "widths_" in vars(first)

@@ -96,7 +96,7 @@ def test_columns_that_say_nothing_are_switched_off(generator):
     x = torch.randn(200, 6, generator=generator, dtype=torch.float64)
     y = torch.sin(2.0 * x[:, :1]) + 0.05 * torch.randn(200, 1, generator=generator).double()
     process, distribution = fit_gaussian_process(Data(x, y, torch.ones(200).double()), 0, 1.5)
-    kernel, _ = process._tensors(x)
+    kernel = process.kernel
     assert float(kernel.length[1:].min()) > 5.0 * float(kernel.length[0])
     assert float(kernel.noise) == pytest.approx(0.05, rel=0.4)
     assert float((distribution.loc[0] - y).std()) < 0.1

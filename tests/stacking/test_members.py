@@ -13,6 +13,11 @@ from scipy.optimize import minimize_scalar
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.dummy import DummyRegressor
+from sklearn.ensemble import (
+    ExtraTreesClassifier,
+    ExtraTreesRegressor,
+    HistGradientBoostingRegressor,
+)
 from sklearn.linear_model import BayesianRidge, Ridge
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
@@ -29,7 +34,8 @@ from skbayes_sym.stacking.scoring import score_member
 from skbayes_sym.stacking.task import MemberFit, RowBlock, ScoredMember, StackTask
 
 RNG = np.random.default_rng(0)
-FLOWERS, SPECIES = (a[RNG.permutation(150)[:60]] for a in load_iris(return_X_y=True))
+SUBSET = RNG.permutation(150)[:60]
+FLOWERS, SPECIES = (a[SUBSET] for a in load_iris(return_X_y=True))
 
 
 def make_task(x, y, weight=None, classes=None):
@@ -82,13 +88,68 @@ def test_stacking_weights_maximise_the_weighted_score():
     assert abs(fit_weights(members, task).weights["a"] - best.x) < 1e-3
 
 
-def test_nodes_of_forests_hold_the_mean_square_of_their_targets():
-    """Not the variance within the node: no mean square is below the square of the mean."""
+def test_forests_average_the_mean_squares_of_their_leaves():
+    """Not the variances within leaves: no mean square is below the square of the mean."""
     y = 3.0 + RNG.normal(size=60)
-    trees = MEMBERS["trees"]().fit(make_task(FLOWERS, y)).predictor.trees
-    mean, mean_square = np.asarray(trees.value).T
-    assert (mean_square >= mean**2 - 1e-9).all()
-    assert mean_square.min() > 0.0
+    # Equal rows of different targets share leaves that can't be split.
+    x = np.repeat(FLOWERS[:30], 2, axis=0)
+    predictor = MEMBERS["trees"]().fit(make_task(x, y)).predictor
+    forest = predictor.estimator
+    mean, mean_square = predictor.average_leaves(torch.as_tensor(x))
+    np.testing.assert_allclose(mean[:, 0], forest.predict(x), rtol=1e-12)
+    assert (mean_square >= mean[:, 0] ** 2 - 1e-9).all()
+    leaves = forest.apply(x).T
+    trees = [estimator.tree_ for estimator in forest.estimators_]
+    squares = [t.impurity[n] + t.value[n, 0, 0] ** 2 for t, n in zip(trees, leaves, strict=True)]
+    np.testing.assert_allclose(mean_square, np.mean(squares, axis=0), rtol=1e-12)
+    assert max(t.impurity[n].max() for t, n in zip(trees, leaves, strict=True)) > 0.1
+
+
+def test_out_of_bag_predictions_omit_trees_that_have_seen_a_row():
+    y = RNG.normal(size=60)
+    task = make_task(FLOWERS, y)
+    fit = MEMBERS["trees"]().fit(task)
+    forest = fit.predictor.estimator
+    by_tree = np.stack([tree.predict(FLOWERS) for tree in forest.estimators_])
+    has_seen = np.stack([np.isin(np.arange(60), rows) for rows in forest.estimators_samples_])
+    expected = np.ma.array(by_tree, mask=has_seen).mean(axis=0)
+    np.testing.assert_allclose(fit.leave_one_out.loc[0, :, 0], expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("n_classes", [0, 2, 3])
+@pytest.mark.parametrize("name", ["trees", "boosting"])
+def test_ensembles_survive_pickles(name, n_classes):
+    """Pickles hold arrays, from which scikit-learn's estimators are built again."""
+    x = RNG.normal(size=(80, 5)) * 10.0 ** np.arange(-2, 3)
+    y = x[:, 1] * (x[:, 2] > 0.0) + 0.1 * RNG.normal(size=80)
+    targets = y
+    classes = None
+    if n_classes:
+        targets = np.digitize(y, np.quantile(y, np.arange(1, n_classes) / n_classes))
+        classes = np.arange(n_classes)
+    predictor = MEMBERS[name]().fit(make_task(x, targets, classes=classes)).predictor
+    restored = pickle.loads(pickle.dumps(predictor))
+    rows = torch.as_tensor(RNG.normal(size=(500, 5)) * 10.0 ** np.arange(-2, 3))
+    assert torch.equal(restored.mean(rows), predictor.mean(rows))
+    again = pickle.loads(pickle.dumps(restored))
+    assert torch.equal(again.mean(rows), predictor.mean(rows))
+
+    fitted = predictor.estimator
+    built = restored.estimator
+    assert type(built) is type(fitted)
+    np.testing.assert_array_equal(built.predict(rows.numpy()), fitted.predict(rows.numpy()))
+    if name == "trees":
+        importances = fitted.feature_importances_
+        np.testing.assert_allclose(built.feature_importances_, importances, rtol=1e-9)
+        assert [t.get_depth() for t in built.estimators_] == [
+            t.get_depth() for t in fitted.estimators_
+        ]
+        assert len(pickle.dumps(predictor)) < 0.2 * len(pickle.dumps(fitted))
+    else:
+        stages = zip(
+            built.staged_predict(rows.numpy()), fitted.staged_predict(rows.numpy()), strict=True
+        )
+        assert all((first == second).all() for first, second in stages)
 
 
 def test_weights_of_rows_count_as_repetitions_in_a_calibration():
@@ -186,20 +247,69 @@ def test_parameters_of_members_are_set_by_name():
         stack.set_params(line="drop", ridge="drop").fit(FLOWERS[:, :3], FLOWERS[:, 3])
 
 
+NAMES = ["linear", "trees", "boosting", "gaussian_process"]
+
+
 def test_fitted_members_predict():
-    """Their predictions are those of a stack in which they have all the weight."""
+    """In the units of y. Their average is the prediction of the stack."""
     x = FLOWERS[:, :3]
-    y = FLOWERS[:, 3]
-    names = ["linear", "trees", "boosting", "gaussian_process"]
-    members = [*((name, name) for name in names), ("ridge", BayesianRidge())]
+    y = 100.0 + 5.0 * FLOWERS[:, 3]
+    members = [*((name, name) for name in NAMES), ("ridge", BayesianRidge())]
     stack = PredictiveStackingRegressor(members, random_state=0).fit(x, y)
-    assert set(stack.named_estimators_) == {*names, "ridge"}
-    assert stack.named_estimators_.ridge.predict(x).shape == y.shape
-    for name in names[1:]:
-        member = stack.estimators_[name]
-        assert np.corrcoef(member.predict(x), y)[0, 1] > 0.8
-        assert member.weights_ == {name: 1.0}
-    mixed = sum(stack.weights_[name] * stack.estimators_[name].predict(x) for name in names[1:])
-    mixed += stack.weights_["ridge"] * stack.estimators_["ridge"].predict(x)
-    rest = stack.predict(x) - mixed
-    assert np.abs(rest).max() <= stack.weights_["linear"] * np.abs(y).max() + 1e-9
+    assert set(stack.named_estimators_) == {*NAMES, "ridge"}
+    for name in stack.weights_:
+        assert np.abs(stack.estimators_[name].predict(x) - y).mean() < 2.0
+    mixed = sum(
+        stack.weights_[name] * stack.estimators_[name].predict(x) for name in stack.weights_
+    )
+    np.testing.assert_allclose(stack.predict(x), mixed, rtol=1e-9)
+    assert isinstance(stack.estimators_["trees"].steps[-1][1].regressor_, ExtraTreesRegressor)
+    boosting = stack.estimators_["boosting"].steps[-1][1].regressor_
+    assert isinstance(boosting, HistGradientBoostingRegressor)
+    assert stack.estimators_["gaussian_process"].weights_ == {"gaussian_process": 1.0}
+    linear = predictive(stack.estimators_["linear"], x)
+    assert np.isfinite(linear.log_prob(y)).all()
+    restored = pickle.loads(pickle.dumps(stack.estimators_["trees"]))
+    np.testing.assert_array_equal(restored.predict(x), stack.estimators_["trees"].predict(x))
+
+
+def test_fitted_members_predict_labels():
+    labels = np.array(["setosa", "versicolor", "virginica"])[SPECIES]
+    members = [(name, name) for name in NAMES]
+    stack = PredictiveStackingClassifier(members, random_state=0).fit(FLOWERS, labels)
+    for member in stack.estimators_.values():
+        assert (member.predict(FLOWERS) == labels).mean() > 0.9
+        np.testing.assert_allclose(member.predict_proba(FLOWERS).sum(axis=1), 1.0, rtol=1e-9)
+    assert isinstance(stack.estimators_["trees"].steps[-1][1], ExtraTreesClassifier)
+    # The fitted trees themselves still predict codes for the stack.
+    assert set(stack.predict(FLOWERS)) <= set(labels)
+
+
+def test_fitted_members_read_tables():
+    """With text, missing values and levels that weren't in the training data."""
+    pandas = pytest.importorskip("pandas")
+    kind = np.array(["a", "b", "c"])[SPECIES]
+    table = pandas.DataFrame({"kind": kind, "width": FLOWERS[:, 0], "length": FLOWERS[:, 1]})
+    table.loc[3, "width"] = np.nan
+    members = [("trees", "trees"), ("linear", "linear")]
+    stack = PredictiveStackingRegressor(members, random_state=0).fit(table, FLOWERS[:, 3])
+    query = table.iloc[:5].copy()
+    query.loc[1, "kind"] = "unknown"
+    for member in stack.estimators_.values():
+        with pytest.warns(UserWarning, match="unknown"):
+            predicted = member.predict(query)
+        assert np.abs(predicted - FLOWERS[:5, 3]).max() < 1.5
+    columns = stack.estimators_["trees"].steps[0][1]
+    with pytest.raises(TypeError, match="fit the stack"):
+        columns.fit(table)
+
+
+def test_members_of_small_weight_are_not_evaluated():
+    log_density = np.log(RNG.uniform(0.1, 1.0, size=(2, 400)))
+    log_density[0] -= 0.25
+    members = {name: ScoredMember(None, d) for name, d in zip("ab", log_density, strict=True)}
+    task = make_task(np.zeros((400, 1)), np.arange(400.0))
+    free = fit_weights(members, replace(task, defaults=StackDefaults(min_weight=0.0))).weights
+    kept = fit_weights(members, replace(task, defaults=StackDefaults(min_weight=free["a"] * 1.1)))
+    assert 0.0 < free["a"] < 0.5
+    assert kept.weights == {"a": 0.0, "b": 1.0}

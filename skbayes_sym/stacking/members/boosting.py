@@ -12,7 +12,7 @@ from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.numerics.runtime import filters_lock
 from skbayes_sym.stacking.defaults import StackDefaults
 from skbayes_sym.stacking.members.base import Member
-from skbayes_sym.stacking.predictors import Trees, TreesPredictor, join_trees
+from skbayes_sym.stacking.predictors import BoostingPredictor
 from skbayes_sym.stacking.task import MemberFit, StackTask
 
 # Probability of classes that a fold's training rows lack.
@@ -70,11 +70,7 @@ class Boosting(Member):
         leave_one_out = torch.as_tensor(held_out[best])
 
         model = self._fit_model(task, best + 1, slice(None))
-        offset = np.asarray(model._baseline_prediction, dtype=np.float64)  # noqa: SLF001  # no public name
-        offset = offset.reshape(-1)
-        if n_classes == 2:
-            offset = np.array([0.0, *offset])
-        predictor = TreesPredictor(convert_boosting(model, n_classes), 0.0, offset, 0.0)
+        predictor = BoostingPredictor(model, task.rows.x.shape[1], n_classes)
         if n_classes:
             return MemberFit(predictor, leave_one_out, used_folds=True)
         unit = leave_one_out.new_ones(1, 1, 1)
@@ -134,33 +130,3 @@ class Boosting(Member):
             weight = None
         with filters_lock:
             return model.fit(x, y, weight)
-
-
-def convert_boosting(model: Any, n_classes: int) -> Trees:
-    """Convert the trees of all rounds to arrays.
-
-    Parameters
-    ----------
-    model : HistGradientBoostingRegressor or HistGradientBoostingClassifier
-        Fitted model.
-    n_classes : int
-        Number of classes; 0 for regression.
-
-    Returns
-    -------
-    Trees
-        Nodes whose values are added to the mean, or to the scores of the classes. With two classes
-        they are added to the score of the second.
-    """
-    nodes = []
-    values = []
-    depth = 1
-    for round_trees in model._predictors:  # noqa: SLF001  # no public name
-        for k, tree in enumerate(round_trees):
-            node = tree.nodes
-            nodes.append((node["feature_idx"], node["num_threshold"], node["left"], node["right"]))
-            value = np.zeros((len(node), max(n_classes, 1)))
-            value[:, 1 if n_classes == 2 else k] = node["value"]
-            values.append(value)
-            depth = max(depth, int(node["depth"].max()))
-    return join_trees(nodes, values, depth, rounds_to_float32=False)

@@ -9,8 +9,8 @@ the evidence times log-normal priors on some hundred rows. The posterior is cond
 thousand rows. Several targets share all hyperparameters.
 """
 
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, partial
 from math import log, pi
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from skbayes_sym.base.device import one_thread
 from skbayes_sym.base.groups import Codes, split_by_group, split_into_blocks
 from skbayes_sym.base.plan import TableSize
 from skbayes_sym.base.predictor import BasePredictor
@@ -36,7 +37,11 @@ Array = npt.NDArray[np.float64]
 _MIN_NOISE = 0.0002  # standard deviation, in units of the targets
 
 # Rows whose covariances with all others are computed together when groups are left out.
-_BLOCK_ROWS = 500
+_GROUP_BLOCK_ROWS = 500
+# Rows that are predicted together. Covariances of few rows fit into the cache, where elementwise
+# functions are faster. Triangular systems are solved faster for more rows.
+_MEAN_BLOCK_ROWS = 128
+_BLOCK_ROWS = 512
 
 _REMEDY = "Drop rows that repeat each other, or give X as float64."
 
@@ -78,10 +83,13 @@ class TableKernel(NamedTuple):
         """Scaled distances r and Matern's part of the covariance, both (N, M)."""
         scaled_x = 5.0**0.5 * x / self.length
         scaled_other = 5.0**0.5 * other / self.length
-        norms = scaled_x.square().sum(1, keepdim=True) + scaled_other.square().sum(1)
-        squared_distances = norms - 2.0 * scaled_x @ scaled_other.mT
-        r = squared_distances.clamp_min(1e-24).sqrt()
-        return r, self.amplitude.square() * (1.0 + r + r * r / 3.0) * (-r).exp()
+        squared_distances = scaled_x.square().sum(1, keepdim=True) + scaled_other.square().sum(1)
+        squared_distances -= 2.0 * scaled_x @ scaled_other.mT
+        r = squared_distances.clamp_min_(1e-24).sqrt_()
+        # a^2 (1 + r + r^2 / 3) e^-r, in place, since new arrays of this size take much of the time
+        covariance = (r * r).div_(3.0)
+        covariance = (1.0 + r).add_(covariance).mul_(self.amplitude.square())
+        return r, covariance.mul_((-r).exp_())
 
     def __call__(self, x: Tensor, other: Tensor) -> Tensor:
         """Covariances of function values (N, M)."""
@@ -179,8 +187,9 @@ class GaussianProcess(BasePredictor):
         Training inputs.
     alpha : ndarray of shape (N, T)
         Inverse covariance of the targets times the centred targets.
-    cholesky : ndarray of shape (N, N)
-        Cholesky factor of the covariance of the targets.
+    cholesky : ndarray of shape (N, N) or None
+        Cholesky factor of the covariance of the targets. None if it is to be computed when it is
+        first needed, as after unpickling: it is by far the largest array.
     weight : ndarray of shape (N,)
         Sample weights.
     target_mean : ndarray of shape (T,)
@@ -190,32 +199,58 @@ class GaussianProcess(BasePredictor):
     log_scales: Array
     x: Array
     alpha: Array
-    cholesky: Array
+    cholesky: Array | None
     weight: Array
     target_mean: Array
 
-    def _tensors(self, like: Tensor) -> tuple[TableKernel, list[Tensor]]:
-        """Kernel and arrays on the device and in the precision of ``like``."""
-        arrays = (self.x, self.alpha, self.cholesky, self.weight, self.target_mean)
-        kernel = TableKernel.from_log_scales(torch.as_tensor(self.log_scales))
-        return TableKernel(*(tensor.to(like) for tensor in kernel)), [
-            torch.as_tensor(array).to(like) for array in arrays
-        ]
+    def __getstate__(self) -> dict[str, Any]:
+        names = (field.name for field in fields(self))
+        return {name: getattr(self, name) for name in names} | {"cholesky": None}
+
+    def file_fields(self) -> dict[str, Any]:
+        """Fields for files, which take no more memory when they are loaded than they have."""
+        return self.__getstate__() | {"cholesky": self.factor.numpy()}
+
+    @cached_property
+    def kernel(self) -> TableKernel:
+        """Kernel with the hyperparameters."""
+        return TableKernel.from_log_scales(torch.as_tensor(self.log_scales))
+
+    @cached_property
+    def factor(self) -> Tensor:
+        """Cholesky factor of the covariance of the targets, (N, N)."""
+        if self.cholesky is not None:
+            return torch.as_tensor(self.cholesky)
+        with one_thread():
+            return factorise(self.kernel, torch.as_tensor(self.x), torch.as_tensor(self.weight))
+
+    def _tensors(self) -> tuple[TableKernel, list[Tensor]]:
+        """Kernel, and arrays as tensors."""
+        arrays = (self.x, self.alpha, self.weight, self.target_mean)
+        return self.kernel, [torch.as_tensor(array) for array in arrays]
 
     def distribution(self, x: Tensor) -> NormalMixture:
         """Predictive distribution of the rows, in the units of the stack."""
-        kernel, (rows, alpha, factor, _, target_mean) = self._tensors(x)
-        covariance = kernel(rows, x)
-        root = torch.linalg.solve_triangular(factor, covariance, upper=False)
-        variance = (kernel.variance(x) - root.square().sum(0)).clamp_min(0.0)
-        loc = covariance.mT @ alpha + target_mean
+        kernel, (rows, alpha, _, target_mean) = self._tensors()
+        means = []
+        variances = []
+        for block in x.split(_BLOCK_ROWS):
+            covariance = kernel(block, rows)
+            means.append(covariance @ alpha + target_mean)
+            root = torch.linalg.solve_triangular(self.factor.mT, covariance, upper=True, left=False)
+            variances.append((kernel.variance(block) - root.square().sum(1)).clamp_min(0.0))
+        variance = torch.cat(variances).reshape(1, -1, 1)
         noise = kernel.noise.square().reshape(1, 1, 1)
-        return NormalMixture(loc.unsqueeze(0), variance.reshape(1, -1, 1), noise)
+        return NormalMixture(torch.cat(means).unsqueeze(0), variance, noise)
 
     def mean(self, x: Tensor) -> Tensor:
         """Mean predictions (N, 1), or class scores (N, K)."""
-        kernel, (rows, alpha, _, _, target_mean) = self._tensors(x)
-        return kernel(x, rows) @ alpha + target_mean
+        kernel, (rows, alpha, _, target_mean) = self._tensors()
+        # The linear part of the covariance needs no product with all rows.
+        slopes = kernel.slope.square() / x.shape[1] * rows.mT @ alpha
+        blocks = x.split(_MEAN_BLOCK_ROWS)
+        matern = torch.cat([kernel.matern(block, rows)[1] @ alpha for block in blocks])
+        return matern + x @ slopes + target_mean
 
     def leave_one_out(self) -> NormalMixture:
         r"""Predictive distribution of one repetition of each row given all other rows.
@@ -229,7 +264,8 @@ class GaussianProcess(BasePredictor):
         by one, the prediction for row n moves by :math:`[K^{-1} 1]_n / [K^{-1}]_{nn}`. The
         hyperparameters are those of all rows.
         """
-        kernel, (x, alpha, factor, weight, target_mean) = self._tensors(torch.as_tensor(self.x))
+        kernel, (x, alpha, weight, target_mean) = self._tensors()
+        factor = self.factor
         variance = torch.cholesky_inverse(factor).diagonal().reciprocal().unsqueeze(1)
         noise = kernel.noise.square()
         y = kernel(x, x) @ alpha + noise / weight.unsqueeze(1) * alpha + target_mean
@@ -276,7 +312,8 @@ class GaussianProcess(BasePredictor):
         :math:`a_g' (K^{-1}_{gg})^{-1} a_g`. The targets are centred by the mean of the other
         groups. If this mean moves by one, the prediction moves by :math:`1 - k' P_g 1`.
         """
-        kernel, (rows, alpha, factor, weight, target_mean) = self._tensors(x)
+        kernel, (rows, alpha, weight, target_mean) = self._tensors()
+        factor = self.factor
         inverse = torch.cholesky_inverse(factor)
         inverse_sum = inverse.sum(1, keepdim=True)
         row_groups = groups[conditioned.numpy()]
@@ -287,7 +324,9 @@ class GaussianProcess(BasePredictor):
         variance = x.new_empty(len(x), 1)
 
         # Groups are processed in blocks of some hundred rows, which share one product.
-        for block in split_into_blocks([len(index) for index in queries_by_group], _BLOCK_ROWS):
+        for block in split_into_blocks(
+            [len(index) for index in queries_by_group], _GROUP_BLOCK_ROWS
+        ):
             query_index = torch.cat([queries_by_group[g] for g in block])
             covariance = kernel(rows, x[query_index])
             solved = torch.cholesky_solve(covariance, factor)  # a for each query, (N, n_block)
@@ -325,7 +364,8 @@ class GaussianProcess(BasePredictor):
         frequencies for each function the mean and the covariance over functions are exact for any
         number of features (Wilson et al. 2020).
         """
-        kernel, (rows, alpha, factor, weight, target_mean) = self._tensors(x)
+        kernel, (rows, alpha, weight, target_mean) = self._tensors()
+        factor = self.factor
         d = x.shape[1]
         n_targets = alpha.shape[1]
         m = GaussianProcessDefaults().n_features
@@ -361,14 +401,19 @@ class GaussianProcess(BasePredictor):
         return NormalMixture(loc, 0.0 * loc, kernel.noise.square().reshape(1, 1, 1))
 
 
+def factorise(kernel: TableKernel, x: Tensor, weight: Tensor) -> Tensor:
+    """Cholesky factor of the covariance of targets at rows (N, d) of weights (N,), in O(N^3)."""
+    covariance = kernel(x, x)
+    covariance.diagonal().add_(kernel.noise.square() / weight)
+    return cholesky(covariance, name="The covariance of the targets", remedy=_REMEDY)
+
+
 def condition(log_scales: Tensor, data: Data) -> GaussianProcess:
     """Compute the posterior for given hyperparameters in O(N^3)."""
     x, y, weight = data
     kernel = TableKernel.from_log_scales(log_scales)
     target_mean = weight @ y / weight.sum()
-    covariance = kernel(x, x)
-    covariance.diagonal().add_(kernel.noise.square() / weight)
-    factor = cholesky(covariance, name="The covariance of the targets", remedy=_REMEDY)
+    factor = factorise(kernel, x, weight)
     alpha = torch.cholesky_solve(y - target_mean, factor)
     tensors = (log_scales, x, alpha, factor, weight, target_mean)
     return GaussianProcess(*(tensor.cpu().numpy() for tensor in tensors))

@@ -1,6 +1,6 @@
 """Extremely randomised trees as a member of a stack."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,11 @@ from skbayes_sym.base.plan import TableSize
 from skbayes_sym.numerics.runtime import filters_lock
 from skbayes_sym.stacking.defaults import StackDefaults
 from skbayes_sym.stacking.members.base import Member
-from skbayes_sym.stacking.predictors import Trees, TreesPredictor, join_trees
+from skbayes_sym.stacking.predictors import ForestPredictor
 from skbayes_sym.stacking.task import MemberFit, StackTask
 
 # Smallest variance of the noise before its level is fitted, in scaled units.
 _MIN_VARIANCE = 1e-12
-
-_ROWS_PER_BLOCK = 1000
 
 
 @dataclass(frozen=True)
@@ -40,55 +38,71 @@ class ExtraTrees(Member):
 
     def fit(self, task: StackTask) -> MemberFit:
         """Fit the model to all rows of the task."""
-        _, y, weight = task.arrays
+        x, y, weight = task.arrays
         forest = self._fit_forest(task, self.n_trees)
-        trees = convert_forest(forest, task.n_classes)
-
+        predictor = ForestPredictor(forest, x.shape[1], task.n_classes)
         leaves_out_groups = task.groups is not None
         if leaves_out_groups:
-            held_out = self._predict_folds(task)
+            average, mean_square = self._predict_folds(task)
         else:
-            held_out = self._predict_out_of_bag(task, forest, trees)
+            average, mean_square = self._predict_out_of_bag(task, predictor)
 
         if task.n_classes:
             counts = np.bincount(y, weight, task.n_classes) + 0.5
             smoothing = 0.5 / self.n_trees
-            predictor = TreesPredictor(trees, 0.0, counts / counts.sum(), smoothing)
-            return MemberFit(predictor, predictor.combine(held_out), used_folds=leaves_out_groups)
+            frequency = counts / counts.sum()
+            predictor = replace(predictor, smoothing=smoothing, frequency=frequency)
+            scores = predictor.scores(average)
+            return MemberFit(predictor, scores, used_folds=leaves_out_groups)
 
         # The spread of the targets within a leaf understates the noise.
-        squared_error = (task.y - held_out[:, 0, :1]).square()[:, 0]
+        squared_error = (task.y - average).square()[:, 0]
         mean_squared_error = float(task.weight @ squared_error / task.weight.sum())
         variance = max(task.defaults.leaf_variance_fraction * mean_squared_error, _MIN_VARIANCE)
-        predictor = TreesPredictor(trees, variance, np.zeros(1), 0.0)
-        distribution = predictor.combine_distributions(held_out)
+        predictor = replace(predictor, variance=variance)
+        distribution = predictor.add_noise(average, mean_square)
         return MemberFit(predictor, distribution, used_folds=leaves_out_groups)
 
-    def _predict_out_of_bag(self, task: StackTask, forest: Any, trees: Trees) -> Tensor:
-        """Average leaves over the trees whose bootstrap sample lacks a row, (N, 1, V)."""
-        n_rows = len(task)
-        n_draws = [np.bincount(sample, minlength=n_rows) for sample in forest.estimators_samples_]
-        is_out_of_bag = torch.as_tensor(np.stack(n_draws, 1) == 0)
-        averages = []
-        for block in torch.arange(n_rows).split(_ROWS_PER_BLOCK):
-            values = trees.values(task.rows.x[block])
-            averages.append(average_out_of_bag(values, is_out_of_bag[block]))
-        return torch.cat(averages).unsqueeze(1)
+    def _predict_out_of_bag(
+        self, task: StackTask, predictor: ForestPredictor
+    ) -> tuple[Tensor, Tensor]:
+        """Average leaves over the trees whose bootstrap sample lacks a row.
 
-    def _predict_folds(self, task: StackTask) -> Tensor:
-        """Average leaves over trees that were fitted without the fold of a row, (N, 1, V).
+        Rows that are in all samples have the average over all trees. Returns averages (N, V) and
+        mean squares (N,).
+        """
+        n_rows = len(task)
+        samples = predictor.estimator.estimators_samples_
+        n_draws = [np.bincount(sample, minlength=n_rows) for sample in samples]
+        is_out_of_bag = np.stack(n_draws, 1) == 0
+        is_out_of_bag |= ~is_out_of_bag.any(axis=1, keepdims=True)
+        tree_weight = is_out_of_bag / is_out_of_bag.sum(axis=1, keepdims=True)
+        return predictor.average_leaves(task.rows.x, tree_weight)
+
+    def _predict_folds(self, task: StackTask) -> tuple[Tensor, Tensor]:
+        """Average leaves over trees that were fitted without the fold of a row.
 
         A bootstrap sample of rows has seen the groups of the rows that it lacks. The trees are
-        divided among the folds, so that they take no more time than those of all rows.
+        divided among the folds, so that they take no more time than those of all rows. Returns
+        averages (N, V) and mean squares (N,).
         """
         n_trees = -(-self.n_trees // len(task.folds))
-        held_out = torch.zeros(len(task), 1, task.n_classes or 2, dtype=torch.float64)
+        n_columns = task.rows.x.shape[1]
+        average = torch.zeros(len(task), max(1, task.n_classes), dtype=torch.float64)
+        mean_square = torch.zeros(len(task), dtype=torch.float64)
         for train, test in task.folds:
             forest = self._fit_forest(task.take(train), n_trees)
-            trees = convert_forest(forest, task.n_classes)
-            for block in torch.as_tensor(test).split(_ROWS_PER_BLOCK):
-                held_out[block] = trees.values(task.rows.x[block]).mean(1, keepdim=True)
-        return held_out
+            codes = np.zeros(1, dtype=int)
+            if task.n_classes:  # a fold can lack classes
+                codes = forest.classes_.astype(int)
+            n_classes = len(codes) if task.n_classes else 0
+            predictor = ForestPredictor(forest, n_columns, n_classes)
+            index = torch.as_tensor(test)
+            averages, mean_square[index] = predictor.average_leaves(task.rows.x[index])
+            in_classes = torch.zeros(len(index), average.shape[1], dtype=torch.float64)
+            in_classes[:, torch.as_tensor(codes)] = averages
+            average[index] = in_classes
+        return average, mean_square
 
     def _fit_forest(self, task: StackTask, n_trees: int) -> Any:
         from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
@@ -99,46 +113,3 @@ class ExtraTrees(Member):
         forest = forest_class(n_trees, bootstrap=True, random_state=seed)
         with filters_lock:
             return forest.fit(x, y, weight)
-
-
-def convert_forest(forest: Any, n_classes: int) -> Trees:
-    """Convert a fitted forest of scikit-learn to arrays.
-
-    Parameters
-    ----------
-    forest : ExtraTreesRegressor or ExtraTreesClassifier
-        Fitted forest.
-    n_classes : int
-        Number of classes; 0 for regression.
-
-    Returns
-    -------
-    Trees
-        Nodes with class frequencies, or with the mean and the mean square of their targets.
-    """
-    nodes = []
-    values = []
-    for estimator in forest.estimators_:
-        tree = estimator.tree_
-        value = tree.value[:, 0]
-        nodes.append((tree.feature, tree.threshold, tree.children_left, tree.children_right))
-        if n_classes:
-            # A bootstrap sample can lack classes.
-            frequencies = np.zeros((len(value), n_classes))
-            class_codes = estimator.classes_.astype(int)
-            frequencies[:, class_codes] = value / value.sum(axis=1, keepdims=True)
-            values.append(frequencies)
-        else:
-            values.append(np.column_stack([value[:, 0], tree.impurity + value[:, 0] ** 2]))
-    depth = max(estimator.tree_.max_depth for estimator in forest.estimators_)
-    return join_trees(nodes, values, depth, rounds_to_float32=True)
-
-
-def average_out_of_bag(values: Tensor, is_out_of_bag: Tensor) -> Tensor:
-    """Average over the trees that haven't seen a row, or over all trees if all have seen it.
-
-    ``values`` (N, n_trees, V) and ``is_out_of_bag`` (N, n_trees) give averages (N, V).
-    """
-    has_any = is_out_of_bag.any(1, keepdim=True)
-    weight = torch.where(has_any, is_out_of_bag, True).to(values)
-    return torch.einsum("nt,ntv->nv", weight / weight.sum(1, keepdim=True), values)
