@@ -324,10 +324,10 @@ class ForestPredictor(BasePredictor):
         for k, (find_leaves, value, impurity) in enumerate(self._leaf_tables):
             leaf = find_leaves(rows)
             prediction = value[leaf]
-            share = 1.0 if weight is None else weight[order, k]
-            average += prediction if weight is None else share[:, None] * prediction
+            tree_weight = np.ones(1) if weight is None else weight[order, k]
+            average += tree_weight[:, None] * prediction
             if with_squares and not self.n_classes:
-                mean_square += share * (impurity[leaf] + prediction[:, 0] ** 2)
+                mean_square += tree_weight * (impurity[leaf] + prediction[:, 0] ** 2)
         if weight is None:
             average /= len(self._leaf_tables)
             mean_square /= len(self._leaf_tables)
