@@ -216,7 +216,9 @@ def test_docstrings_list_the_default_members(stack_class):
 def test_user_guide_lists_the_default_members():
     page = Path(__file__).parents[2] / "docs/user_guide/stacking.rst"
     rows = re.findall(r'^``"(\w+)"``  ', page.read_text(encoding="utf-8"), re.M)
-    assert rows == list(MEMBERS)
+    # A second table has the same members in another order.
+    assert rows[: len(MEMBERS)] == list(MEMBERS)
+    assert set(rows) == set(MEMBERS)
 
 
 def test_a_mean_without_a_standard_deviation_gets_one():
