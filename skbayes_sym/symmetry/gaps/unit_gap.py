@@ -342,7 +342,7 @@ class UnitGap:
     TypeError
         If a factor isn't a group of units.
     ValueError
-        If ``permanent`` bounds the gap from the other side.
+        If ``bound`` has another value, or ``permanent`` bounds the gap from the other side.
     """
 
     group: SymmetryGroup
@@ -352,6 +352,8 @@ class UnitGap:
     is_random: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        if self.bound not in ("lower", "upper"):
+            raise ValueError(f'bound must be "lower" or "upper", got {self.bound!r}.')
         if self.permanent.side not in {"exact", self.bound}:
             raise ValueError(
                 f"a {self.bound} bound on the gap needs an exact or {self.bound} estimate of the "

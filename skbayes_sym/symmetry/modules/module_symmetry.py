@@ -116,9 +116,15 @@ class ModuleSymmetry(InPlaceActionMixin, Product):
         """Move ``theta`` near ``reference``: the nearer of two local optima.
 
         Coordinate ascent over the factors starts from ``theta``, and from a second point, to which
-        the factors are aligned one by one. The second point often recovers exact copies. The next
-        factor is always the one with the largest fraction of entries that no other remaining factor
-        moves, and only these entries are compared. In a network this goes from the inputs inwards.
+        the factors are aligned one by one. The next factor is always the one with the largest
+        fraction of entries that no other remaining factor moves, and only these entries are
+        compared. In a network this goes from the inputs inwards.
+
+        If ``theta`` is a symmetric copy of ``reference``, the second point is exact as long as
+        these entries tell the units of each factor apart. They do in feed-forward, convolutional,
+        recurrent and attention networks. Copies may be missed if units lie on two axes of one
+        parameter and pass no other parameter before (4 of 25 random copies of a network that
+        mixes units by a matrix of their own). There the result is a local optimum.
 
         Parameters
         ----------

@@ -141,6 +141,12 @@ def test_disjoint_blocks_share_nothing():
     assert [b.index.shape[1] for b in disjoint_unit_blocks(group)] == [3 + 1, 4 + 1, 5 + 1 + 2]
 
 
+def test_a_misspelt_bound_is_refused():
+    """Also if the permanents are exact, which fits any side."""
+    with pytest.raises(ValueError, match=r'bound must be "lower" or "upper", got \'typo\''):
+        UnitGap(Units(units(3, 2)), Exact(), bound="typo")
+
+
 class Refused(Exact):
     """A lower bound that must not be asked for."""
 

@@ -53,6 +53,39 @@ def test_order_function_and_laws(case, generator):
     assert_laws(group, generator)
 
 
+class SmallAttention(nn.Module):
+    """Attention in few dimensions."""
+
+    def __init__(self, d, heads):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(d, heads, batch_first=True)
+        self.out = nn.Linear(d, 1)
+
+    def forward(self, x):
+        return self.out(self.attention(x, x, x, need_weights=False)[0])
+
+
+@pytest.mark.parametrize(("d", "heads"), [(2, 1), (4, 2), (6, 3), (8, 4)])
+def test_copies_of_attention_in_few_dimensions_align_exactly(d, heads, generator):
+    module = SmallAttention(d, heads)
+    group = derive_symmetry(module, (torch.zeros(2, 3, d),))
+    theta = torch.randn(25, group.n_params, generator=generator, dtype=torch.float64)
+    copies = group.act(group.sample((25,), generator=generator), theta)
+    assert torch.equal(group.align(copies, theta)[0], theta)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [name for name in CASES if name not in ("buckets", "mixer")])
+def test_copies_align_exactly(name, generator):
+    """All cases but the one whose docstring promises less."""
+    case = CASES[name]
+    module = case.make()
+    group = derive_symmetry(module, (case.x,))
+    theta = torch.randn(4, group.n_params, generator=generator, dtype=torch.float64)
+    copies = group.act(group.sample((4,), generator=generator), theta)
+    assert torch.equal(group.align(copies, theta)[0], theta)
+
+
 def check_program(seed, *, selections=False):
     module = Program(seed, selections)
     generator = torch.Generator().manual_seed(seed)
