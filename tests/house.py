@@ -16,7 +16,7 @@ from typing import NamedTuple
 # its own subpackage and from lower levels.
 FLOORS = [
     {"numerics"}, {"symmetry"}, {"models"}, {"metrics", "datasets"}, {"base"},
-    {"laplace", "factorization"}, {"linear", "lila", "variational", "mcmc", "ensemble"},
+    {"linear", "laplace", "factorization"}, {"lila", "variational", "mcmc", "ensemble"},
     {"bayesian_mlp"}, {"stacking"}, {"saving", "callbacks", "skpro"},
     {"inspection", "model_selection", "acquisition"}, {"student"}, {"distillation"}, {""},
 ]  # fmt: skip

@@ -32,15 +32,7 @@ from skbayes_sym.base.requirements import (
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.training import Training, resolve_batch_size
 from skbayes_sym.base.warnings import warn_unless_converged
-from skbayes_sym.laplace.class_predictive import (
-    LeaveOneOutLogits,
-    RefittedMember,
-    RefittedMembers,
-    choose_largest_within_error,
-    leave_one_out_logits,
-    leave_one_out_losses,
-    refit,
-)
+from skbayes_sym.laplace.class_predictive import RefittedMember, RefittedMembers, refit
 from skbayes_sym.laplace.map import (
     MapObjective,
     MinibatchDensity,
@@ -52,6 +44,12 @@ from skbayes_sym.laplace.map import (
 )
 from skbayes_sym.models.likelihoods.noise import Heteroscedastic, StudentT
 from skbayes_sym.models.model import Batches, Model
+from skbayes_sym.models.normal_logits import (
+    LeaveOneOutLogits,
+    choose_largest_within_error,
+    leave_one_out_logits,
+    leave_one_out_losses,
+)
 from skbayes_sym.models.priors import GroupScalePrior
 from skbayes_sym.numerics.memory import MemoryAllocation, require_memory
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, StopReason

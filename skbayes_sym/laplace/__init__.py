@@ -3,7 +3,7 @@
 Estimators
 
 * `estimators`: `LaplaceRegressor` and `LaplaceClassifier`
-* `base`: base classes of the Laplace and LILA estimators
+* `base`: networks, priors and linearised predictions of the Laplace and LILA estimators
 * `defaults`: numbers of units, restarts and steps that "auto" chooses by the size of the data
 
 Modes by Gauss-Newton steps, with hyperparameters set by the evidence

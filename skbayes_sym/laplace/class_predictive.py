@@ -7,14 +7,8 @@ Khan & Rue 2023). It alternates between a damped Gauss-Newton step at fixed S, t
 :math:`C = (\sum_n w_n J_n' E[\Lambda_n] J_n + \mathrm{diag}\,\alpha)^{-1}`, and a step of S towards
 :math:`J C J'`. The prior's scales stay fixed.
 
-A factor on this variance is chosen by approximate leave-one-out:
-
-.. math:: \tilde S = (I - S \Lambda)^{-1} S, \quad \tilde f = f + \tilde S g
-
-are covariance and mean of a row's logits without its own term, whose negative log likelihood has
-gradient g and curvature Lambda. They are as exact as the quadratic approximation is (Opper &
-Winther 2000; Rad & Maleki 2020). A row that nearly determines its own logits is moved far away by
-this. So that a few such rows don't decide the choice, every class has a small minimum probability.
+A factor on this variance is chosen by approximate leave-one-out, see
+`skbayes_sym.models.normal_logits`.
 
 The member of an ensemble doesn't represent its own uncertainty, and where classes overlap its
 probabilities are far too certain. There, `refit` linearises the network at the trained weights,
@@ -32,7 +26,6 @@ of :math:`J S` at the data: :math:`\mu = S V m`, and :math:`C = S^2 - U U'` with
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import log, log1p
 from typing import NamedTuple
 
 import numpy as np
@@ -40,16 +33,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skbayes_sym.laplace.evidence_problem import (
-    CategoricalEvidence,
-    Hyperparameters,
-    LinearisedOutputs,
-    LogitDerivatives,
-    NormalPoints,
-    SoftmaxExpectations,
-    points_for_prediction,
-    symmetric_root,
-)
+from skbayes_sym.laplace.evidence_problem import CategoricalEvidence, Hyperparameters
 from skbayes_sym.laplace.gauss_newton import (
     INITIAL_DAMPING,
     System,
@@ -60,6 +44,17 @@ from skbayes_sym.laplace.mode_finding import Modes, map_tensors
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian
+from skbayes_sym.models.normal_logits import (
+    VARIANCE_SCALES,
+    LeaveOneOutLogits,
+    LinearisedOutputs,
+    LogitDerivatives,
+    SoftmaxExpectations,
+    VarianceScale,
+    leave_one_out_logits,
+    leave_one_out_losses,
+    symmetric_root,
+)
 from skbayes_sym.numerics.linalg import cholesky
 from skbayes_sym.numerics.memory import n_rows_per_block
 from skbayes_sym.numerics.runtime import run_parallel
@@ -143,64 +138,6 @@ def _refine_mode(
     return theta[0], system.cholesky()[0], symmetric_root(covariance)
 
 
-# Factors on the logits' variance to choose from. They don't include 0, at which functions would
-# have no epistemic uncertainty: the leave-one-out losses of few rows can't tell 0 from a small
-# factor.
-VARIANCE_SCALES = (0.1, 0.3, 1.0, 3.0)
-
-
-def scale_logits(logits: LinearisedOutputs, variance_scale: float) -> SoftmaxExpectations:
-    """Return expectations under logits whose variance is multiplied by a factor."""
-    if not variance_scale:
-        return SoftmaxExpectations(logits.mean)
-    root = variance_scale**0.5 * symmetric_root(logits.covariance)
-    return SoftmaxExpectations(logits.mean, root, points_for_prediction(logits.mean.shape[1]))
-
-
-class LeaveOneOutLogits(NamedTuple):
-    """Normal distribution of every training row's logits without the row itself.
-
-    Attributes
-    ----------
-    mean : Tensor of shape (N, K)
-    root : Tensor of shape (N, K, K)
-        Root of the covariance, which is root root'.
-    """
-
-    mean: Tensor
-    root: Tensor
-
-
-def leave_one_out_logits(
-    logits: LinearisedOutputs, terms: LogitDerivatives, weight: Tensor
-) -> LeaveOneOutLogits:
-    """Approximate the distribution of every row's logits without the row's own term.
-
-    Parameters
-    ----------
-    logits : LinearisedOutputs
-        Mean (N, K) and covariance (N, K, K) of the logits.
-    terms : LogitDerivatives
-        Derivatives of the negative log likelihood of one repetition of every row.
-    weight : Tensor of shape (N,)
-        Sample weights. A row of weight w counts as w repetitions, all of which are left out.
-
-    Returns
-    -------
-    LeaveOneOutLogits
-        Mean and root of the covariance.
-    """
-    slope = terms.slope * weight.unsqueeze(1)
-    curvature = terms.curvature * weight.reshape(-1, 1, 1)
-    root = symmetric_root(logits.covariance)
-    leverage, vectors = torch.linalg.eigh(root @ curvature @ root)
-    # The bound below one keeps the variance finite for a row that determines its own logits.
-    inflation = (1.0 - leverage.clamp(0.0, 1.0 - 1e-6)).rsqrt()
-    root = root @ (vectors * inflation.unsqueeze(-2)) @ vectors.mT
-    shift = root @ (root.mT @ slope.unsqueeze(-1))
-    return LeaveOneOutLogits(logits.mean + shift.squeeze(-1), root)
-
-
 def leave_one_out_by_mode(
     problem: CategoricalEvidence, distributions: Modes | RefinedModes
 ) -> list[LeaveOneOutLogits]:
@@ -214,24 +151,6 @@ def leave_one_out_by_mode(
         terms = SoftmaxExpectations(logits.mean, root).derivatives(problem.data.y)
         held_out.append(leave_one_out_logits(logits, terms, problem.data.weight))
     return held_out
-
-
-class VarianceScale(NamedTuple):
-    """A factor on the logits' variance, and the losses by which it was chosen.
-
-    Attributes
-    ----------
-    factor : float
-        The chosen factor.
-    log_losses : Tensor of shape (S,)
-        Mean approximate leave-one-out losses of all factors, nats per row.
-    row_losses : Tensor of shape (N,)
-        Leave-one-out losses ``-log p`` of every row at the chosen factor, nats.
-    """
-
-    factor: float
-    log_losses: Tensor
-    row_losses: Tensor
 
 
 def choose_variance_scale(
@@ -261,113 +180,6 @@ def choose_variance_scale(
     log_losses = losses @ sample_weight / sample_weight.sum()
     best = int(log_losses.argmin())
     return VarianceScale(VARIANCE_SCALES[best], log_losses, losses[best])
-
-
-def choose_largest_within_error(
-    losses: Tensor, weight: Tensor, scales: Sequence[float]
-) -> VarianceScale:
-    """Choose the largest factor whose loss exceeds the smallest by at most one standard error.
-
-    If a few rows dominate the losses, they contain little information, and too wide a distribution
-    errs on the safe side.
-
-    Parameters
-    ----------
-    losses : Tensor of shape (S, N)
-        Leave-one-out losses of all factors and rows, nats.
-    weight : Tensor of shape (N,)
-        Sample weights.
-    scales : sequence of float
-        The S factors.
-
-    Returns
-    -------
-    VarianceScale
-    """
-    fraction = weight / weight.sum()
-    log_losses = losses @ fraction
-    excess = losses - losses[int(log_losses.argmin())]
-    mean = excess @ fraction
-    error = ((excess - mean.unsqueeze(1)).square() @ fraction / weight.sum()).sqrt()
-    within = [i for i, is_within in enumerate((mean <= error).tolist()) if is_within]
-    largest = max(within, key=lambda i: scales[i])
-    return VarianceScale(scales[largest], log_losses, losses[largest])
-
-
-def leave_one_out_losses(
-    held_out: Sequence[LeaveOneOutLogits],
-    y: Tensor,
-    scales: Sequence[float],
-    weights: Tensor | None = None,
-) -> Tensor:
-    """Return leave-one-out losses ``-log p`` of every row for each factor on the variance.
-
-    Parameters
-    ----------
-    held_out : sequence of LeaveOneOutLogits
-        Leave-one-out logits under each of R posteriors, which form a mixture.
-    y : Tensor of shape (N,), int64
-        Classes.
-    scales : sequence of float
-        S factors on the variance of the logits.
-    weights : Tensor of shape (R,), optional
-        Weights of the mixture with a sum of one, equal by default.
-
-    Returns
-    -------
-    Tensor of shape (S, N)
-        Losses in nats. Every class has a probability of at least 0.001 divided by the number of
-        classes, so that single rows don't dominate.
-    """
-    n_outputs = held_out[0].mean.shape[1]
-    if weights is None:
-        weights = torch.full((len(held_out),), 1.0 / len(held_out), dtype=torch.float64)
-    rule = points_for_prediction(n_outputs)
-    losses = []
-    outlier_fraction = 1e-3  # of rows whose class is drawn uniformly
-    for scale in scales:
-        log_p = torch.stack(
-            [_log_likelihood(distribution, y, scale, rule) for distribution in held_out]
-        )
-        log_p = (log_p + weights.log().to(log_p).unsqueeze(1)).logsumexp(0)
-        log_p = log_p + log1p(-outlier_fraction)
-        uniform = torch.full_like(log_p, log(outlier_fraction / max(2, n_outputs)))
-        losses.append(-log_p.logaddexp(uniform))
-    return torch.stack(losses)
-
-
-def _log_likelihood(
-    distribution: LeaveOneOutLogits, y: Tensor, variance_scale: float, rule: NormalPoints
-) -> Tensor:
-    """Log probabilities of the classes.
-
-    Parameters
-    ----------
-    distribution : LeaveOneOutLogits
-    y : Tensor of shape (N,), int64
-        Classes.
-    variance_scale : float
-        Factor on the variance of the logits.
-    rule : NormalPoints
-        Points of the average over the logits.
-
-    Returns
-    -------
-    Tensor of shape (N,)
-        Nats.
-    """
-    n_outputs = distribution.mean.shape[1]
-    root = None
-    if variance_scale:
-        root = variance_scale**0.5 * distribution.root
-    parts = []
-    size = n_rows_per_block(1 << 22, (n_outputs + 1) * len(rule.weights))  # 32 MB at once
-    for start in range(0, len(y), size):
-        rows = slice(start, start + size)
-        root_rows = None if root is None else root[rows]
-        expectations = SoftmaxExpectations(distribution.mean[rows], root_rows, rule)
-        parts.append(expectations.log_likelihood(y[rows]))
-    return torch.cat(parts)
 
 
 class RefittedMember(NamedTuple):

@@ -15,13 +15,8 @@ precisions follow, with geometric damping,
 (MacKay 1992, "A practical Bayesian framework for backpropagation networks", eqs. 16 to 21; "The
 evidence framework applied to classification networks").
 
-The likelihood of a class is taken at one value of the logits, or averaged over normal logits. With
-K = C logits it is a softmax, which is symmetric in the classes. With K = 1 it is a logistic
-function of two classes, which is the softmax whose first logit is zero. Let :math:`p` be the
-probabilities of the classes and :math:`e_y` the one-hot encoding of the label. The negative log
-likelihood of a row has value, gradient and curvature
-
-.. math:: -\log p_y, \qquad p - e_y, \qquad \Lambda = \mathrm{diag}\,p - p p'.
+The likelihood of a class is taken at one value of the logits, or averaged over normal logits, see
+`skbayes_sym.models.normal_logits`.
 """
 
 from collections.abc import Iterator
@@ -31,7 +26,6 @@ from math import inf, log, pi
 from typing import ClassVar, NamedTuple, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from skbayes_sym.laplace.gauss_newton import (
@@ -47,9 +41,8 @@ from skbayes_sym.laplace.gauss_newton import (
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_passes import jacobian_block_size, outputs_and_factors, pack
+from skbayes_sym.models.normal_logits import LinearisedOutputs, SoftmaxExpectations, symmetric_root
 from skbayes_sym.models.priors import GroupScalePrior
-from skbayes_sym.numerics.gaussian import gauss_hermite, sobol_normal
-from skbayes_sym.numerics.runtime import cache_tensors
 
 
 class Hyperparameters(NamedTuple):
@@ -488,142 +481,6 @@ class GaussianEvidence(EvidenceProblem):
             hyper.noise_precision.log(), target.log(), self.schedule.hyper_damping
         )
         return updated._replace(noise_precision=log_noise.exp())
-
-
-class NormalPoints(NamedTuple):
-    """Quadrature points of N(0, I), the same for every row.
-
-    Attributes
-    ----------
-    points : Tensor of shape (S, K)
-    weights : Tensor of shape (S,)
-        Weights with a sum of one.
-    """
-
-    points: Tensor
-    weights: Tensor
-
-
-def points_for_prediction(n_outputs: int) -> NormalPoints:
-    """Return the `normal_points` of predictions: 256 for several logits, more than a fit takes."""
-    return normal_points(n_outputs, 256)
-
-
-@cache_tensors
-def normal_points(n_outputs: int, n_points: int = 64) -> NormalPoints:
-    """Return 32 Gauss-Hermite nodes for one logit, Sobol points and their mirror image for several.
-
-    The seed of the Sobol points is fixed, so that equal modes make equal predictions.
-    """
-    if n_outputs == 1:
-        nodes, weights = gauss_hermite(32)
-        return NormalPoints(nodes.unsqueeze(1), weights)
-    points = sobol_normal(n_points, n_outputs, seed=0)
-    return NormalPoints(points, points.new_full((len(points),), 1.0 / len(points)))
-
-
-def symmetric_root(matrix: Tensor) -> Tensor:
-    """Return the symmetric root of positive semidefinite matrices, (*B, K, K).
-
-    It is unique, and exchanging classes exchanges its rows and columns.
-    """
-    values, vectors = torch.linalg.eigh(matrix)
-    return (vectors * values.clamp_min(0.0).sqrt().unsqueeze(-2)) @ vectors.mT
-
-
-class LogitDerivatives(NamedTuple):
-    """Negative log likelihood of every row, with its derivatives in the logits.
-
-    Attributes
-    ----------
-    value : Tensor of shape (N,)
-        Negative log likelihood, nats.
-    slope : Tensor of shape (N, K)
-        Gradient.
-    curvature : Tensor of shape (N, K, K)
-        Second derivatives.
-    """
-
-    value: Tensor
-    slope: Tensor
-    curvature: Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class SoftmaxExpectations:
-    """Expectations of the softmax likelihood under normal logits ``outputs + root z``.
-
-    Attributes
-    ----------
-    outputs : Tensor of shape (N, K)
-        Means of the logits.
-    root : Tensor of shape (N, K, K), optional
-        Root of the logits' covariance. By default it is zero, and nothing is averaged.
-    rule : NormalPoints, optional
-        Points z of the average. By default `normal_points`.
-    """
-
-    outputs: Tensor
-    root: Tensor | None = None
-    rule: NormalPoints | None = None
-
-    @property
-    def weights(self) -> Tensor:
-        """Weights of the points, (S,)."""
-        return self.outputs.new_ones(1) if self.root is None else self._rule.weights
-
-    @property
-    def _rule(self) -> NormalPoints:
-        rule = self.rule or normal_points(self.outputs.shape[1])
-        return NormalPoints(*(t.to(self.outputs) for t in rule))
-
-    def log_probabilities(self) -> Tensor:
-        """Log probabilities of the C classes at every point, (N, C, S)."""
-        logits = self.outputs.unsqueeze(-1)
-        if self.root is not None:
-            logits = logits + self.root @ self._rule.points.T
-        if self.outputs.shape[1] == 1:
-            logits = F.pad(logits, (0, 0, 1, 0))
-        return logits.log_softmax(1)
-
-    def value(self, y: Tensor) -> Tensor:
-        """``E[-log p_y]``, (N,) nats."""
-        return -(_select_class(self.log_probabilities(), y) @ self.weights)
-
-    def log_likelihood(self, y: Tensor) -> Tensor:
-        """``log E[p_y]``, (N,) nats."""
-        return (_select_class(self.log_probabilities(), y) + self.weights.log()).logsumexp(-1)
-
-    def derivatives(self, y: Tensor) -> LogitDerivatives:
-        """Expectations of value, gradient and curvature of ``-log p_y``."""
-        log_p = self.log_probabilities()
-        weights = self.weights
-        n_outputs = self.outputs.shape[1]
-        value = -(_select_class(log_p, y) @ weights)
-        p = log_p.exp_()[:, -n_outputs:]
-        mean = p @ weights
-        curvature = mean.diag_embed() - (p * weights) @ p.mT
-        one_hot = F.one_hot(y, log_p.shape[1])[:, -n_outputs:]
-        return LogitDerivatives(value, mean - one_hot, curvature)
-
-
-def _select_class(log_p: Tensor, y: Tensor) -> Tensor:
-    """Select the log probabilities of the classes ``y`` (N,) at every point, (N, S)."""
-    return log_p[torch.arange(len(y), device=y.device), y]
-
-
-class LinearisedOutputs(NamedTuple):
-    """Normal distribution of a linearised network's outputs at every row.
-
-    Attributes
-    ----------
-    mean : Tensor of shape (N, K)
-    covariance : Tensor of shape (N, K, K)
-        Covariance of the function, without observation noise.
-    """
-
-    mean: Tensor
-    covariance: Tensor
 
 
 def linearised_logits(

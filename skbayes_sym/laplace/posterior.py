@@ -16,9 +16,9 @@ from torch import Tensor
 
 from skbayes_sym.laplace.curvature import AveragedJacobian, Precision
 from skbayes_sym.laplace.evidence import AveragedNetwork
-from skbayes_sym.laplace.evidence_problem import LinearisedOutputs
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_passes import outputs_and_factors, outputs_and_jacobian
+from skbayes_sym.models.normal_logits import LinearisedOutputs
 from skbayes_sym.numerics.gaussian import multivariate_normal_log_prob
 from skbayes_sym.numerics.linalg import log_det
 from skbayes_sym.numerics.memory import n_rows_per_block

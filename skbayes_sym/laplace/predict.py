@@ -9,17 +9,18 @@ from torch import Tensor
 
 from skbayes_sym.base.noise_levels import at_levels, draw_levels
 from skbayes_sym.base.predictor import BasePredictor, NetworkComponents, select_draws
-from skbayes_sym.laplace.class_predictive import RefittedMember, scale_logits
-from skbayes_sym.laplace.evidence_problem import (
-    LinearisedOutputs,
-    SoftmaxExpectations,
-    linearised_logits,
-    symmetric_root,
-)
+from skbayes_sym.laplace.class_predictive import RefittedMember
+from skbayes_sym.laplace.evidence_problem import linearised_logits
 from skbayes_sym.laplace.posterior import LinearisedModes, LinearisedNetwork
 from skbayes_sym.models.likelihoods.likelihood import N_NODES, Likelihood
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian, pack
+from skbayes_sym.models.normal_logits import (
+    LinearisedOutputs,
+    SoftmaxExpectations,
+    scale_logits,
+    symmetric_root,
+)
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture, Predictive
 from skbayes_sym.numerics.gaussian import gauss_hermite
 from skbayes_sym.numerics.random import generator_from

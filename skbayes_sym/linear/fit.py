@@ -20,12 +20,6 @@ from skbayes_sym.base.requirements import (
 from skbayes_sym.base.rows import Array, Scaling
 from skbayes_sym.base.training import Training
 from skbayes_sym.base.warnings import warn_user
-from skbayes_sym.laplace.class_predictive import (
-    VARIANCE_SCALES,
-    leave_one_out_logits,
-    leave_one_out_losses,
-)
-from skbayes_sym.laplace.evidence_problem import LinearisedOutputs, LogitDerivatives
 from skbayes_sym.linear.conjugate import Scales, SufficientStatistics, maximize_evidence
 from skbayes_sym.linear.design import (
     Design,
@@ -46,6 +40,13 @@ from skbayes_sym.linear.sites import (
 )
 from skbayes_sym.models.likelihoods.likelihood import Likelihood, SiteLikelihood
 from skbayes_sym.models.model import Data, Model
+from skbayes_sym.models.normal_logits import (
+    VARIANCE_SCALES,
+    LinearisedOutputs,
+    LogitDerivatives,
+    leave_one_out_logits,
+    leave_one_out_losses,
+)
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
 from skbayes_sym.numerics.optimise import StopReason
 from skbayes_sym.numerics.random import Estimate, mean_and_error, spawn_seeds

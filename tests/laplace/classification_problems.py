@@ -5,11 +5,12 @@ from dataclasses import replace
 import torch
 from torch.nn.functional import logsigmoid
 
-from skbayes_sym.laplace.evidence_problem import CategoricalEvidence, symmetric_root
+from skbayes_sym.laplace.evidence_problem import CategoricalEvidence
 from skbayes_sym.laplace.posterior import LinearisedModes
 from skbayes_sym.laplace.predict import ClassModesPredictor
 from skbayes_sym.models import MLP, TANH, LayerScales
 from skbayes_sym.models.model import Data
+from skbayes_sym.models.normal_logits import symmetric_root
 
 
 def class_data(n=40, n_inputs=2, n_classes=3, seed=0):

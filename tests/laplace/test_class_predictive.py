@@ -14,19 +14,22 @@ from laplace.classification_problems import (
 
 from skbayes_sym.laplace import class_predictive
 from skbayes_sym.laplace.class_predictive import (
-    VARIANCE_SCALES,
-    LeaveOneOutLogits,
     RefittedMembers,
     choose_variance_scale,
     leave_one_out_by_mode,
     refine,
     refit,
 )
-from skbayes_sym.laplace.evidence_problem import SoftmaxExpectations, symmetric_root
 from skbayes_sym.laplace.mode_finding import EvidenceSearch, draw_initial_weights
 from skbayes_sym.laplace.predict import RefittedPredictor
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.model import Data
+from skbayes_sym.models.normal_logits import (
+    VARIANCE_SCALES,
+    LeaveOneOutLogits,
+    SoftmaxExpectations,
+    symmetric_root,
+)
 from skbayes_sym.models.priors import GroupScalePrior, LayerScales
 
 

@@ -8,14 +8,14 @@ from laplace.classification_problems import class_data, class_problem, grid_log_
 from torch.nn.functional import logsigmoid
 
 from skbayes_sym.laplace import evidence_problem
-from skbayes_sym.laplace.evidence_problem import (
+from skbayes_sym.laplace.gauss_newton import WeightCurvature
+from skbayes_sym.models.networks import mlp_passes
+from skbayes_sym.models.normal_logits import (
     SoftmaxExpectations,
     normal_points,
     points_for_prediction,
     symmetric_root,
 )
-from skbayes_sym.laplace.gauss_newton import WeightCurvature
-from skbayes_sym.models.networks import mlp_passes
 from skbayes_sym.numerics.gaussian import gauss_hermite
 
 

@@ -12,10 +12,10 @@ from sklearn.base import clone, is_classifier
 from sklearn.datasets import load_diabetes, load_iris
 
 from skbayes_sym import BayesianLinearClassifier, BayesianLinearRegressor
-from skbayes_sym.laplace.class_predictive import VARIANCE_SCALES
 from skbayes_sym.linear import fit as method
 from skbayes_sym.models import Bernoulli
 from skbayes_sym.models.likelihoods.likelihood import ExpectedLogProb
+from skbayes_sym.models.normal_logits import VARIANCE_SCALES
 
 LINEAR = [name for name in FITS if name.startswith("linear")]
 
