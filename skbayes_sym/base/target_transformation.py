@@ -13,9 +13,9 @@ verified, or else found by bisection, and its derivative is numerical.
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log, pi
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special
@@ -466,68 +466,91 @@ def _quantile_transformation(transformer: QuantileTransformer) -> TargetTransfor
     levels = np.asarray(transformer.references_, dtype=float)
     quantiles = np.asarray(transformer.quantiles_, dtype=float)
     is_normal = transformer.output_distribution == "normal"
+    inverse = _QuantileInverse(levels, quantiles, is_normal)
+    kinks = levels[:: max(1, len(levels) // 100)]
+    kinks = np.unique(np.append(kinks, levels[-1]))
+    if is_normal:
+        kinks = special.ndtri(kinks.clip(_QUANTILE_BOUND, 1.0 - _QUANTILE_BOUND))
+    branch = Branch(inverse.inward, inverse.log_slope, density_point=inverse.density_point)
+    return TargetTransformation(
+        inverse.outward,
+        (branch,),
+        tuple(kinks.tolist()),
+        closed_form=_quantile_table(levels, quantiles, is_normal=is_normal),
+    )
 
-    def columns(values: Array, function: Callable[[Array, Array], Array]) -> Array:
-        answers = [function(values[..., k], quantiles[:, k]) for k in range(quantiles.shape[1])]
+
+class _QuantileInverse(NamedTuple):
+    """Inverse of a `QuantileTransformer`, column by column.
+
+    Parameters
+    ----------
+    levels : ndarray of shape (n,)
+        Levels of the quantiles.
+    quantiles : ndarray of shape (n, n_targets)
+        Quantiles of the training targets.
+    is_normal : bool
+        Whether z is the normal quantile of the level, and not the level.
+    """
+
+    levels: Array
+    quantiles: Array
+    is_normal: bool
+
+    def _by_column(self, values: Array, function: Callable[[Array, Array], Array]) -> Array:
+        """Evaluate a function of values and quantiles for every column."""
+        n_targets = self.quantiles.shape[1]
+        answers = [function(values[..., k], self.quantiles[:, k]) for k in range(n_targets)]
         return np.stack(answers, axis=-1)
 
-    def outward(z: Array) -> Array:
-        u = special.ndtr(z) if is_normal else z
-        if is_normal:
+    def outward(self, z: Array) -> Array:
+        """Return y of z."""
+        u = special.ndtr(z) if self.is_normal else z
+        if self.is_normal:
             u = np.where(u < _QUANTILE_BOUND, 0.0, np.where(1.0 - u < _QUANTILE_BOUND, 1.0, u))
-        return columns(u, lambda u, knots: np.interp(u, levels, knots))
+        return self._by_column(u, lambda u, knots: np.interp(u, self.levels, knots))
 
-    def segment(y: Array, knots: Array) -> tuple[Array, Array, Array]:
-        """Left end of the last segment that begins at or below y, its width and its levels'."""
-        index = (np.searchsorted(knots, y, side="right") - 1).clip(0, len(knots) - 2)
-        return index, knots[index + 1] - knots[index], levels[index + 1] - levels[index]
+    def density_point(self, y: Array) -> Array:
+        """Return z of y, by the last segment that begins at or below y."""
 
-    def level(y: Array, knots: Array) -> Array:
-        index, width, rise = segment(y, knots)
-        part = (y - knots[index]) / np.where(width > 0.0, width, 1.0)
-        return levels[index] + part.clip(0.0, 1.0) * rise
+        def level(y: Array, knots: Array) -> Array:
+            index = (np.searchsorted(knots, y, side="right") - 1).clip(0, len(knots) - 2)
+            width = knots[index + 1] - knots[index]
+            rise = self.levels[index + 1] - self.levels[index]
+            part = (y - knots[index]) / np.where(width > 0.0, width, 1.0)
+            return self.levels[index] + part.clip(0.0, 1.0) * rise
 
-    def density_point(y: Array) -> Array:
-        u = columns(y, level)
-        if is_normal:
+        u = self._by_column(y, level)
+        if self.is_normal:
             u = special.ndtri(u.clip(_QUANTILE_BOUND, 1.0 - _QUANTILE_BOUND))
         return u
 
-    def inward(y: Array) -> Array:
-        u = density_point(y)
-        below = columns(y, lambda y, knots: y < knots[0])
-        beyond = columns(y, lambda y, knots: y >= knots[-1])
+    def inward(self, y: Array) -> Array:
+        """Return z of y, infinite at and beyond the ends."""
+        u = self.density_point(y)
+        below = self._by_column(y, lambda y, knots: y < knots[0])
+        beyond = self._by_column(y, lambda y, knots: y >= knots[-1])
         return np.where(below, -np.inf, np.where(beyond, np.inf, u))
 
-    def log_slope(y: Array) -> Array:
+    def log_slope(self, y: Array) -> Array:
+        """Return ``log dz / dy`` at y, -inf outside the training targets."""
+
         def column_log_slope(y: Array, knots: Array) -> Array:
             index = np.searchsorted(knots, y, side="right") - 1
             # At the highest value, the slope to its left: the last segment that has a width.
             last = max(int(np.searchsorted(knots, knots[-1], side="left")) - 1, 0)
             index = index.clip(0, last)
             width = knots[index + 1] - knots[index]
-            rise = levels[index + 1] - levels[index]
+            rise = self.levels[index + 1] - self.levels[index]
             inside = (y >= knots[0]) & (y <= knots[-1]) & (width > 0.0)
             slope = np.log(rise) - np.log(np.where(width > 0.0, width, 1.0))
             return np.where(inside, slope, -np.inf)
 
-        slope = columns(y, column_log_slope)
-        if not is_normal:
+        slope = self._by_column(y, column_log_slope)
+        if not self.is_normal:
             return slope
-        z = density_point(y)
+        z = self.density_point(y)
         return slope + 0.5 * z * z + 0.5 * log(2.0 * pi)
-
-    kinks = levels[:: max(1, len(levels) // 100)]
-    kinks = np.unique(np.append(kinks, levels[-1]))
-    if is_normal:
-        kinks = special.ndtri(kinks.clip(_QUANTILE_BOUND, 1.0 - _QUANTILE_BOUND))
-    branch = Branch(inward, log_slope, density_point=density_point)
-    return TargetTransformation(
-        outward,
-        (branch,),
-        tuple(kinks.tolist()),
-        closed_form=_quantile_table(levels, quantiles, is_normal=is_normal),
-    )
 
 
 def _quantile_table(levels: Array, quantiles: Array, *, is_normal: bool) -> TabulatedForm:
@@ -582,22 +605,32 @@ def _numerical(transformer: Any, n_targets: int) -> TargetTransformation:
         rows), isn't defined on an interval, or mixes the targets.
     """
     name = type(transformer).__name__
-
-    def raw(z: Array) -> Array:
-        rows = np.ascontiguousarray(z, dtype=float).reshape(-1, n_targets)
-        with np.errstate(all="ignore"):
-            y = np.asarray(transformer.inverse_transform(rows), dtype=float)
-        return y.reshape(z.shape)
-
+    inverse = _NumericalInverse(transformer, n_targets)
     coarse = np.sinh(np.linspace(-14.0, 14.0, 1401))
     grid = np.unique(np.concatenate([coarse, np.linspace(-50.0, 50.0, 2001)]))
-    on_grid = raw(np.repeat(grid[:, None], n_targets, axis=1))
+    on_grid = inverse.raw(np.repeat(grid[:, None], n_targets, axis=1))
     defined: Any = ~np.isnan(on_grid).any(axis=1)
     defined_index = np.flatnonzero(defined)
     if not len(defined_index) or not defined[defined_index[0] : defined_index[-1] + 1].all():
         raise TypeError(f"{name}: the inverse of the target's transformation isn't defined.")
-    _require_separate_columns(raw, n_targets, grid[defined_index[len(defined_index) // 2]], name)
-    values = on_grid[defined_index]
+    middle = grid[defined_index[len(defined_index) // 2]]
+    _require_separate_columns(inverse.raw, n_targets, middle, name)
+    inverse = replace(
+        inverse,
+        low=_domain_end(inverse.raw, n_targets, grid, defined_index[0], -1),
+        high=_domain_end(inverse.raw, n_targets, grid, defined_index[-1], 1),
+        falls=_falls(on_grid[defined_index], name),
+    )
+    kinks = tuple(end for end in (inverse.low, inverse.high) if np.isfinite(end))
+    branch = Branch(inverse.inward, inverse.log_slope, falls=inverse.falls)
+    return TargetTransformation(inverse.outward, (branch,), kinks)
+
+
+def _falls(values: Array, name: str) -> bool:
+    """Whether y falls as z rises; a TypeError if it neither rises nor falls everywhere.
+
+    ``values`` (n, n_targets) are those of y at increasing z.
+    """
     with np.errstate(invalid="ignore"):  # equal infinities
         steps = np.nan_to_num(np.diff(values, axis=0), posinf=np.inf, neginf=-np.inf)
     rounding = 1e-10 * np.where(np.isfinite(values), np.abs(values), 0.0)[1:]
@@ -610,71 +643,99 @@ def _numerical(transformer: Any, n_targets: int) -> TargetTransformation:
             "distribution of the target isn't known. NumPy's functions, such as "
             "inverse_func=np.square in index of lambda z: z**2, have a closed form."
         )
-    low = _domain_end(raw, n_targets, grid, defined_index[0], -1)
-    high = _domain_end(raw, n_targets, grid, defined_index[-1], 1)
+    return falls
 
-    def outward(z: Array) -> Array:
-        return raw(np.clip(z, low, high))
 
-    def transform(y: Array) -> Array:
+@dataclass(frozen=True, eq=False)
+class _NumericalInverse:
+    """Numerical inverse of a monotone ``inverse_transform``.
+
+    Parameters
+    ----------
+    transformer : fitted transformer
+        With ``inverse_transform``, and with ``transform`` for a faster inversion.
+    n_targets : int
+        Number of targets.
+    low, high : float
+        Interval of z on which the inverse is defined.
+    falls : bool
+        Whether y falls as z rises.
+    """
+
+    transformer: Any
+    n_targets: int
+    low: float = -np.inf
+    high: float = np.inf
+    falls: bool = False
+
+    def raw(self, z: Array) -> Array:
+        """Return y of z by the transformer, nan where it isn't defined."""
+        rows = np.ascontiguousarray(z, dtype=float).reshape(-1, self.n_targets)
+        with np.errstate(all="ignore"):
+            y = np.asarray(self.transformer.inverse_transform(rows), dtype=float)
+        return y.reshape(z.shape)
+
+    def outward(self, z: Array) -> Array:
+        """Return y of z, which is clipped to the interval."""
+        return self.raw(np.clip(z, self.low, self.high))
+
+    def _transform(self, y: Array) -> Array:
         """Return the transformer's own z of y, or nan if it has none."""
-        rows = np.ascontiguousarray(y, dtype=float).reshape(-1, n_targets)
+        rows = np.ascontiguousarray(y, dtype=float).reshape(-1, self.n_targets)
         try:
             with np.errstate(all="ignore"):
-                z = np.asarray(transformer.transform(rows), dtype=float)
+                z = np.asarray(self.transformer.transform(rows), dtype=float)
         except (ArithmeticError, AttributeError, TypeError, ValueError):
             return np.full(y.shape, np.nan)
         return z.reshape(y.shape)
 
-    def inward(y: Array) -> Array:
+    def inward(self, y: Array) -> Array:
         """Return the transformer's own z if its inverse is y, and otherwise bisect."""
-        z = transform(y)
+        z = self._transform(y)
         is_finite = np.isfinite(z)
-        inverse = outward(np.where(is_finite, z, np.clip(1.0, low, high)))
+        inverse = self.outward(np.where(is_finite, z, np.clip(1.0, self.low, self.high)))
         is_inverse = is_finite & (np.abs(inverse - y) <= 4.0 * np.finfo(float).eps * np.abs(y))
-        is_inverse &= (y != 0.0) & (z > low) & (z < high)
+        is_inverse &= (y != 0.0) & (z > self.low) & (z < self.high)
         if is_inverse.all():
             return z
-        return np.where(is_inverse, z, bisect(y))
+        return np.where(is_inverse, z, self._bisect(y))
 
-    def bisect(y: Array) -> Array:
+    def _bisect(self, y: Array) -> Array:
         """Bisect asinh(z), which resolves z to rounding at any magnitude."""
-        lower = np.full(y.shape, np.arcsinh(max(low, -np.sinh(_REACH))))
-        upper = np.full(y.shape, np.arcsinh(min(high, np.sinh(_REACH))))
-        is_below_lower = outward(np.sinh(lower)) <= y
-        is_below_upper = outward(np.sinh(upper)) <= y
+        lower = np.full(y.shape, np.arcsinh(max(self.low, -np.sinh(_REACH))))
+        upper = np.full(y.shape, np.arcsinh(min(self.high, np.sinh(_REACH))))
+        is_below_lower = self.outward(np.sinh(lower)) <= y
+        is_below_upper = self.outward(np.sinh(upper)) <= y
         for _ in range(_BISECTIONS):
             middle = 0.5 * (lower + upper)
-            is_below = (outward(np.sinh(middle)) <= y) != falls
+            is_below = (self.outward(np.sinh(middle)) <= y) != self.falls
             lower = np.where(is_below, middle, lower)
             upper = np.where(is_below, upper, middle)
-        z = np.sinh(upper if falls else lower)
-        if falls:
+        z = np.sinh(upper if self.falls else lower)
+        if self.falls:
             return np.where(is_below_lower, -np.inf, np.where(is_below_upper, z, np.inf))
         return np.where(is_below_upper, np.inf, np.where(is_below_lower, z, -np.inf))
 
-    def log_slope(y: Array) -> Array:
-        z = inward(y)
+    def log_slope(self, y: Array) -> Array:
+        """Return ``log |dz / dy|`` at y, -inf where no z reaches it; warns if it isn't smooth."""
+        z = self.inward(y)
         reached = np.isfinite(z)
-        z = np.where(reached, z, np.clip(1.0, low, high))
-        slope, error = _numerical_slope(outward, z)
-        distance = np.abs(outward(z) - y)
+        z = np.where(reached, z, np.clip(1.0, self.low, self.high))
+        slope, error = _numerical_slope(self.outward, z)
+        distance = np.abs(self.outward(z) - y)
         reached &= distance <= 1e-6 * np.abs(y) + 1e-6 * np.abs(slope) * (np.abs(z) + 1e-300)
         reached &= np.isfinite(slope) & (slope != 0.0)
         uncertain = np.asarray(reached & (error > _MAX_SLOPE_ERROR * np.abs(slope)))
         if uncertain.any():
             worst = float(np.max(error[uncertain] / np.abs(slope[uncertain])))
             warnings.warn(
-                f"the numerical slope of {name}'s inverse is off by up to "
-                f"{worst:.0%} in {uncertain.sum()} "
+                f"the numerical slope of {type(self.transformer).__name__}'s inverse is off by up "
+                f"to {worst:.0%} in {uncertain.sum()} "
                 "targets, and log densities by as much: the inverse isn't smooth there.",
                 UserWarning,
                 stacklevel=5,
             )
         return np.where(reached, -np.log(np.where(reached, np.abs(slope), 1.0)), -np.inf)
-
-    kinks = tuple(end for end in (low, high) if np.isfinite(end))
-    return TargetTransformation(outward, (Branch(inward, log_slope, falls=falls),), kinks)
 
 
 def _require_separate_columns(raw: Function, n_targets: int, middle: float, name: str) -> None:

@@ -54,6 +54,18 @@ def check_weight_range(weight: Array, largest: float) -> None:
         )
 
 
+def _check_weights(sample_weight: Any, X: Array) -> Array:
+    """Return sample weights as non-negative float64, (n_samples,); ones by default."""
+    check_not_masked("sample_weight", sample_weight)
+    with numeric_conversion("sample_weight"):
+        weight: Array = check_sample_weight(
+            sample_weight, X, dtype=np.float64, ensure_non_negative=True
+        )
+    # Sums and averages by weight would overflow beyond this range.
+    check_weight_range(weight[weight > 0], LARGEST[torch.float64])
+    return weight
+
+
 @dataclass(frozen=True, eq=False)
 class Training:
     """Data that a method fits.
@@ -144,13 +156,7 @@ class Training:
             If weights, inputs or targets leave the range of the precision, if the targets have only
             one class, or if all rows are of one group.
         """
-        check_not_masked("sample_weight", sample_weight)
-        with numeric_conversion("sample_weight"):
-            weight = check_sample_weight(
-                sample_weight, X, dtype=np.float64, ensure_non_negative=True
-            )
-        # Sums and averages by weight, which follow, would overflow beyond this range.
-        check_weight_range(weight[weight > 0], LARGEST[torch.float64])
+        weight = _check_weights(sample_weight, X)
 
         codes = None if groups is None else encode_groups(groups, len(weight))
 

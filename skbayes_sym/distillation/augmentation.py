@@ -233,46 +233,17 @@ def augment_rows(
         dates = _date_encodings(table, kinds)
         teacher = TeacherColumns(names, kinds, has_missing, no_unknown, dates)
 
-    # Statistics of the numeric columns.
     is_categorical = np.array([kind == "categorical" for kind in teacher.kinds])
     numeric = np.flatnonzero(~is_categorical)
-    categorical = np.flatnonzero(is_categorical)
+    for j in np.flatnonzero(is_categorical).tolist():
+        columns[j] = columns[j].astype(object)
     values = np.array([
         days_since_reference(table.names[j], columns[j], teacher.dates[j])
         if j in teacher.dates
         else to_float(table.names[j], teacher.kinds[j], columns[j])
         for j in numeric.tolist()
     ]).reshape(-1, len(columns[0]))  # fmt: skip
-    is_empty = np.isnan(values).all(axis=1)
-    center = np.zeros(len(numeric))
-    scale = np.ones(len(numeric))
-    center[~is_empty] = np.nanmean(values[~is_empty], axis=1)
-    scale[~is_empty] = np.nanstd(values[~is_empty], axis=1)
-
-    # Levels of the categorical columns, the most frequent first.
-    all_levels = []
-    for j in categorical.tolist():
-        column = columns[j].astype(object)
-        columns[j] = column
-        keys = [level_key(v) for v in column[~missing_rows(column)]]
-        levels, counts = np.unique(np.array(keys, dtype=object), return_counts=True)
-        all_levels.append(levels[np.argsort(-counts, kind="stable")].tolist())
-
-    encoding = {
-        "numeric": numeric,
-        "mean": center,
-        "categorical": categorical,
-        "scale": np.where(scale > 0.0, scale, 1.0),
-        "missing_indicator": teacher.takes_missing[numeric],
-        "is_boolean": np.array([teacher.kinds[j] == "boolean" for j in numeric], dtype=bool),
-        "takes_missing": teacher.takes_missing[categorical],
-        "takes_unknown": teacher.takes_unknown[categorical],
-        "levels": to_text(all_levels),
-    }
-    if teacher.dates:
-        encoding["dates"] = write_date_encodings(teacher.dates)
-    if teacher.names is not None:
-        encoding["names"] = to_text(teacher.names)
+    encoding, scale = _fit_encoding(columns, values, teacher)
 
     # Pairs of neighbours in the student's encoding.
     n_held_out = min(_N_HELD_OUT, len(columns[0]) // 5)
@@ -320,6 +291,62 @@ def _move_beyond(days: Array, observed: Array, rng: np.random.Generator) -> Arra
     length = last - np.nanmin(observed)
     beyond = last + _MAX_BEYOND * length * rng.random(len(days))
     return np.where(rng.random(len(days)) < _BEYOND_FRACTION, beyond, days)
+
+
+def _fit_encoding(
+    columns: list[Array], values: Array, teacher: TeacherColumns
+) -> tuple[dict[str, Array], Array]:
+    """Return the student's encoding of columns, and the scale of the numeric ones.
+
+    Parameters
+    ----------
+    columns : list of ndarray of shape (n_rows,)
+        Columns; the categorical ones hold objects.
+    values : ndarray of shape (n_numeric, n_rows)
+        Values of the other columns as numbers, nan if missing.
+    teacher : TeacherColumns
+        Columns as the teacher reads them.
+
+    Returns
+    -------
+    encoding : dict of str to ndarray
+        Encoding of the columns, see `Student`.
+    scale : ndarray of shape (n_numeric,)
+        Standard deviations of the numeric columns, 0 for constant ones.
+    """
+    is_categorical = np.array([kind == "categorical" for kind in teacher.kinds])
+    numeric = np.flatnonzero(~is_categorical)
+    categorical = np.flatnonzero(is_categorical)
+    is_empty = np.isnan(values).all(axis=1)
+    center = np.zeros(len(numeric))
+    scale = np.ones(len(numeric))
+    center[~is_empty] = np.nanmean(values[~is_empty], axis=1)
+    scale[~is_empty] = np.nanstd(values[~is_empty], axis=1)
+
+    # Levels of the categorical columns, the most frequent first.
+    all_levels = []
+    for j in categorical.tolist():
+        column = columns[j]
+        keys = [level_key(v) for v in column[~missing_rows(column)]]
+        levels, counts = np.unique(np.array(keys, dtype=object), return_counts=True)
+        all_levels.append(levels[np.argsort(-counts, kind="stable")].tolist())
+
+    encoding = {
+        "numeric": numeric,
+        "mean": center,
+        "categorical": categorical,
+        "scale": np.where(scale > 0.0, scale, 1.0),
+        "missing_indicator": teacher.takes_missing[numeric],
+        "is_boolean": np.array([teacher.kinds[j] == "boolean" for j in numeric], dtype=bool),
+        "takes_missing": teacher.takes_missing[categorical],
+        "takes_unknown": teacher.takes_unknown[categorical],
+        "levels": to_text(all_levels),
+    }
+    if teacher.dates:
+        encoding["dates"] = write_date_encodings(teacher.dates)
+    if teacher.names is not None:
+        encoding["names"] = to_text(teacher.names)
+    return encoding, scale
 
 
 def _append_incomplete_rows(

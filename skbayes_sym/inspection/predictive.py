@@ -208,16 +208,7 @@ class PredictiveDisplay(Display):
 
         # Without a feature, plot the interval of every row.
         if feature is None:
-            if is_classifier(model):
-                raise ValueError(
-                    f"{type(model).__name__} is a classifier and X has {len(names)} features: say "
-                    "over which one PredictiveDisplay shall draw the probabilities (feature=0)."
-                )
-            if y is None:
-                raise ValueError(
-                    f"PredictiveDisplay needs y to draw the intervals of {type(model).__name__} "
-                    "beside observations; or give the feature to draw them over."
-                )
+            _require_observed_regression(model, y, len(names))
             levels = _interval_levels((0.9,) if coverages is None else coverages)
             quantiles = _predict_quantiles(estimator, X, levels, target)
             observed = check_observations(y, target)
@@ -239,22 +230,11 @@ class PredictiveDisplay(Display):
         if not (y is None or average or len(names) > 1):
             arguments |= {"x_observed": values, "y_observed": np.asarray(y)}
         if is_classifier(model):
-            distribution = predictive(estimator, rows)
-            n_classes = len(distribution.classes)
-            proba = distribution.proba().reshape(len(points), -1, n_classes).mean(axis=1)
-            arguments |= {
-                "kind": "probabilities",
-                "values": proba,
-                "classes": distribution.classes,
-                "y_name": "probability",
-            }
+            arguments |= _average_probabilities(estimator, rows, len(points))
         else:
             levels = _interval_levels((0.5, 0.8, 0.95) if coverages is None else coverages)
             if average:
-                functions = predictive(estimator, rows).functions(400)
-                functions = select_target(functions, target, ndim=2)
-                means = functions.reshape(len(points), -1, functions.shape[-1]).mean(axis=1)
-                quantiles = np.quantile(means, levels, axis=1).T
+                quantiles = _dependence_quantiles(estimator, rows, levels, target, len(points))
             else:
                 quantiles = _predict_quantiles(estimator, rows, levels, target)
             if "y_observed" in arguments:
@@ -445,6 +425,61 @@ def _interval_levels(coverages: Sequence[float]) -> Array:
     """Quantile levels of the ends of central intervals and of the median, in increasing order."""
     widths = np.unique(check_quantile_levels(coverages, "coverages"))
     return np.concatenate([0.5 - 0.5 * widths[::-1], [0.5], 0.5 + 0.5 * widths])
+
+
+def _require_observed_regression(model: Any, y: Any, n_features: int) -> None:
+    """Raise a ValueError if intervals of rows can't be drawn: of a classifier, or without y."""
+    if is_classifier(model):
+        raise ValueError(
+            f"{type(model).__name__} is a classifier and X has {n_features} features: say "
+            "over which one PredictiveDisplay shall draw the probabilities (feature=0)."
+        )
+    if y is None:
+        raise ValueError(
+            f"PredictiveDisplay needs y to draw the intervals of {type(model).__name__} "
+            "beside observations; or give the feature to draw them over."
+        )
+
+
+def _average_probabilities(estimator: BaseEstimator, rows: Any, n_points: int) -> dict[str, Any]:
+    """Return class probabilities at the values of the feature as arguments of the display."""
+    distribution = predictive(estimator, rows)
+    classes = distribution.classes
+    proba = distribution.proba().reshape(n_points, -1, len(classes)).mean(axis=1)
+    return {
+        "kind": "probabilities",
+        "values": proba,
+        "classes": classes,
+        "y_name": "probability",
+    }
+
+
+def _dependence_quantiles(
+    estimator: BaseEstimator, rows: Any, levels: Array, target: int, n_points: int
+) -> Array:
+    """Return posterior quantiles of the partial dependence, (n_points, n_levels).
+
+    Parameters
+    ----------
+    estimator : estimator
+        Fitted regressor.
+    rows : array-like of shape (n_points * n_averaged, n_features)
+        Rows over which functions are averaged, by value of the feature.
+    levels : ndarray of shape (n_levels,)
+        Levels of the quantiles.
+    target : int
+        Index of the target.
+    n_points : int
+        Number of values of the feature.
+
+    Returns
+    -------
+    ndarray of shape (n_points, n_levels)
+    """
+    functions = predictive(estimator, rows).functions(400)
+    functions = select_target(functions, target, ndim=2)
+    means = functions.reshape(n_points, -1, functions.shape[-1]).mean(axis=1)
+    return np.asarray(np.quantile(means, levels, axis=1).T)
 
 
 def _predict_quantiles(estimator: BaseEstimator, X: Any, levels: Array, target: int) -> Array:

@@ -216,7 +216,30 @@ def remove_symmetries(
             ConvergenceWarning,
         )
 
-    # List the permutation and the signs of each set of units.
+    return _describe_alignment(group, values, aligned, margin)
+
+
+def _describe_alignment(
+    group: SymmetryGroup, values: Array, aligned: Any, margin: Array | None
+) -> Bunch:
+    """List the permutation and the signs of each set of units.
+
+    Parameters
+    ----------
+    group : SymmetryGroup
+        Symmetry group of the network.
+    values : ndarray of shape (..., P)
+        Draws as given.
+    aligned : object
+        Aligned draws ``theta`` and the group elements ``elements`` that were applied.
+    margin : ndarray of shape (...), optional
+        Certainty of the labels.
+
+    Returns
+    -------
+    Bunch
+        What `remove_symmetries` returns.
+    """
     permutations = []
     signs = []
     leading_axes = values.shape[:-1]

@@ -295,16 +295,7 @@ def refit(
 
     # The distribution is over r whitened weights, standard normal a priori, along orthonormal
     # directions (P, r).
-    if len(flat) <= flat.shape[1]:
-        squares, basis = torch.linalg.eigh(flat @ flat.mT)
-        basis = basis[:, squares > min_variance]
-        squares = squares[squares > min_variance]
-        directions = flat.mT @ (basis / squares.sqrt())
-        flat = basis * squares.sqrt()
-    else:
-        squares, directions = torch.linalg.eigh(flat.mT @ flat)
-        directions = directions[:, squares > min_variance]
-        flat = flat @ directions
+    flat, directions = _principal_directions(flat, min_variance)
     offset = initial_logits - jacobian @ (theta / scale)
     design = flat.view(n, n_outputs, -1)
 
@@ -342,6 +333,21 @@ def refit(
     values, vectors = torch.linalg.eigh(torch.eye(len(mean)).to(covariance) - covariance)
     root = scale.unsqueeze(1) * (directions @ (vectors * values.clamp_min(0.0).sqrt()))
     return RefittedMember(theta, scale * (directions @ mean), root, scale), logits, terms
+
+
+def _principal_directions(jacobian: Tensor, min_variance: float) -> tuple[Tensor, Tensor]:
+    """Project a matrix (M, P) onto its right singular vectors with large squared singular values.
+
+    Returns the projected matrix (M, r) and the orthonormal directions (P, r).
+    """
+    if len(jacobian) <= jacobian.shape[1]:
+        squares, basis = torch.linalg.eigh(jacobian @ jacobian.mT)
+        basis = basis[:, squares > min_variance]
+        squares = squares[squares > min_variance]
+        return basis * squares.sqrt(), jacobian.mT @ (basis / squares.sqrt())
+    squares, directions = torch.linalg.eigh(jacobian.mT @ jacobian)
+    directions = directions[:, squares > min_variance]
+    return jacobian @ directions, directions
 
 
 @dataclass(frozen=True, eq=False)

@@ -211,21 +211,7 @@ def search_classification(
     -----
     2 (R + 1) searches where labels are noisy and there is an alternative prior, and R otherwise.
     """
-
-    def run_searches(
-        arguments: Sequence[tuple[CategoricalEvidence, Tensor, bool]],
-    ) -> list[Search]:
-        """Run searches up to the first one that was stopped."""
-        results: list[Search] = []
-        jobs = [partial(search, *one) for one in arguments]
-        with closing(run_parallel(jobs, n_jobs)) as outputs:
-            for (searched_problem, _, _), result in zip(arguments, outputs, strict=True):
-                if on_mode(searched_problem, result) and not result.was_stopped:
-                    result = result.with_stop_reason("callback")
-                results.append(result)
-                if result.was_stopped:
-                    break
-        return results
+    run_searches = partial(_run_searches, search, n_jobs, on_mode)
 
     # The first starting point shows whether classes are separated.
     n_parallel = min(2, joblib.effective_n_jobs(n_jobs))
@@ -264,6 +250,41 @@ def search_classification(
     n = len(noise_levels)
     best = [_best(results[i : i + n]) for i in range(0, len(results), n)]
     return chosen, concatenate_searches([first, *best])
+
+
+def _run_searches(
+    search: SingleSearch,
+    n_jobs: int | None,
+    on_mode: ModeCallback,
+    arguments: Sequence[tuple[CategoricalEvidence, Tensor, bool]],
+) -> list[Search]:
+    """Run searches up to the first one that was stopped.
+
+    Parameters
+    ----------
+    search : callable
+        Searches for one mode.
+    n_jobs : int, optional
+        Number of processes.
+    on_mode : callable
+        Called after every search. If it returns True, that search is the last one.
+    arguments : sequence of tuple
+        Problem, starting point and whether to start with high noise, of every search.
+
+    Returns
+    -------
+    list of Search
+    """
+    results: list[Search] = []
+    jobs = [partial(search, *one) for one in arguments]
+    with closing(run_parallel(jobs, n_jobs)) as outputs:
+        for (searched_problem, _, _), result in zip(arguments, outputs, strict=True):
+            if on_mode(searched_problem, result) and not result.was_stopped:
+                result = result.with_stop_reason("callback")
+            results.append(result)
+            if result.was_stopped:
+                break
+    return results
 
 
 def misfit_per_row(problem: CategoricalEvidence, search: Search) -> float:

@@ -160,6 +160,17 @@ def _expand_rows(values: Array, inverse_index: Array, missing: float) -> Array:
     return expanded
 
 
+def _sites_in_target_units(state: SiteState, scaling: Scaling | None) -> tuple[Array, Array]:
+    """Return locations and variances of the sites, without an axis if there is one output."""
+    scaling = scaling or Scaling(np.zeros(1), np.ones(1))
+    location, variance = _site_moments(state)
+    location = location * scaling.scale + scaling.mean
+    variance = variance * scaling.scale**2
+    if location.shape[1] == 1:
+        return location[:, 0], variance[:, 0, 0]
+    return location, variance
+
+
 def _site_moments(state: SiteState) -> tuple[Array, Array]:
     """Return locations (n, C) and variances (n, C, C) of the sites, scaled units."""
     precision = state.sites.precision.cpu().numpy()
@@ -297,40 +308,17 @@ class SiteInference:
             intercepts = (weight @ y).cpu().numpy() / data.total_weight
             y = y - torch.as_tensor(intercepts).to(y)
 
-        # Learn the scales of every target on its own.
-        statistics: list[SufficientStatistics] = []
-        scales: list[Scales] = []
-        for target, log_noise in enumerate(likelihood.noise_scale.log().tolist()):
-            target_statistics = SufficientStatistics.from_rows(
+        # Posterior and evidence at the scales of every target.
+        pairs = []
+        for target in range(y.shape[1]):
+            statistics = SufficientStatistics.from_rows(
                 design.features, y[:, target], row_weight, diagonal
             )
-            mean_square = float(target_statistics.eigenvalues.sum()) / target_statistics.weight
-            log_variance, ranges = initial_scales(
-                data, likelihood, mean_square, self.prior_scale, target
-            )
-            if ranges.prior is not None:
-                # The prior scale may be 1e4 times as large as for other likelihoods. Small
-                # differences between nearly collinear columns need such large coefficients, and
-                # the closed form can resolve them.
-                low, high = ranges.prior
-                ranges = ranges._replace(prior=Range(low, high + 2.0 * log(1e4)))
-            target_scales = maximize_evidence(
-                target_statistics,
-                (log_variance, log_noise),
-                ranges,
-                learns_noise=self.learns_noise,
-            )
-            log_noises = [target_scales.log_noise] if self.learns_noise else []
-            warn_range_limits(target_scales.log_variance, log_noises, ranges)
-            statistics.append(target_statistics)
-            scales.append(target_scales)
-
-        # Posterior and evidence at these scales.
-        pairs = list(zip(statistics, scales, strict=True))
+            pairs.append((statistics, self._fit_scales(data, likelihood, statistics, target)))
         locs, covariances = zip(*(s.posterior(*at) for s, at in pairs), strict=True)
         evidence = sum(s.log_evidence(*at) for s, at in pairs)
         gap = sum(s.mean_field_gap(*at) for s, at in pairs)
-        log_variance_array, log_noise_array = np.array(scales).T
+        log_variance_array, log_noise_array = np.array([scales for _, scales in pairs]).T
         noise = np.exp(log_noise_array)
         levels = self._noise_levels(data, pairs) if self.learns_noise else None
 
@@ -360,6 +348,48 @@ class SiteInference:
             stop_reason="tol",
             noise_levels=levels,
         )
+
+    def _fit_scales(
+        self,
+        data: Training,
+        likelihood: Likelihood,
+        statistics: SufficientStatistics,
+        target: int,
+    ) -> Scales:
+        """Return the scales of the prior and of the noise with the highest evidence of a target.
+
+        Parameters
+        ----------
+        data : Training
+            Scaled training data.
+        likelihood : Likelihood
+            Normal noise, with its initial level.
+        statistics : SufficientStatistics
+            Statistics of the target.
+        target : int
+            Index of the target.
+
+        Returns
+        -------
+        Scales
+        """
+        log_noise = float(likelihood.noise_scale.log()[target])
+        mean_square = float(statistics.eigenvalues.sum()) / statistics.weight
+        log_variance, ranges = initial_scales(
+            data, likelihood, mean_square, self.prior_scale, target
+        )
+        if ranges.prior is not None:
+            # The prior scale may be 1e4 times as large as for other likelihoods. Small differences
+            # between nearly collinear columns need such large coefficients, and the closed form can
+            # resolve them.
+            low, high = ranges.prior
+            ranges = ranges._replace(prior=Range(low, high + 2.0 * log(1e4)))
+        scales = maximize_evidence(
+            statistics, (log_variance, log_noise), ranges, learns_noise=self.learns_noise
+        )
+        log_noises = [scales.log_noise] if self.learns_noise else []
+        warn_range_limits(scales.log_variance, log_noises, ranges)
+        return scales
 
     def _noise_levels(
         self, data: Training, pairs: Sequence[tuple[SufficientStatistics, Scales]]
@@ -438,17 +468,9 @@ class SiteInference:
             float(state.prior_variance.log()), state.likelihood.params.tolist(), ranges
         )
 
-        # Sites in the units of the targets.
-        scaling = data.y_scaling or Scaling(np.zeros(1), np.ones(1))
-        location, variance = _site_moments(state)
-        location = location * scaling.scale + scaling.mean
-        variance = variance * scaling.scale**2
-        if n_outputs == 1:
-            location = location[:, 0]
-            variance = variance[:, 0, 0]
         return replace(
             self._current_fit(design, state),
-            sites=(location, variance),
+            sites=_sites_in_target_units(state, data.y_scaling),
             bounds=bounds,
             elbo_curve=fitted.elbo_curve,
             n_iter=fitted.n_iter,

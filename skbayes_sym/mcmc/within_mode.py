@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf, log
 from typing import NamedTuple
 
@@ -208,17 +209,7 @@ class ModeSampler:
         if budget is None:
             budget = ComputeBudget(0.0)
 
-        def run(kernel: HMC, blocks: Sequence[Block], **lengths: int) -> ChainDraws:
-            """Run chains and reduce the budget by their cost."""
-            sampler = Sampler(kernel, self.log_density, FixedPreconditioner(), 0.9)
-            chains = sample_chains(
-                sampler, blocks, n_jobs=self.settings.n_jobs, on_step=on_step, **lengths
-            )
-            n_gradients = (chains.warmup.n_gradients + chains.sampling.n_gradients).double()
-            cost = _DENSE_GRADIENT_COST * n_gradients
-            n_moves = chains.warmup.n_moves + chains.sampling.n_moves
-            budget.remaining -= budget.move_cost(cost, n_moves, self.settings.block_size)
-            return chains
+        run = partial(self._run_chains, budget, on_step)
 
         def warm_up(kernel: HMC, preconditioner: Preconditioner) -> ChainDraws:
             n_blocks = -(-n_chains // self.settings.block_size)
@@ -253,6 +244,43 @@ class ModeSampler:
         thin, kernel = self._choose_thinning(warm, thin, budget)
         kernel = replace(kernel, domain=chain_domain)
         return run(kernel, warm.blocks, n_warmup=0, n_draws=self.settings.n_draws, thin=thin)
+
+    def _run_chains(
+        self,
+        budget: ComputeBudget,
+        on_step: OnStep | None,
+        kernel: HMC,
+        blocks: Sequence[Block],
+        **lengths: int,
+    ) -> ChainDraws:
+        """Run chains and reduce the budget by their cost.
+
+        Parameters
+        ----------
+        budget : ComputeBudget
+            Budget that is reduced.
+        on_step : callable (step, info) -> bool, optional
+            Progress callback of `sample_chains`.
+        kernel : HMC
+            Kernel of the chains.
+        blocks : sequence of Block
+            States of the chains.
+        **lengths : int
+            Numbers of moves, see `sample_chains`.
+
+        Returns
+        -------
+        ChainDraws
+        """
+        sampler = Sampler(kernel, self.log_density, FixedPreconditioner(), 0.9)
+        chains = sample_chains(
+            sampler, blocks, n_jobs=self.settings.n_jobs, on_step=on_step, **lengths
+        )
+        n_gradients = (chains.warmup.n_gradients + chains.sampling.n_gradients).double()
+        cost = _DENSE_GRADIENT_COST * n_gradients
+        n_moves = chains.warmup.n_moves + chains.sampling.n_moves
+        budget.remaining -= budget.move_cost(cost, n_moves, self.settings.block_size)
+        return chains
 
     def _choose_thinning(
         self, warm: ChainDraws, max_thin: int, budget: ComputeBudget

@@ -236,17 +236,8 @@ def compare_models(
 
     # All models get the same folds and the same seeds.
     rng = check_random_state(random_state)
-    if isinstance(cv, (int, np.integer)) and groups is not None:
-        splitter = GroupKFold(int(cv)) if classes is None else StratifiedGroupKFold(int(cv))
-    elif isinstance(cv, (int, np.integer)):
-        fold_class = KFold if classes is None else StratifiedKFold
-        splitter = fold_class(int(cv), shuffle=True, random_state=rng)
-    else:
-        splitter = check_cv(cv, y, classifier=classes is not None)
-    splits = split_rows(splitter, X, y, groups)
+    splits = _split_rows(task, cv, rng, groups)
     caller = _Caller()
-    if not splits:
-        raise ValueError(f"cv gives no split into training and test rows, got {short_repr(cv)}.")
     seeds = rng.randint(2**31 - 1, size=len(splits) + 1)
     fold_results = Parallel(n_jobs=n_jobs)(
         delayed(_run_checked)(caller, _report_fold, model, int(seed), task, train, test)
@@ -283,6 +274,40 @@ def compare_models(
     except ImportError:
         return {"model": names, **columns}
     return pd.DataFrame(columns, index=pd.Index(names, name="model"))
+
+
+def _split_rows(
+    task: Task, cv: Any, rng: np.random.RandomState, groups: Any
+) -> list[tuple[Array, Array]]:
+    """Return training and test rows of every fold.
+
+    Parameters
+    ----------
+    task : Task
+        Data that all fits share.
+    cv : int, splitter or iterable of (train, test)
+        An int is a number of folds, of whole groups or of shuffled rows.
+    rng : RandomState
+        Shuffles the rows.
+    groups : array-like of shape (n_samples,), optional
+        Groups of rows that are left out together.
+
+    Returns
+    -------
+    list of (ndarray, ndarray)
+    """
+    is_number = isinstance(cv, (int, np.integer))
+    if is_number and groups is not None:
+        splitter = GroupKFold(int(cv)) if task.classes is None else StratifiedGroupKFold(int(cv))
+    elif is_number:
+        fold_class = KFold if task.classes is None else StratifiedKFold
+        splitter = fold_class(int(cv), shuffle=True, random_state=rng)
+    else:
+        splitter = check_cv(cv, task.y, classifier=task.classes is not None)
+    splits: list[tuple[Array, Array]] = split_rows(splitter, task.X, task.y, groups)
+    if not splits:
+        raise ValueError(f"cv gives no split into training and test rows, got {short_repr(cv)}.")
+    return splits
 
 
 def _report_problems(name: str, fits: Sequence[CheckedResult]) -> None:
