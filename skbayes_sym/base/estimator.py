@@ -229,11 +229,6 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         fitted_with = self._params_at_fit_ or {}
         return fitted_with.get(name, getattr(self, name))
 
-    @property
-    def _likelihood_parameter(self) -> Any:
-        """Value that ``likelihood`` had when the present fit was made."""
-        return self._param_at_fit("likelihood")
-
     @contextmanager
     def _keep_on_interrupt(self, progress: FitProgress) -> Iterator[None]:
         """Keep the trained model if Ctrl-C interrupts what follows; its bounds are NaN then."""
@@ -334,7 +329,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
             with self._keep_on_interrupt(progress):
                 method.requirements.check(model)
                 if data.class_labels is None:
-                    require_scales(self._likelihood_parameter, data.rows.y.shape[-1])
+                    require_scales(self._param_at_fit("likelihood"), data.rows.y.shape[-1])
                 fitted = method.fit(data, model, progress)
                 self._set_fit(self._fitted_attributes(data, model, fitted))
         return self
@@ -446,7 +441,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
     @property
     def resolved_likelihood(self) -> Likelihood:
         """The likelihood that the parameter names, or the object that it is."""
-        likelihood = self._likelihood_parameter
+        likelihood = self._param_at_fit("likelihood")
         if not isinstance(likelihood, str):
             return likelihood  # type: ignore[no-any-return]
         if likelihood not in self._likelihoods_by_name:

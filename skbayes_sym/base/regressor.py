@@ -210,7 +210,7 @@ class BayesianRegressorMixin(RegressorMixin):
     @property
     def _has_default_noise(self) -> bool:
         """Whether the likelihood is the default by name, which is normal noise."""
-        name = self._likelihood_parameter
+        name = self._param_at_fit("likelihood")
         default = self._likelihoods_by_name.get("auto", self)
         return isinstance(name, str) and self._likelihoods_by_name.get(name) is default
 

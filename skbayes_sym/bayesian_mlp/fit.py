@@ -126,11 +126,6 @@ class PoolComponents(NamedTuple):
         """Reason why fitting stopped: the most severe one of the components."""
         return combine_stop_reasons([fit.stop_reason for fit in self if fit is not None])
 
-    @property
-    def were_stopped(self) -> bool:
-        """Whether a callback or an interrupt stopped a component, and with it the whole fit."""
-        return self.stop_reason in ("interrupted", "callback")
-
 
 @dataclass(frozen=True, eq=False)
 class PoolFit:
@@ -361,7 +356,9 @@ class PoolActions:
             "train_members": self._train_members,
             "maximise_leave_one_out_score": self._fit_weights,
         }
-        return execute(plan, actions, lambda: self.components.were_stopped)
+        return execute(
+            plan, actions, lambda: self.components.stop_reason in ("interrupted", "callback")
+        )
 
     def with_equal_weights(self, components: PoolComponents) -> PoolFit:
         """Mixture in which networks have equal weights and the linear model has none."""

@@ -584,7 +584,7 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
 
     def _resolve_likelihood(self) -> Likelihood:
         """Return the likelihood by its name, or the given object, at any parameters."""
-        likelihood = self._likelihood_parameter
+        likelihood = self._param_at_fit("likelihood")
         if isinstance(likelihood, str):
             named_likelihood = LIKELIHOODS[likelihood]
             if not (named_likelihood.scales_targets and hasattr(named_likelihood, "learn")):
@@ -637,7 +637,7 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
         return set_noise_scale(likelihood, initial_noise * data.std, learn=learns_noise)
 
     def _template_likelihood(self) -> Likelihood:
-        if self._likelihood_parameter == "ordinal":
+        if self._param_at_fit("likelihood") == "ordinal":
             cuts = torch.zeros(len(self.classes_) - 1, dtype=torch.float64)
             return Ordinal(cuts, _LATENT_NOISE**0.5)
         likelihood = self._resolve_likelihood()

@@ -153,18 +153,16 @@ class _BaseLaplace(BayesianEstimator):
         return spawn_seeds(self._predict_seed_, 2)[1]
 
     def _make_network(self, data: Training, n_outputs: int) -> RecordingNetwork:
-        if isinstance(self.network, str) and self.network == "mlp":
-            sizes = self._choose_widths(data, n_outputs)
-            return MLP(data.n_features, sizes, n_outputs, ACTIVATIONS[self.activation])
-        return custom_network(self, data.n_features, None, n_outputs)
-
-    def _choose_widths(self, data: Training, n_outputs: int) -> tuple[int, ...]:
-        """Return the widths of the hidden layers."""
+        if not (isinstance(self.network, str) and self.network == "mlp"):
+            return custom_network(self, data.n_features, None, n_outputs)
+        widths: tuple[int, ...]
         if not isinstance(self.hidden_layer_sizes, str):
-            return layer_sizes(self.hidden_layer_sizes)
-        if self._requested_optimizer == "adam":
-            return (self._defaults.default_width,)
-        return (self._choose_width(data, n_outputs),)
+            widths = layer_sizes(self.hidden_layer_sizes)
+        elif self._requested_optimizer == "adam":
+            widths = (self._defaults.default_width,)
+        else:
+            widths = (self._choose_width(data, n_outputs),)
+        return MLP(data.n_features, widths, n_outputs, ACTIVATIONS[self.activation])
 
     def _choose_width(self, data: Training, n_outputs: int) -> int:
         """Return the number of hidden units for "auto" and Gauss-Newton steps."""
@@ -219,9 +217,6 @@ class _BaseLaplace(BayesianEstimator):
     def _fitted_attributes(self, data: Training, model: Model, fitted: FitResult) -> dict[str, Any]:
         return {**super()._fitted_attributes(data, model, fitted), "optimizer_": self.optimizer_}
 
-    def _max_steps(self, default: int) -> int:
-        return resolve_auto(self.max_iter, default)
-
     def _make_prior(self, network: Network) -> Prior:
         is_learned = isinstance(self.prior, str) and self.optimizer_ == "gauss-newton"
         if not (is_learned or isinstance(self.prior, UnboundPrior)):
@@ -261,7 +256,9 @@ class _BaseLaplace(BayesianEstimator):
             raise ValueError("other objectives than 'evidence' are for the LILA estimators.")
         tol = resolve_auto(self.tol, defaults.tol)
         learns_scales = isinstance(self.prior, str)
-        return AdamLaplace(adam, learns_scales, self._max_steps(defaults.max_iter), tol, defaults)
+        return AdamLaplace(
+            adam, learns_scales, resolve_auto(self.max_iter, defaults.max_iter), tol, defaults
+        )
 
 
 @dataclass(eq=False, repr=False)
@@ -470,7 +467,7 @@ class LaplaceRegressor(BayesianRegressorMixin, _BaseLaplace):
         if isinstance(self._n_restarts, str) and isinstance(self.max_iter, str):
             return defaults.affordable_modes(defaults.min_modes, n_rows, network) == 0
         n_restarts = defaults.choose_n_restarts(self._n_restarts, n_rows, network)
-        n_steps = self._max_steps(defaults.steps)
+        n_steps = resolve_auto(self.max_iter, defaults.steps)
         n_derivatives = n_rows * network.n_outputs
         cost = gauss_newton_cost(n_restarts, n_steps, n_derivatives, n_params)
         return cost > defaults.max_work
@@ -718,7 +715,7 @@ class LaplaceClassifier(BayesianClassifierMixin, _BaseLaplace):
     def _search_cost(self, n_rows: int, network: MLP) -> float:
         """Return the number of multiplications of all restarts."""
         n_params = network.layout.n_params
-        n_steps = self._max_steps(self._defaults.classification_steps(n_params))
+        n_steps = resolve_auto(self.max_iter, self._defaults.classification_steps(n_params))
         return gauss_newton_cost(self._max_restarts, n_steps, n_rows, n_params, network.n_outputs)
 
     def _is_too_expensive(self, n_rows: int, network: MLP) -> bool:

@@ -415,8 +415,7 @@ class EvidenceSearch:
             for i in loop.steps(range(task.n_skipped, self.max_iter + self.max_extra_steps)):
                 batch.advance(i)
                 if _has_update(task.problem, i):
-                    batch.record_evidence()
-                    batch.detect_copies(i)
+                    batch.record_update(i)
                 all_settled = batch.end_restarts(i)
                 loop.stop_if("tol", all_settled)
                 if on_step is not None:
@@ -424,7 +423,6 @@ class EvidenceSearch:
                     loop.stop_if("callback", on_step(i + 1 - task.n_skipped, current))
                 if not batch.active:
                     break
-                batch.drop_ended()
         return batch.snapshot()(loop.stopped)
 
 
@@ -448,7 +446,6 @@ class _RestartBatch:
         self._curve: list[Tensor] = []  # of scores and log evidences, (2, R) each
         self._ended = torch.zeros(n, dtype=torch.bool, device=theta.device)
         self.active = list(range(n))
-        self._previous = self.active  # restarts that were active in the last step
         self._index = torch.arange(n, device=theta.device)  # of the active restarts
 
     def advance(self, i: int) -> None:
@@ -472,14 +469,15 @@ class _RestartBatch:
             part = map_tensors(lambda t, m: t.index_copy(0, self._index, m), self._state, part)
         self._state = part
 
-    def record_evidence(self) -> None:
-        """Append score and log evidence of the active restarts to the curve."""
+    def record_update(self, i: int) -> None:
+        """Record score and log evidence, and end restarts that copy one another.
+
+        A restart copies another one if several checks in a row have found them close together.
+        """
         current = self._state.current
         values = torch.stack([current.score, current.log_evidence])
         self._curve.append(torch.where(self._ended, nan, values))
 
-    def detect_copies(self, i: int) -> None:
-        """End restarts that several checks in a row have found close to the same other one."""
         schedule = self._task.problem.schedule
         n_steps = i - schedule.first_hyper_step
         if self._config.tol is None or n_steps <= 0 or n_steps % schedule.check_interval:
@@ -492,7 +490,10 @@ class _RestartBatch:
         self._ended = self._ended | (self._source != self._itself).to(self._ended)
 
     def end_restarts(self, i: int) -> bool:
-        """End restarts that have settled, and return whether all have."""
+        """End restarts that have settled, and return whether all have.
+
+        They are removed from the batch of the next step.
+        """
         ended = self._ended | self._settled()
         settled = ended
         if i + 1 >= self._config.max_iter:
@@ -500,17 +501,13 @@ class _RestartBatch:
         self._ended = ended
         # One transfer of both, because the host waits for a GPU in each.
         is_ended, is_settled = torch.stack([ended, settled]).tolist()
-        self._previous = self.active
+        previous = self.active
         self.active = [r for r, has_ended in enumerate(is_ended) if not has_ended]
+        if self.active and len(self.active) < len(previous):
+            self._index = torch.tensor(self.active, device=self._task.theta.device)
+            position = torch.tensor([previous.index(r) for r in self.active])
+            self._expansion = self._expansion.select(position.to(self._index))
         return all(is_settled)
-
-    def drop_ended(self) -> None:
-        """Remove the restarts that have ended from the batch of the next step."""
-        if len(self.active) == len(self._previous):
-            return
-        self._index = torch.tensor(self.active, device=self._task.theta.device)
-        position = torch.tensor([self._previous.index(r) for r in self.active])
-        self._expansion = self._expansion.select(position.to(self._index))
 
     def snapshot(self) -> Callable[[StopReason], Search]:
         """Return a function that makes the search's result from the present state."""

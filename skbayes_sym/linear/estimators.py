@@ -365,7 +365,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     @property
     def resolved_likelihood(self) -> Likelihood:
         """The likelihood that the parameter names, or the object that it is."""
-        likelihood: Any = self._likelihood_parameter
+        likelihood: Any = self._param_at_fit("likelihood")
         if isinstance(likelihood, str):
             # `fit` raises an error for unknown names.
             likelihood = REGRESSION_LIKELIHOODS.get(likelihood, likelihood)
@@ -558,7 +558,7 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
 
     def _likelihood_for_classes(self, n_classes: int) -> Likelihood:
         """Return the likelihood by its name and the number of classes, or the user's object."""
-        likelihood = self._likelihood_parameter
+        likelihood = self._param_at_fit("likelihood")
         if not isinstance(likelihood, str):
             return self._check_likelihood(likelihood)
         if likelihood == "auto":

@@ -506,7 +506,7 @@ class MCMCRegressor(BayesianRegressorMixin, BaseMCMC):
         On the concrete data, four chains without the bound have an R-hat of functions of 2.6 and a
         test log density of -1.20 nats per row. With it they have 1.4 and 0.23.
         """
-        is_named = isinstance(self._likelihood_parameter, str)
+        is_named = isinstance(self._param_at_fit("likelihood"), str)
         if isinstance(likelihood, Heteroscedastic) and is_named and weight.max() > 1.0:
             return replace(likelihood, least=0.02)
         return likelihood
