@@ -565,46 +565,22 @@ class GaussNewtonLaplaceRegression:
             weight,
             self.defaults,
         )
-        fit = self._search_selected_width(selection, plan, problem, searcher)
+        selected = _resize(problem, selection.width, selection.prior)
+        if selection.stopped_fit is not None:
+            fit = selection.stopped_fit
+        elif selection.width < self.defaults.default_width:
+            fit = searcher.search(selected, selection.fold_modes)
+        else:
+            fit = self._search_default_width(
+                plan,
+                selected if len(plan.priors) > 1 else problem,
+                searcher,
+                selection.fold_modes,
+                has_low_noise=selection.has_low_noise,
+            )
         unit = searcher.data.log_jacobian / searcher.data.total_weight
         scores = {width: score + unit for width, score in selection.scores.items()}
         return replace(fit, width_scores=scores)
-
-    def _search_selected_width(
-        self,
-        selection: WidthSelection,
-        plan: _Plan,
-        problem: GaussianEvidence,
-        searcher: "_RegressionSearcher",
-    ) -> ModesFit:
-        """Search for modes of the width that cross-validation has selected.
-
-        Parameters
-        ----------
-        selection : WidthSelection
-        plan : _Plan
-        problem : GaussianEvidence
-            Problem of the default width.
-        searcher : _RegressionSearcher
-
-        Returns
-        -------
-        ModesFit
-        """
-        if selection.stopped_fit is not None:
-            return selection.stopped_fit
-        selected = _resize(problem, selection.width, selection.prior)
-        if selection.width < self.defaults.default_width:
-            return searcher.search(selected, selection.fold_modes)
-        if len(plan.priors) > 1:
-            problem = selected
-        return self._search_default_width(
-            plan,
-            problem,
-            searcher,
-            selection.fold_modes,
-            has_low_noise=selection.has_low_noise,
-        )
 
     def _search_default_width(
         self,
