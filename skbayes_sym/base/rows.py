@@ -204,6 +204,10 @@ def _tied_rows(ties: Array) -> tuple[Array, Array]:
 
 # Remedy for text in inputs.
 ENCODE = " Encode categories first, by OneHotEncoder for example."
+# Remedy for dates in inputs.
+_NUMBER_DATES = (
+    "Give numbers: days since a date, or a month. The stacks and BayesianMLPRegressor read dates."
+)
 
 
 @contextmanager
@@ -242,7 +246,7 @@ def numeric_conversion(name: str, remedy: str = "", X: Any = None) -> Iterator[N
     except np.exceptions.DTypePromotionError as error:
         raise ValueError(
             f"{name} must hold numbers, got columns without a common type, such as dates"
-            f"{_non_numeric_columns(X)}. Give numbers: days since a date, or a month."
+            f"{_non_numeric_columns(X)}. {_NUMBER_DATES}"
         ) from error
     except ValueError as error:
         # NumPy's errors of text, of mixed types, and of nested or ragged sequences.
@@ -267,10 +271,17 @@ def _enumerate(names: list[str]) -> str:
     return ", ".join(names[:5]) + ellipsis
 
 
-def refuse_categorical(X: Any) -> None:
-    """Raise a ValueError if a table has columns of a categorical dtype.
+def _has_date_dtype(column: Any) -> bool:
+    """Whether the dtype of a frame's column is one of dates or times."""
+    dtype = getattr(column, "dtype", getattr(column, "type", None))
+    return str(dtype).lower().startswith(("date", "timestamp"))
 
-    Their levels may be numbers, but numbers that don't measure anything.
+
+def refuse_categorical(X: Any) -> None:
+    """Raise a ValueError if a table has columns of a categorical dtype, or of dates.
+
+    Levels may be numbers, but numbers that don't measure anything. scikit-learn would read dates as
+    numbers whose unit depends on their dtype.
     """
     if hasattr(X, "get_columns"):
         columns = X.get_columns()
@@ -278,7 +289,13 @@ def refuse_categorical(X: Any) -> None:
         columns = (X.iloc[:, j] for j in range(X.shape[1]))
     else:
         return
-    pairs = zip(column_names(X), columns, strict=True)
+    pairs = list(zip(column_names(X), columns, strict=True))
+    dates = [repr(name) for name, column in pairs if _has_date_dtype(column)]
+    if dates:
+        raise ValueError(
+            f"X must hold numbers, got columns of another type, such as dates (in "
+            f"{_enumerate(dates)}). {_NUMBER_DATES}"
+        )
     categorical = [repr(name) for name, column in pairs if is_declared_categorical(column)]
     if categorical:
         raise ValueError(

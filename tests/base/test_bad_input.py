@@ -79,7 +79,7 @@ BAD_SCALES = {
 
 def mistakes_in_fit() -> Iterator[Mistake]:
     for what, (rows, words) in OF_X.items():
-        other = {"words": TABLES, "dates": []}  # a frame with words is a list of entries to one
+        other = {"words": TABLES, "dates": TABLES}  # a frame with words is a list of entries to one
         taken = [*other[what], "SymVIMatrixFactorization"] if what in other else []
         whose = [n for n in EVERY if n not in taken]
         yield what, whose, lambda e, y, x=rows: e.fit(x, y if y is None else y[: len(x)]), words

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from skbayes_sym import (
+    BayesianLinearRegressor,
     BayesianMLPClassifier,
     BayesianMLPRegressor,
     PredictiveStackingRegressor,
@@ -278,3 +279,9 @@ def test_students_read_dates(tmp_path):
     np.testing.assert_allclose(read.predict(question), expected, atol=0.4)
     with pytest.raises(ValueError, match="column 'day' of X holds dates, but 'soon' in row 0"):
         student.predict(frame[:1].assign(day="soon"))
+
+
+def test_estimators_of_numbers_refuse_dates_by_name():
+    frame = pd.DataFrame({"day": DAYS})
+    with pytest.raises(ValueError, match=r"such as dates \(in 'day'\)\. Give numbers: days since"):
+        BayesianLinearRegressor().fit(frame, np.arange(60.0))
