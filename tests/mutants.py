@@ -45,6 +45,22 @@ MUTANTS = [
         ("(y != most_frequent) |", "(y == y) |"),
     ),
     *planted(
+        "models/log_targets.py",
+        "stacking/test_log_targets.py",
+        ("- (z[:, 0] + np.log(self.scale))", "- np.log(self.scale)"),
+        ("torch.special.log_ndtr(distance - power * std)", "torch.special.log_ndtr(distance)"),
+    ),
+    *planted(
+        "stacking/scoring.py",
+        "stacking/test_log_targets.py",
+        ("scored.log_density + log_jacobian", "scored.log_density"),
+    ),
+    *planted(
+        "stacking/fit.py",
+        "stacking/test_log_targets.py",
+        ("return stack if is_gain else plain_stack", "return stack"),
+    ),
+    *planted(
         "models/positive_targets.py",
         "stacking/test_positive_targets.py",
         ("np.log1p(-self.max_mass) - self._log_mass_above", "-self._log_mass_above"),

@@ -41,6 +41,7 @@ from skbayes_sym.base.progress import PREDICT_ROWS
 from skbayes_sym.base.rows import Array, Scaling
 from skbayes_sym.base.stacking_weights import shift_draws
 from skbayes_sym.base.warnings import warn_user
+from skbayes_sym.models.log_targets import LogTargets
 from skbayes_sym.models.predictive_mixtures import (
     CategoricalMixture,
     LinearPool,
@@ -437,6 +438,8 @@ def continue_distribution(distribution: Any, drift: Tensor, variance: Tensor) ->
         unit = distribution.scale
         base = continue_distribution(distribution.base, drift / unit, variance / unit**2)
         return replace(distribution, base=base)
+    if isinstance(distribution, LogTargets):
+        return distribution.add_normal(drift, variance)
     if not isinstance(distribution, NormalMixture):
         return distribution
     drift = drift.to(distribution.loc)

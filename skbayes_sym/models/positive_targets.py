@@ -23,7 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skbayes_sym.models.log_targets import LogTargets
 from skbayes_sym.models.predictive_mixtures import (
+    LinearPool,
     NormalMixture,
     TargetPredictive,
     Uncertainty,
@@ -202,20 +204,36 @@ class PositiveTargets(TargetPredictive):
 
     def _moments_above(self) -> tuple[Tensor, Tensor]:
         """Return ``E max(x, 0)`` and ``E max(x, 0)^2`` of the base's distance x from the origin."""
-        if isinstance(self.base, NormalMixture):
-            loc = self.base.loc - self.origin
-            scale = self.base.scales
+        return self._base_moments_above(self.base)
+
+    def _base_moments_above(self, base: TargetPredictive) -> tuple[Tensor, Tensor]:
+        """Return ``E max(x, 0)`` and ``E max(x, 0)^2`` of a distribution's distance x, (N, 1)."""
+        if isinstance(base, LinearPool):
+            pairs = zip(base.component_weights, base.components, strict=True)
+            moments = [(w, *self._base_moments_above(component)) for w, component in pairs]
+            mean = torch.stack([w * mean for w, mean, _ in moments]).sum(0)
+            return mean, torch.stack([w * square for w, _, square in moments]).sum(0)
+        if isinstance(base, LogTargets):
+            mean = base.mean() - self.origin
+            return mean, base.uncertainty().total + mean.square()
+        if isinstance(base, NormalMixture):
+            loc = base.loc - self.origin
+            scale = base.scales
             z = loc / scale
             probability = torch.special.log_ndtr(z).exp()
             density = torch.exp(-0.5 * (z.square() + LOG_2PI))
             mean = loc * probability + scale * density
             square = (loc.square() + scale.square()) * probability + loc * scale * density
-            weights = self.base.broadcast_weights
+            weights = base.broadcast_weights
             return (weights * mean).sum(0), (weights * square).sum(0)
         zero = self._full(self.origin)
-        top = torch.maximum(self.base.quantile(1.0 - 1e-10), zero)
-        mean = integrate(self._survival, zero, top)
-        square = integrate(lambda y: 2.0 * (y - self.origin) * self._survival(y), zero, top)
+        top = torch.maximum(base.quantile(1.0 - 1e-10), zero)
+
+        def survival(y: Tensor) -> Tensor:
+            return 1.0 - base.cdf(y)
+
+        mean = integrate(survival, zero, top)
+        square = integrate(lambda y: 2.0 * (y - self.origin) * survival(y), zero, top)
         return mean, square
 
     def mean(self) -> Tensor:

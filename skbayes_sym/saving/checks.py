@@ -109,7 +109,8 @@ MAY_BE_NAN = {
 
 # Fields that must be positive.
 POSITIVE = {
-    ("UserPredictor", "target_scale"), ("RescaledAugmentation", "scale"), ("HMC", "path_length"),
+    ("UserPredictor", "target_scale"), ("LogPredictor", "target_scale"),
+    ("LogPredictor", "log_scale"), ("RescaledAugmentation", "scale"), ("HMC", "path_length"),
     ("HMC", "min_step_factor"), ("HMC", "jitter"), ("Annealing", "energy_error"), ("ARD", "shape"),
     ("ARD", "output_variance"), ("LayerScales", "shape"), ("LayerScales", "output_variance"),
     ("Heteroscedastic", "spread"), ("StudentT", "df"), ("Ordinal", "noise_std"),

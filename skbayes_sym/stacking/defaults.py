@@ -46,6 +46,11 @@ class StackDefaults:
     # it makes up to twice as many. With a third of the steps `airfoil` gains nothing.
     probe_steps: int = 60
     probe_tol: float = 1e-3
+    # Smallest gain of members that model the logarithm of positive targets, in leave-one-out nats
+    # per row of the stack. Without it they are left out, and the stack is as if they didn't exist.
+    min_log_gain: float = 0.005
+    # Means and variances of these members count larger targets as this many times the largest one.
+    max_target_factor: float = 10.0
     n_trees: int = 200
     # Share of the out-of-bag mean squared error that is added to the variance of the leaves.
     leaf_variance_fraction: float = 0.1

@@ -45,10 +45,10 @@ from skbayes_sym.numerics.tables import fill_masked
 from skbayes_sym.stacking.defaults import StackDefaults
 from skbayes_sym.stacking.fit import StackFit, fit_stack
 from skbayes_sym.stacking.fitted_members import make_pipeline_member
-from skbayes_sym.stacking.members import MEMBERS, Member, Networks, UserEstimator
+from skbayes_sym.stacking.members import LOG_MEMBERS, MEMBERS, Member, Networks, UserEstimator
 from skbayes_sym.stacking.members.gaussian_process import GaussianProcessDefaults
 from skbayes_sym.stacking.scoring import CountMemberError, are_counts, mean_score
-from skbayes_sym.stacking.task import RowBlock, StackTask
+from skbayes_sym.stacking.task import RowBlock, ScoredMember, StackTask
 
 # A stack whose ``cv`` leaves out fewer distinct rows than these, or than half of the rows, is
 # refused: weights and noise of some members have four parameters.
@@ -195,6 +195,8 @@ class BaseStacking(BayesianEstimator, BaseComposition):
             task = self._make_task(data, X, y, groups)
             if task.n_rows_full_fit:
                 members = self._select_for_warm_start(members)
+            if self.estimators is None and self._choose_mass_below(data, task) is not None:
+                members |= {name: make_member() for name, make_member in LOG_MEMBERS.items()}
 
             # The covariance of the Gaussian process is the largest array.
             n = min(data.n_rows, GaussianProcessDefaults().max_rows)
@@ -260,6 +262,8 @@ class BaseStacking(BayesianEstimator, BaseComposition):
                 members[name] = UserEstimator(estimator)
             elif estimator in MEMBERS:
                 members[name] = MEMBERS[estimator]()
+            elif estimator in LOG_MEMBERS and not is_classifier(self):
+                members[name] = LOG_MEMBERS[estimator]()
             else:
                 known = ", ".join(map(repr, MEMBERS))
                 raise ValueError(
@@ -508,7 +512,10 @@ class BaseStacking(BayesianEstimator, BaseComposition):
                 return f"weight {stack.weights[stage]:.0%}, {score}"
             if stage == "weights":
                 return "maximise the held-out log density of the mixture"
-            return str(stack.execution.results[stage])
+            result = stack.execution.results[stage]
+            if isinstance(result, ScoredMember):
+                return "left out, since the logarithm of the targets doesn't raise the score"
+            return str(result)
 
         table += describe_outliers(data.outliers)
         return f"{table}\n{stack.execution.format(stack.plan, describe)}"
@@ -729,7 +736,10 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
 
     If all targets are positive, the predicted probability of values up to zero is at most
     1 / (n + 2), the probability by Laplace's rule of succession, and at most 0.005. Where it would
-    be larger, densities on each side of zero are multiplied by a constant.
+    be larger, densities on each side of zero are multiplied by a constant. A linear model, trees
+    and a Gaussian process of the logarithm ("log_linear", "log_trees", "log_gaussian_process") join
+    the default members then, if they raise the leave-one-out score of the stack by 0.005 nats per
+    row.
 
     Categorical columns (text, and any categorical dtype) with up to 30 levels are one-hot encoded.
     With more, the 30 most frequent levels are, and the rank of the level is an additional column. A

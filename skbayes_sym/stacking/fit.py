@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import log
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from skbayes_sym.base.stacking_weights import stacking_weights
 from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.numerics.runtime import run_parallel
 from skbayes_sym.stacking.defaults import StackSettings, plan_fit
-from skbayes_sym.stacking.members import Member
+from skbayes_sym.stacking.members import LogTarget, Member
 from skbayes_sym.stacking.members.networks import NetworkProbe, ProbeResult
 from skbayes_sym.stacking.scoring import mean_score, try_score_member
 from skbayes_sym.stacking.task import ScoredMember, StackTask
@@ -147,6 +148,16 @@ def marginal_gain(
             scores.append((density[:n_members, test] + weights.log().unsqueeze(1)).logsumexp(0))
         difference[test.numpy()] = (scores[1] - scores[0]).numpy()
     return mean_score(difference, task)
+
+
+def mix_log_densities(stack: StackFit) -> Array:
+    """Return leave-one-out log densities of a stack, (N,); nan for rows that a member lacks."""
+    weighted = [
+        member.log_density + log(stack.weights[name])
+        for name, member in stack.members.items()
+        if stack.weights[name]
+    ]
+    return np.logaddexp.reduce(weighted)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -285,7 +296,9 @@ class StackActions:
         if isinstance(outcome, str):
             # The fit of the networks raises the error again, and reports it.
             return ProbeResult()
-        gain, error = marginal_gain(self.scored, outcome.log_density, self._task)
+        # Members that model the logarithm don't decide about others, since they may be left out.
+        others = self._exclude_log_targets() or self.scored
+        gain, error = marginal_gain(others, outcome.log_density, self._task)
         return ProbeResult(outcome.log_density, gain, error)
 
     def _fit_weights(self, _results: Results) -> StackFit:
@@ -293,7 +306,24 @@ class StackActions:
         if not self.scored:
             errors = "; ".join(f"{name}: {member.error}" for name, member in self.failed.items())
             raise ValueError(f"no member of the stack could be fitted. {errors}")
-        return fit_weights(self.scored, self._task)
+        plain = self._exclude_log_targets()
+        stack = fit_weights(self.scored, self._task)
+        if not plain or len(plain) == len(self.scored):
+            return stack
+
+        # Members that model the logarithm of the targets have to pay for themselves.
+        plain_stack = fit_weights(plain, self._task)
+        gain = mix_log_densities(stack) - mix_log_densities(plain_stack)
+        is_gain = mean_score(gain, self._task)[0] > self._task.defaults.min_log_gain
+        return stack if is_gain else plain_stack
+
+    def _exclude_log_targets(self) -> dict[str, ScoredMember]:
+        """Fitted members that don't model the logarithm of the targets."""
+        return {
+            name: member
+            for name, member in self.scored.items()
+            if not isinstance(self._members[name], LogTarget)
+        }
 
 
 def fit_stack(

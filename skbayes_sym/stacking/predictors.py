@@ -22,6 +22,7 @@ from skbayes_sym.base.predictor import BasePredictor, NetworkComponents, Predict
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import num_samples
 from skbayes_sym.base.stacking_weights import join_rows, shift_draws
+from skbayes_sym.models.log_targets import LogTargets
 from skbayes_sym.models.predictive_mixtures import (
     CategoricalMixture,
     LinearPool,
@@ -525,6 +526,45 @@ class RoundedDraws:
         """Sample targets, (n, N, 1)."""
         counts = self._draws.sample_per_draw(rng) * self._scale + self._mean
         return (counts.round().clamp_min(0.0) - self._mean) / self._scale
+
+
+@dataclass(frozen=True, eq=False)
+class LogPredictor(BasePredictor):
+    """Predictions of a member that models the logarithm of the targets.
+
+    Parameters
+    ----------
+    base : Predictor
+        Predictor of the standardised logarithm.
+    log_mean, log_scale : float
+        Mean and standard deviation by which the logarithm was standardised.
+    max_log : float
+        Largest logarithm that counts in means and variances.
+    target_mean, target_scale : float
+        Mean and standard deviation by which the targets were standardised.
+    """
+
+    base: Predictor
+    log_mean: float
+    log_scale: float
+    max_log: float
+    target_mean: float
+    target_scale: float
+
+    def _to_target(self, distribution: Any) -> LogTargets:
+        """Distribution of the target in the units of the stack."""
+        units = torch.tensor([[self.log_mean], [self.log_scale]], dtype=torch.float64)
+        logarithm = distribution.rescale(*units)
+        location = -self.target_mean / self.target_scale
+        return LogTargets(logarithm, self.max_log, location, 1.0 / self.target_scale)
+
+    def distribution(self, x: Any) -> LogTargets:
+        """Predictive distribution of the rows, in the units of the stack."""
+        return self._to_target(self.base.distribution(x))
+
+    def sample_conditionals(self, x: Any, n: int, *, generator: torch.Generator) -> LogTargets:
+        """Sample n functions and return the distributions of the targets given each of them."""
+        return self._to_target(self.base.sample_conditionals(x, n, generator=generator))
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,10 +17,12 @@ from skbayes_sym.base.noise_shape import ShapedPredictor, fit_noise_shape
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.warnings import collect_warnings
 from skbayes_sym.models.predictive_mixtures import NormalMixture
-from skbayes_sym.stacking.members import Member, UserEstimator
+from skbayes_sym.stacking.members import LogTarget, Member, UserEstimator
+from skbayes_sym.stacking.members.log_target import standardise_logarithm
 from skbayes_sym.stacking.predictors import (
     CalibratedPredictor,
     CountsPredictor,
+    LogPredictor,
     MemberPredictor,
     merge_components,
 )
@@ -83,6 +85,8 @@ def score_member(member: Member, task: StackTask, by_folds: bool) -> ScoredMembe
     ValueError
         If the log densities of the held-out rows aren't finite.
     """
+    if isinstance(member, LogTarget):
+        return _score_log_target(member, task, by_folds)
     fit = member.fit(task)
     reads_original_rows = member.reads_original_rows
     if reads_original_rows and not task.n_classes and not task.is_count:
@@ -147,6 +151,25 @@ def _take_rows(held_out: NormalMixture | Tensor, index: Array) -> NormalMixture 
         variance=held_out.variance.expand_as(held_out.loc)[:, index],
         noise_variance=held_out.noise_variance.expand_as(held_out.loc)[:, index],
     )
+
+
+def _score_log_target(member: LogTarget, task: StackTask, by_folds: bool) -> ScoredMember:
+    """Fit a member to the logarithm of the targets, and score it by the density of the targets."""
+    if task.is_count:
+        raise ValueError("the logarithm has a density, and counts have probabilities.")
+    y, log_mean, log_scale = standardise_logarithm(task)
+    log_task = replace(task, y=y, target_scaling=(log_mean, log_scale))
+    scored = score_member(member.inner, log_task, by_folds)
+
+    # Change of variables from the standardised logarithm to the standardised target.
+    target_mean, target_scale = task.target_scaling
+    log_jacobian = np.log(target_scale) - np.log(log_scale) - np.log(task.targets)
+    max_log = float(np.log(task.targets.max()) + np.log(task.defaults.max_target_factor))
+    base = LogPredictor(
+        scored.predictor.base, log_mean, log_scale, max_log, target_mean, target_scale
+    )
+    predictor = MemberPredictor(base, is_normal=False)
+    return ScoredMember(predictor, scored.log_density + log_jacobian, scored.prior_rows)
 
 
 def _as_counts(base: Any, task: StackTask) -> Any:

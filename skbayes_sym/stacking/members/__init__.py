@@ -5,6 +5,7 @@
 * `trees`: extremely randomised trees
 * `boosting`: histogram gradient boosting
 * `gaussian_process`: Gaussian process with one length scale per column and a linear part
+* `log_target`: another member that models the logarithm of the targets
 * `networks`: `BayesianMLPRegressor` or `BayesianMLPClassifier`
 * `user_estimator`: estimator of the user
 """
@@ -15,11 +16,12 @@ from skbayes_sym.stacking.members.base import Member
 from skbayes_sym.stacking.members.boosting import Boosting
 from skbayes_sym.stacking.members.gaussian_process import GaussianProcessMember
 from skbayes_sym.stacking.members.linear import Linear
+from skbayes_sym.stacking.members.log_target import LogTarget
 from skbayes_sym.stacking.members.networks import Networks
 from skbayes_sym.stacking.members.trees import ExtraTrees
 from skbayes_sym.stacking.members.user_estimator import UserEstimator
 
-__all__ = ["MEMBERS", "Member", "Networks", "UserEstimator"]
+__all__ = ["LOG_MEMBERS", "MEMBERS", "LogTarget", "Member", "Networks", "UserEstimator"]
 
 # Default members by name. Cheap members come first, since networks are only fitted if they are
 # competitive with the others.
@@ -29,4 +31,11 @@ MEMBERS: dict[str, Callable[[], Member]] = {
     "boosting": Boosting,
     "gaussian_process": GaussianProcessMember,
     "networks": Networks,
+}
+
+# Additional default members of regression if all targets are positive.
+LOG_MEMBERS: dict[str, Callable[[], Member]] = {
+    "log_linear": lambda: LogTarget(Linear()),
+    "log_trees": lambda: LogTarget(ExtraTrees()),
+    "log_gaussian_process": lambda: LogTarget(GaussianProcessMember()),
 }
