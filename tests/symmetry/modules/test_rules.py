@@ -254,6 +254,7 @@ SPATIAL = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n_dims", [1, 2, 3])
 @pytest.mark.parametrize("name", SPATIAL)
 def test_operations_over_space(name, n_dims, generator):
@@ -391,6 +392,7 @@ SEQUENCES = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_sequences(name, generator):
     torch.manual_seed(0)
