@@ -36,9 +36,8 @@ from skbayes_sym.stacking.scoring import score_member
 from skbayes_sym.stacking.task import RowBlock, ScoredMember, StackTask
 
 TABLES = (
-    "regression/autoHorse", "regression/cholesterol", "regression/fishcatch", "regression/pbc",
-    "regression/servo", "regression/strike", "people/biomass", "people/evals",
-    "people/plasma_retinol",
+    "regression/cholesterol", "regression/fishcatch", "regression/servo", "regression/strike",
+    "people/biomass", "people/plasma_retinol", "wave", "ridge",
 )  # fmt: skip
 NETWORK_TABLES = ("regression/fishcatch", "regression/servo", "people/biomass", "wave", "ridge")
 CHEAP = ("linear", "trees", "boosting", "gaussian_process")
@@ -164,7 +163,7 @@ class StackFits:
         task = make_task(self._table, defaults)
         seconds = sum(fit[2] for fit in fits.values())
         members = {name: fit[0] for name, fit in fits.items()}
-        if defaults.min_gain_errors < np.inf:
+        if defaults.min_gain_errors < np.inf and choose_probe_width(self._size, defaults):
             probe, _, probe_seconds = self._fit("probe", defaults, affected)
             seconds += probe_seconds
             gain, error = marginal_gain(members, probe.log_density, task)

@@ -37,10 +37,11 @@ class StackDefaults:
     # Networks are fitted only if a probe raises the held-out score of the stack by more than this
     # many standard errors.
     min_gain_errors: float = 2.0
-    # A probe has the first of these widths with which it has at most one weight per row (the last
-    # has any number) and takes at most this number of multiplications, which is less time than the
-    # other members take. Networks aren't tried if none does.
+    # A probe has the first of these widths for which there are so many rows per weight (any number
+    # for the last width) and which takes at most this number of multiplications. That is less time
+    # than the other members take. Networks aren't tried if no width does.
     probe_widths: tuple[int, ...] = (20, 8)
+    min_probe_rows_per_weight: int = 4
     max_probe_work: float = 6e10
     # Gauss-Newton steps of a probe, and tolerance in nats per row. While the evidence rises steeply
     # it makes up to twice as many. With a third of the steps `airfoil` gains nothing.

@@ -727,8 +727,8 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
     hyperparameters O(min(n, 500)^3). Trees take O(n log n). Networks take most of the time.
     They are fitted last, and only if a probe raises the held-out score of the stack by more than
     two standard errors. The probe consists of networks of 8 or 20 units that are fitted without the
-    rows that score them, and takes no longer than the other members. Its scores also weigh the
-    networks. Tables with so many columns that a probe would take longer get no networks.
+    rows that score them, and takes no longer than the other members.
+    Tables with so many columns that a probe would take longer get no networks.
 
     The noise of the default members is fitted to leave-one-out residuals. It is a mixture of two
     normals whose width changes with the predicted mean. The trees add the spread of the targets in

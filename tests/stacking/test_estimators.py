@@ -352,7 +352,7 @@ def test_a_probe_decides_about_networks(score, kind, monkeypatch):
     assert ("networks" in stack.weights_) is (score > 0.0)
     is_skipped = re.search(r"^networks .*: skipped because the stack", stack.summary_, re.M)
     assert bool(is_skipped) is (score < 0.0)
-    if score > 0.0:
+    if score > 0.0 and kind is PredictiveStackingClassifier:
         assert stack.leave_one_out_log_density_["networks"][1] == pytest.approx(0.0, abs=1e-9)
 
 
@@ -391,7 +391,7 @@ def test_a_copy_of_a_member_gains_nothing_and_noise_loses():
 
 @pytest.mark.parametrize(
     ("n_rows", "n_columns", "n_classes", "width"),
-    [(100, 10, 0, 8), (1000, 8, 0, 20), (10_000, 10, 0, 8), (1000, 400, 0, 0), (240, 8, 2, 20)],
+    [(100, 10, 0, 8), (1000, 8, 0, 20), (10_000, 10, 0, 8), (1000, 400, 0, 0), (240, 8, 2, 8)],
 )
 def test_probes_have_a_weight_per_row_and_cost_no_more_than_other_members(
     n_rows, n_columns, n_classes, width
