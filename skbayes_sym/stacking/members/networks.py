@@ -175,9 +175,9 @@ class Networks(Member):
         density = model.leave_one_out_log_density
         if density is None or task.is_count:
             density = np.full(len(task), np.nan)
-        # Regression networks are better than their probe, which has fewer rows and steps. Its scores
-        # would cost them weight (tanh of a line, 300 rows: leave-one-out score 1.41, test score 1.36,
-        # probe 0.64).
+        # Regression networks are better than their probe, which has fewer rows and steps. Its
+        # scores would cost them weight (tanh of a line, 300 rows: leave-one-out score 1.41, test
+        # score 1.36, probe 0.64).
         has_scores = bool(np.isfinite(density).any()) and not task.n_classes
         if self.held_out is not None and not has_scores:
             density = correct_optimism(density, self.held_out, task.weight.numpy())
