@@ -312,9 +312,24 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
             then. Before the first step there is nothing to keep, and the previous fit stays. Any
             other error leaves it unchanged, too.
         """
+        return self._fit_rows(X, y, sample_weight)
+
+    def _fit_rows(self, X: Any, y: Any, sample_weight: Any, groups: Any = None) -> Self:
+        """Fit the posterior; see `fit`.
+
+        Parameters
+        ----------
+        X, y, sample_weight, groups : array-like
+            Training data as the user passed them. Weights and groups can be None.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+        """
         X = fill_masked(X)
         with self._fit_environment():
-            data = self._training_data(X, y, sample_weight)
+            data = self._training_data(X, y, sample_weight, groups)
             model = self._make_model(data)
             flops = partial(self._flops_per_step, data, model)
             data = replace(data, device=choose_device(self.device, data.device, flops))

@@ -217,6 +217,22 @@ def leave_one_out(distribution: NormalMixture, y: Tensor, weight: Tensor) -> Nor
     return NormalMixture(loc, distribution.variance / remaining, noise, distribution.log_weights)
 
 
+def merge_components(distribution: NormalMixture) -> NormalMixture:
+    """Return a single normal with the mean and the variances of a mixture.
+
+    The number of components can differ between folds.
+    """
+    if len(distribution.loc) == 1:
+        return distribution
+    weights = distribution.broadcast_weights
+    mean = (weights * distribution.loc).sum(0, keepdim=True)
+    spread = distribution.variance + (distribution.loc - mean).square()
+    noise = distribution.noise_variance.expand_as(distribution.loc)
+    return NormalMixture(
+        mean, (weights * spread).sum(0, keepdim=True), (weights * noise).sum(0, keepdim=True)
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class PooledPredictor(BasePredictor):
     """Mixture of predictors. Predictors of weight 0 are never evaluated.

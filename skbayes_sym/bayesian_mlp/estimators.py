@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -31,10 +31,11 @@ from skbayes_sym.base.progress import N_JOBS, RUN_CONSTRAINTS
 from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.requirements import refuse_parameters
 from skbayes_sym.base.rows import Array
-from skbayes_sym.base.scikit_learn import Interval, StrOptions
+from skbayes_sym.base.scikit_learn import Interval, StrOptions, fit_context
 from skbayes_sym.base.stacking_weights import PooledPredictor
 from skbayes_sym.base.training import Training
 from skbayes_sym.bayesian_mlp.fit import ClassificationPool, RegressionPool
+from skbayes_sym.bayesian_mlp.groups import GroupedRegressionPool
 from skbayes_sym.laplace.base import REGRESSOR_CONSTRAINTS
 from skbayes_sym.laplace.class_predictive import RefittedMembers
 from skbayes_sym.laplace.defaults import GaussNewtonDefaults
@@ -372,7 +373,43 @@ class BayesianMLPRegressor(BayesianRegressorMixin, NetworkMixture):
             data.n_rows, data.n_features, n_outputs
         )
 
-    def _make_method(self) -> RegressionPool:
+    @fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
+        """Fit the posterior.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Training inputs.
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Targets.
+        sample_weight : array-like of shape (n_samples,), optional
+            Non-negative multiplicities: a weight of 2 is the row given twice, exactly.
+        groups : array-like of shape (n_samples,), optional
+            Groups of rows that share more than the columns of ``X``, such as the visits of a
+            patient, of any dtype. Give them if predictions are for new groups: the noise is then
+            fitted to predictions for groups that refits of the mixture haven't seen. Groups of one
+            row each have no effect.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            If interrupted, after keeping the model reached so far with
+            ``stop_reason_ = "interrupted"``.
+        ValueError
+            If a group is missing, or if there is only one group.
+        """
+        return self._fit_rows(X, y, sample_weight, groups)
+
+    def _make_method(self) -> GroupedRegressionPool:
+        return GroupedRegressionPool(self._make_pool(), self)
+
+    def _make_pool(self) -> RegressionPool:
         initial_modes = None
         if self._continues_fit:
             initial_modes = self._previous_modes()

@@ -45,6 +45,7 @@ from skbayes_sym.numerics.tables import fill_masked
 from skbayes_sym.stacking.defaults import StackDefaults
 from skbayes_sym.stacking.fit import StackFit, fit_stack
 from skbayes_sym.stacking.fitted_members import make_pipeline_member
+from skbayes_sym.stacking.group_columns import describe_group_columns
 from skbayes_sym.stacking.members import LOG_MEMBERS, MEMBERS, Member, Networks, UserEstimator
 from skbayes_sym.stacking.members.gaussian_process import GaussianProcessDefaults
 from skbayes_sym.stacking.scoring import CountMemberError, are_counts, mean_score
@@ -193,6 +194,9 @@ class BaseStacking(BayesianEstimator, BaseComposition):
             members = self._make_members()
             data = self._training_data(X, y, sample_weight, groups)
             task = self._make_task(data, X, y, groups)
+            if self.estimators is None:
+                # The default members take more than ten times as long as this check.
+                task = replace(task, group_columns=describe_group_columns(task))
             if task.n_rows_full_fit:
                 members = self._select_for_warm_start(members)
             if self.estimators is None and self._choose_mass_below(data, task) is not None:
@@ -492,7 +496,7 @@ class BaseStacking(BayesianEstimator, BaseComposition):
             "_n_rows_full_fit_": task.n_rows_full_fit or len(task),
             "_member_params_": self._describe_known_members(task, stack),
             "leave_one_out_log_density_": scores,
-            "summary_": self._summarize(data, stack, scores),
+            "summary_": self._summarize(data, stack, scores) + task.group_columns,
             "_max_mass_below_": self._choose_mass_below(data, task),
             "_predictors_": {name: member.predictor for name, member in stack.members.items()},
         }

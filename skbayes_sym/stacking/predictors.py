@@ -55,22 +55,6 @@ def sample_components(
     return NormalMixture(loc, 0.0 * loc[:, :1], total[index])
 
 
-def merge_components(distribution: NormalMixture) -> NormalMixture:
-    """Return a single normal with the mean and the variances of a mixture.
-
-    The number of components can differ between folds.
-    """
-    if len(distribution.loc) == 1:
-        return distribution
-    weights = distribution.broadcast_weights
-    mean = (weights * distribution.loc).sum(0, keepdim=True)
-    spread = distribution.variance + (distribution.loc - mean).square()
-    noise = distribution.noise_variance.expand_as(distribution.loc)
-    return NormalMixture(
-        mean, (weights * spread).sum(0, keepdim=True), (weights * noise).sum(0, keepdim=True)
-    )
-
-
 @dataclass(frozen=True, eq=False)
 class EstimatorPredictor(BasePredictor):
     """Predictions of an estimator of this package.

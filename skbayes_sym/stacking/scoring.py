@@ -15,6 +15,7 @@ from skbayes_sym.base.device import one_thread
 from skbayes_sym.base.groups import scale_weights_to_groups
 from skbayes_sym.base.noise_shape import ShapedPredictor, fit_noise_shape
 from skbayes_sym.base.rows import Array
+from skbayes_sym.base.stacking_weights import merge_components
 from skbayes_sym.base.warnings import collect_warnings
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.stacking.members import LogTarget, Member, UserEstimator
@@ -24,7 +25,6 @@ from skbayes_sym.stacking.predictors import (
     CountsPredictor,
     LogPredictor,
     MemberPredictor,
-    merge_components,
 )
 from skbayes_sym.stacking.task import MemberFit, ScoredMember, StackTask
 

@@ -80,6 +80,8 @@ class StackTask:
         Whether members are scored by their probabilities of counts instead of densities.
     groups : ndarray of int of shape (N,), optional
         Groups of rows that are left out together. They are numbered from 0, and no fold splits one.
+    group_columns : str, default=""
+        Description of columns that look like groups, for the summary.
     """
 
     rows: RowBlock
@@ -97,6 +99,7 @@ class StackTask:
     n_rows_full_fit: int = 0
     is_count: bool = False
     groups: Array | None = None
+    group_columns: str = ""
 
     def __len__(self) -> int:
         return len(self.weight)

@@ -58,13 +58,13 @@ class Linear(Member):
         intercept_variance = distribution.noise_variance / weight.sum()
         distribution = replace(distribution, variance=distribution.variance + intercept_variance)
         if task.groups is not None:
-            root = _posterior_root(regressor, task.rows.x, intercept_variance)
+            root = posterior_root(regressor, task.rows.x, intercept_variance)
             held_out = leave_groups_out(distribution, root, task.y, task.weight, task.groups)
             return MemberFit(predictor, held_out)
         return MemberFit(predictor, leave_one_out(distribution, task.y, task.weight))
 
 
-def _posterior_root(
+def posterior_root(
     regressor: BayesianLinearRegressor, x: Tensor, intercept_variance: Tensor
 ) -> Tensor:
     """Root of the posterior covariance of function values and intercept, (N, r)."""
