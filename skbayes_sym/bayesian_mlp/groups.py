@@ -68,7 +68,7 @@ class GroupedRegressionPool:
         if groups is None:
             return self.pool.fit(data, model, progress)
         fit = replace(self.pool, fits_noise_shape=False).fit(data, model, progress)
-        if fit.components.were_stopped:
+        if fit.stop_reason in ("interrupted", "callback"):
             return fit
         held_out = self._predict_left_out(data, groups, self._refit_params(fit))
         _, y, weight = data.double_data
