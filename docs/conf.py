@@ -60,6 +60,13 @@ toc_object_entries_show_parents = "hide"
 
 # Snippets in the pages run with `sphinx-build -b doctest`; docstrings are pytest's to check.
 doctest_test_doctest_blocks = ""
+# Snippets with other packages are skipped where these aren't installed.
+doctest_global_setup = """
+from importlib.util import find_spec
+
+def missing(*names):
+    return any(find_spec(name) is None for name in names)
+"""
 
 # Others' names are links where the pages are published; a build without a network leaves them code.
 intersphinx_mapping = {}

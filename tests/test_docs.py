@@ -231,7 +231,7 @@ def blocks(page):
     if page.endswith(".md"):
         pieces = re.findall(r"```(python|text)\n(.*?)```", text, re.DOTALL)
     else:
-        pieces = re.findall(r"\.\. (testcode|testoutput)::\n\n((?:   .*\n|\n)+)", text)
+        pieces = re.findall(r"\.\. (testcode|testoutput)::\n(?:   :.*\n)?\n((?:   .*\n|\n)+)", text)
         pieces = [(kind, re.sub(r"(?m)^   ", "", body)) for kind, body in pieces]
     for kind, body in pieces:
         if kind in ("python", "testcode"):
