@@ -66,7 +66,7 @@ BAD_VALUES = {
     "prior": -1.0, "noise_std": 0.0,
     "activation": "selu", "random_state": "today", "verbose": "loudly",
     "standardize": "yes", "warm_start": "yes", "n_jobs": 0,
-    "hidden_layer_sizes": "wide", "n_predict_samples": 0, "sampler": "gibbs", "n_members": 0,
+    "hidden_layer_sizes": "wide", "n_predict_samples": 0, "sampler": "gibbs", "n_members": -1,
     "optimizer": "sgd", "fit_intercept": "maybe", "predictive": "mc", "n_components": 2.5,
 }  # fmt: skip
 BAD_SCALES = {
