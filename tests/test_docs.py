@@ -109,7 +109,7 @@ def test_a_folders_map_names_its_files(folder: str) -> None:
 
 def test_the_table_of_costs_names_what_exists() -> None:
     text = (DOCS / "contributing.rst").read_text(encoding="utf-8")
-    table = text.partition("What adding something costs")[2].partition("A likelihood\n---")[0]
+    table = text.partition("How to add something")[2].partition("A likelihood\n---")[0]
     for path in re.findall(r"``([a-z_]+/[\w/.]+)``", table):
         root = PACKAGE.parent if path.startswith("tests/") else PACKAGE
         assert (root / path).exists() or path == "tests/test_extension.py", path
