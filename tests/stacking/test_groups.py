@@ -230,7 +230,7 @@ def test_pipelines_and_searches_pass_groups_on(routing):
 
 
 @pytest.mark.long
-def test_grouped_stacks_are_saved_and_distilled(grouped, tmp_path):
+def test_grouped_stacks_are_saved_and_pickled(grouped, tmp_path):
     save(grouped, tmp_path / "stack.skbayes")
     same_predictions(load(tmp_path / "stack.skbayes"), grouped)
     same_predictions(pickle.loads(pickle.dumps(grouped)), grouped)
