@@ -49,6 +49,7 @@ INTERNAL_METHODS = {
     "column_encoding",
     "draw_positions",
     "evaluate_functional",
+    "forget_training_range",
     "input_blocks",
     "mixture_components",
     "predictor",

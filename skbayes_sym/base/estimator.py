@@ -144,7 +144,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
     _medians_in_: Array
     _booleans_in_: Array
     # Range of the columns of a table; None if predictions beyond it aren't changed.
-    training_range_in_: TrainingRange | None = None
+    _training_range_in_: TrainingRange | None = None
     # Tensors that are derived from the fitted arrays when they are first needed.
     _cache: dict[str, Any] | None = None
     # Values at the time of the fit of parameters that were set since and that predictions use.
@@ -258,6 +258,10 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "stop_reason_")
+
+    def forget_training_range(self) -> None:
+        """Don't change predictions beyond the range of the training data, as a stack does it."""
+        self._training_range_in_ = None
 
     @property
     def _continues_fit(self) -> bool:
@@ -376,10 +380,10 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
             callback_arguments={"estimator": self, "X": X, "y": y, "metadata": metadata},
             groups=groups,
         )
-        self.training_range_in_ = None
+        self._training_range_in_ = None
         columns = self.column_encoding()
         if columns is not None:
-            self.training_range_in_ = TrainingRange.from_rows(data.rows.X, columns)
+            self._training_range_in_ = TrainingRange.from_rows(data.rows.X, columns)
         return data
 
     def _read_training_data(self, X: Any, y: Any) -> tuple[Array, Targets]:
@@ -553,7 +557,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         if isinstance(block, LevelBlock):
             return LevelPredictor(self._predictor_at(block.blocks[0]))
         predictor = self.predictor(block)
-        training_range = self.training_range_in_
+        training_range = self._training_range_in_
         if training_range is None:
             return predictor
 
@@ -716,8 +720,8 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _warn_beyond_range(self, encoded: Array) -> None:
         """Warn of columns of encoded rows that are beyond the range of the training data."""
-        if self.training_range_in_ is not None:
-            self.training_range_in_.warn_beyond(encoded)
+        if self._training_range_in_ is not None:
+            self._training_range_in_.warn_beyond(encoded)
 
     def _check_numbers(self, X: Any) -> Array:
         """Return inputs that hold numbers as an array; NaN is allowed in tables."""

@@ -669,11 +669,6 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
         aren't reproducible to the last bit.
     warm_start : bool, default=False
         Whether `fit` starts from the result of the previous call.
-    outliers : {"exclude", "keep"}, default="exclude"
-        Whether the fit leaves out rows whose targets are gross errors, with a warning: at most 5 %
-        of the rows, beyond a gap to all other targets, not explained by ``X``, and with residuals
-        too large for the tail of the others. Predictions are then of targets without gross errors.
-        "keep" uses all rows.
     device : str, default="auto"
         "cpu", "cuda", "cuda:1" and so on. "auto" uses CUDA if it is available and the computation
         is large enough to benefit.
@@ -681,6 +676,11 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
         Seed or generator of all random numbers, and of members whose own ``random_state`` is None.
     verbose : int, default=0
         0 logs nothing above level DEBUG, 1 logs a summary to stderr, 2 also logs progress.
+    outliers : {"exclude", "keep"}, default="exclude"
+        Whether the fit leaves out rows whose targets are gross errors, with a warning: at most 5 %
+        of the rows, beyond a gap to all other targets, not explained by ``X``, and with residuals
+        too large for the tail of the others. Predictions are then of targets without gross errors.
+        "keep" uses all rows.
 
     Attributes
     ----------

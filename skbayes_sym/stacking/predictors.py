@@ -69,7 +69,7 @@ class EstimatorPredictor(BasePredictor):
 
     def __post_init__(self) -> None:
         # The stack continues predictions beyond the range of its own columns.
-        self.estimator.training_range_in_ = None
+        self.estimator.forget_training_range()
 
     def _blocks(self, x: Tensor) -> tuple[list[Tensor], Predictor]:
         """Inputs in the scaling of the estimator in blocks of rows, and its predictor."""

@@ -141,7 +141,7 @@ NUMBERS = {
 def test_numbers_are_read_whatever_they_arrive_as(kind, has_table):
     """In a table of numbers only, too."""
     values, expected = NUMBERS[kind]
-    frame = pd.DataFrame({"x": 100.0 * Z, "z": Z})
+    frame = pd.DataFrame({"x": 1000.0 * Z, "z": Z})  # 1e3 lies in its range
     if has_table:
         frame["g"] = repeated(["a", "b", "c"])
     model = BayesianMLPRegressor((), n_modes=1, n_members=1, random_state=0)
@@ -184,9 +184,11 @@ def test_a_categorical_dtype_is_categorical():
 
 
 ESTIMATORS = {
-    "linear": PredictiveStackingRegressor([("l", "linear")], random_state=0),
-    "trees": PredictiveStackingRegressor([("l", "linear"), ("f", "trees")], random_state=0),
-    "pool": BayesianMLPRegressor((2,), n_modes=1, n_members=1, random_state=0),
+    "linear": PredictiveStackingRegressor([("l", "linear")], outliers="keep", random_state=0),
+    "trees": PredictiveStackingRegressor(
+        [("l", "linear"), ("f", "trees")], outliers="keep", random_state=0
+    ),
+    "pool": BayesianMLPRegressor((2,), n_modes=1, n_members=1, outliers="keep", random_state=0),
 }
 
 
@@ -285,13 +287,9 @@ def test_columns_with_integer_names_are_compared(columns):
             model.predict(frame[columns[:-1]])
 
 
-@pytest.mark.parametrize("column", [
-    pd.Series(pd.period_range("2020-01", periods=N, freq="M")),
-    pd.Series(pd.date_range("2020-01-01", periods=N)),
-    pd.Series(pd.Categorical(pd.date_range("2020-01-01", periods=N))),
-], ids=str)  # fmt: skip
-def test_periods_and_dates_are_refused_by_name(column):
-    frame = pd.DataFrame({"when": column, "z": Z})
+def test_a_category_of_dates_is_refused_by_name():
+    dates = pd.Series(pd.Categorical(pd.date_range("2020-01-01", periods=N)))
+    frame = pd.DataFrame({"when": dates, "z": Z})
     for model in (ESTIMATORS["linear"], ESTIMATORS["pool"]):
         with pytest.raises(ValueError, match="'when'"):
             model.fit(frame, Z)

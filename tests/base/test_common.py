@@ -28,6 +28,7 @@ all_checks = partial(
 # Too few steps to converge on purpose: the checks fit each estimator some 50 times.
 unconverged = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 no_entry = pytest.mark.filterwarnings("ignore:.*no observed entry")
+binary_targets = pytest.mark.filterwarnings("ignore:.*all targets are 0 or 1")
 
 
 # What every fit of rows does first is one code for all classes: these checks of it are made of
@@ -75,6 +76,7 @@ def learns(check):
 
 @unconverged
 @no_entry
+@binary_targets
 @checks(CHECKED)
 def test_sklearn_checks(estimator, check):
     check(estimator if learns(check) else hurried(estimator))
@@ -83,6 +85,7 @@ def test_sklearn_checks(estimator, check):
 @pytest.mark.slow
 @unconverged
 @no_entry
+@binary_targets
 @checks(VARIANTS + POOLS)  # members of a pool are trained to the end
 def test_sklearn_checks_of_other_options(estimator, check):
     check(estimator)

@@ -46,7 +46,7 @@ def model(request):
 def without_range(model):
     """The model without a continuation."""
     copy = pickle.loads(pickle.dumps(model))
-    copy.training_range_in_ = None
+    copy._training_range_in_ = None
     return copy
 
 

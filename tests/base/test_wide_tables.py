@@ -22,7 +22,7 @@ FIXED_CACHES = {
     "skbayes_sym/saving/values.py", "skbayes_sym/numerics/memory.py",
     "skbayes_sym/numerics/runtime.py",
     "skbayes_sym/numerics/gaussian.py", "skbayes_sym/symmetry/modules/graph_analysis.py",
-    "skbayes_sym/models/augmentations/images.py",
+    "skbayes_sym/models/augmentations/images.py", "skbayes_sym/base/quadrature.py",
 }  # fmt: skip
 
 

@@ -245,7 +245,7 @@ def told(nats, unexplained, priors=("layers",), network=NETWORK):
             return "as it was", None
         mean, value = y * (1.0 - unexplained**0.5), nats[width]
         value = value[priors.index(prior)] if isinstance(value, tuple) else value
-        return prior, HeldOutPredictions(value + (width == 8) * 0.1 * noise, mean)
+        return prior, HeldOutPredictions(value + (width == 8) * 0.1 * noise, mean, None)
 
     weight = torch.ones(101).double()
     return select_width(validate, priors, network, y, weight, DEFAULTS), asked
