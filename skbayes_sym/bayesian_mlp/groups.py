@@ -1,7 +1,7 @@
 """Noise of a mixture of networks in groups of rows that it hasn't seen."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from sklearn import clone, config_context
@@ -39,13 +39,10 @@ class GroupedRegressionPool:
         Estimator whose clones are refitted.
     """
 
+    requirements: ClassVar[Requirements] = RegressionPool.requirements
+
     pool: RegressionPool
     estimator: Any
-
-    @property
-    def requirements(self) -> Requirements:
-        """Requirements of the mixture."""
-        return self.pool.requirements
 
     def fit(self, data: Training, model: Model, progress: FitProgress) -> PoolFit:
         """Fit the mixture to all rows, and its noise to left-out groups.

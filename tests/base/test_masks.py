@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.base import is_regressor
 from sklearn.exceptions import FitFailedWarning
 from sklearn.linear_model import LinearRegression
 
@@ -62,6 +63,8 @@ def test_members_of_others_dont_see_what_is_masked():
                          ids=lambda model: type(model).__name__)  # fmt: skip
 def test_masked_targets_and_weights_are_refused(model):
     y = (RNG.permutation(N) % 2) * 1.0
+    if is_regressor(model):
+        y = y + 1.0
     masked = np.ma.array(y, mask=MASK[:, 0])
     for wrong in (masked, list(masked)):
         with pytest.raises(ValueError, match="y has 3 masked entries, the first in row 0"):

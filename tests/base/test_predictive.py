@@ -339,6 +339,7 @@ def test_scipy_s_names_are_the_same_answers():
     np.testing.assert_array_equal(distribution.ppf([0.1, 0.9]), distribution.quantile([0.1, 0.9]))
 
 
+@pytest.mark.filterwarnings("ignore:.*far outside the range of the training data")
 @pytest.mark.parametrize("name", [n for n in REGRESSORS if FITS[n].X.dtype != object])
 def test_functions_spread_far_from_all_rows(name):
     """Eight times as far from the middle of the rows, in the mean over rows."""
