@@ -500,8 +500,10 @@ class SmallNetwork(torch.nn.Module):
 
     def __init__(self, n_inputs: int = 3, n_hidden: int = 4, n_outputs: int = 1) -> None:
         super().__init__()
-        self.hidden = torch.nn.Linear(n_inputs, n_hidden)
-        self.outputs = torch.nn.Linear(n_hidden, n_outputs)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Initializing zero-element tensors")
+            self.hidden = torch.nn.Linear(n_inputs, n_hidden)
+            self.outputs = torch.nn.Linear(n_hidden, n_outputs)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.outputs(torch.tanh(self.hidden(x)))

@@ -172,8 +172,8 @@ def ours(
 
 def by_directions(data: Ratings, n: int) -> Answer:
     """What was rated described by so many singular vectors, and the features."""
-    effort = replace(SymVIMatrixFactorization._effort, directions=n)
-    model = type("OtherDirections", (SymVIMatrixFactorization,), {"_effort": effort})
+    defaults = replace(SymVIMatrixFactorization._defaults, directions=n)
+    model = type("OtherDirections", (SymVIMatrixFactorization,), {"_defaults": defaults})
     return ours(data, model, told=True, implicit=True)
 
 

@@ -199,7 +199,8 @@ class BaseStacking(BayesianEstimator, BaseComposition):
                 task = replace(task, group_columns=describe_group_columns(task))
             if task.n_rows_full_fit:
                 members = self._select_for_warm_start(members)
-            if self.estimators is None and self._choose_mass_below(data, task) is not None:
+            is_positive = self._choose_mass_below(data, task) is not None
+            if self.estimators is None and is_positive and np.ptp(task.arrays[1]) > 0.0:
                 members |= {name: make_member() for name, make_member in LOG_MEMBERS.items()}
 
             # The covariance of the Gaussian process is the largest array.

@@ -292,7 +292,8 @@ def build_forest(trees: TreeArrays, n_columns: int, n_classes: int) -> Any:
     forest_class = ExtraTreesClassifier if n_classes else ExtraTreesRegressor
     targets = np.resize(np.arange(n_outputs), max(2, n_outputs))
     with filters_lock:
-        forest = forest_class(1, bootstrap=True).fit(np.zeros((len(targets), 1)), targets)
+        forest = forest_class(1, bootstrap=True, random_state=0)
+        forest.fit(np.zeros((len(targets), 1)), targets)
     template = forest.estimators_[0]
     forest.set_params(n_estimators=trees.n_trees)
     forest.n_features_in_ = n_columns
@@ -395,7 +396,7 @@ def build_boosting(trees: TreeArrays, baseline: Array, n_columns: int, n_classes
     # A fit to a row per class gives everything except the trees.
     model_class = HistGradientBoostingClassifier if n_classes else HistGradientBoostingRegressor
     targets = np.resize(np.arange(max(1, n_classes)), max(2, n_classes))
-    model = model_class(max_iter=1, early_stopping=False)
+    model = model_class(max_iter=1, early_stopping=False, random_state=0)
     with filters_lock:
         model.fit(np.zeros((len(targets), 1)), targets)
     model.n_features_in_ = n_columns
