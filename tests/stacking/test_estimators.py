@@ -362,6 +362,9 @@ class _Narrow:
     def __init__(self, task):
         self.leave_one_out_log_density = np.full(len(task), 20.0)
 
+    def forget_training_range(self):
+        """Do nothing: these networks don't predict."""
+
 
 def test_leave_one_out_densities_are_lowered_by_their_mean_excess():
     """Where the probe held rows out, its densities count."""
