@@ -38,8 +38,8 @@ from skbayes_sym.numerics.dates import (
     day_of_month,
     encode_calendar,
     format_days,
+    most_frequent_offset,
     read_days,
-    usual_offset,
 )
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.numerics.tables import (
@@ -390,7 +390,7 @@ def _fit_dates(name: str, values: Array) -> Column:
             f"pandas.to_datetime(column, dayfirst={not order.day_first}), if that is wrong.",
             UserWarning,
         )
-    offset = usual_offset(name, values, order.day_first, missing)
+    offset = most_frequent_offset(name, values, order.day_first, missing)
     days = read_days(name, values, order.day_first, offset, missing)[~missing]
     reference = float(days.min()) if len(days) else 0.0
     parts = tuple(part for part in CALENDAR if _repeats(part, days))

@@ -368,8 +368,8 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         """
         device = resolve_device(self.device)
         inputs, targets = self._read_training_data(X, y)
-        given = {"sample_weight": sample_weight, "groups": groups}
-        metadata = {name: value for name, value in given.items() if value is not None} or None
+        metadata = {"sample_weight": sample_weight, "groups": groups}
+        metadata = {name: value for name, value in metadata.items() if value is not None}
         data = Training.from_arrays(
             inputs,
             targets,
@@ -377,7 +377,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
             scale_inputs=self._scale_inputs,
             random_state=self.random_state,
             device=device,
-            callback_arguments={"estimator": self, "X": X, "y": y, "metadata": metadata},
+            callback_arguments={"estimator": self, "X": X, "y": y, "metadata": metadata or None},
             groups=groups,
         )
         self._training_range_in_ = None

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.numerics.arguments import check_not_masked
+from skbayes_sym.numerics.tables import missing_rows
 
 Codes = npt.NDArray[np.int64]
 
@@ -58,7 +59,7 @@ def encode_groups(groups: Any, n_samples: int) -> Codes:
             f"groups must have one value for each of the {n_samples} rows of X, got shape "
             f"{values.shape}. Give a single column, such as frame['patient']."
         )
-    is_missing = _find_missing(values)
+    is_missing = missing_rows(values)
     if is_missing.any():
         raise ValueError(
             f"groups has {int(is_missing.sum())} missing values, the first in row "
@@ -78,23 +79,6 @@ def encode_groups(groups: Any, n_samples: int) -> Codes:
     return np.array([code[value] for value in values.tolist()], dtype=np.int64)
 
 
-def _find_missing(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Whether each value is missing, (n,)."""
-    if values.dtype.kind in "fc":
-        return np.asarray(np.isnan(values))
-    if values.dtype.kind in "mM":
-        return np.asarray(np.isnat(values))
-    if values.dtype.kind != "O":
-        return np.zeros(len(values), dtype=bool)
-
-    def is_missing(value: Any) -> bool:
-        # NaN and NaT differ from themselves. Comparisons with the missing value of pandas have no
-        # truth value.
-        return value is None or type(value).__name__ == "NAType" or bool(value != value)
-
-    return np.array([is_missing(value) for value in values.tolist()], dtype=bool)
-
-
 def number_by_appearance(codes: Codes) -> Codes:
     """Renumber groups in the order in which they first appear, (n,)."""
     _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
@@ -103,7 +87,7 @@ def number_by_appearance(codes: Codes) -> Codes:
     return rank[inverse]
 
 
-def blocks_of_groups(groups: Codes) -> Iterator[Tensor]:
+def groups_by_size(groups: Codes) -> Iterator[Tensor]:
     """Yield the rows of all groups of equal size, (n_groups, size)."""
     order = np.argsort(groups, kind="stable")
     sizes = np.bincount(groups)
@@ -170,7 +154,7 @@ def leave_groups_out(
     residual = torch.empty_like(scaled_residual)
     variance = torch.empty_like(scaled_residual)
     rank = root.shape[1]
-    for index in blocks_of_groups(groups):
+    for index in groups_by_size(groups):
         b = scaled_root[index]  # (n_groups, m, r)
         r = scaled_residual[index].unsqueeze(2)
         if index.shape[1] <= rank:

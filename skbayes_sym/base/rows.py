@@ -115,8 +115,8 @@ def canonical_rows(
     distinct_X = X.take(first, axis=0) + 0.0
     distinct_groups = None if groups is None else groups[first]
     if len(first) == len(order):
-        own_weight = weight[first].astype(np.float64)
-        return Rows(distinct_X, y[first], own_weight, distinct_groups), inverse_index
+        sorted_weight = weight[first].astype(np.float64)
+        return Rows(distinct_X, y[first], sorted_weight, distinct_groups), inverse_index
     # Weights are added in increasing order, so that sums don't depend on the order of the rows.
     up = np.argsort(weight)
     merged = np.bincount(inverse_index[up], weights=weight[up], minlength=len(first))

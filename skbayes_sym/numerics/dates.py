@@ -312,7 +312,7 @@ def read_days(
     return np.where(np.isnan(zones), days, days + shift)
 
 
-def usual_offset(name: str, values: Array, day_first: bool, missing: Array) -> float:
+def most_frequent_offset(name: str, values: Array, day_first: bool, missing: Array) -> float:
     """Return the most frequent offset from UTC of a column in minutes; 0 without zones.
 
     Parameters

@@ -166,11 +166,11 @@ def _to_array(column: Any) -> Array:
 
 def missing_rows(values: Array) -> Array:
     """Return a mask of the rows in which a column has no value."""
-    if values.dtype.kind == "M":
+    if values.dtype.kind in "mM":
         return np.isnat(values)
     if values.dtype.kind in "OT":
         return np.array([is_missing(v) for v in values.tolist()], dtype=bool)
-    if values.dtype.kind == "f":
+    if values.dtype.kind in "fc":
         return np.isnan(values)
     return np.zeros(len(values), dtype=bool)
 
