@@ -10,7 +10,7 @@ from skbayes_sym.base.predictor import DrawsPredictor
 from skbayes_sym.base.rows import Array
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.networks.network import Network
-from skbayes_sym.models.priors import HalfNormal
+from skbayes_sym.models.priors import CLASSIFICATION_SCALES, HalfNormal, LayerScales
 
 
 def noise_prior_scale(noise_std: Any) -> float:
@@ -36,6 +36,15 @@ def refuse_free_parameters(likelihood: Likelihood) -> Likelihood:
             "fix them."
         )
     return likelihood
+
+
+def learned_class_prior(network: Network) -> LayerScales:
+    """Return the prior of "learn" for classifiers.
+
+    Networks with hidden units need a stronger hyperprior, because the scales of separable classes
+    would otherwise grow without limit.
+    """
+    return CLASSIFICATION_SCALES if network.symmetry().factors else LayerScales()
 
 
 def draws_predictor(

@@ -33,6 +33,7 @@ from skbayes_sym.base.scikit_learn import Interval, StrOptions
 from skbayes_sym.base.training import Training
 from skbayes_sym.base.weighted_draws import (
     draws_predictor,
+    learned_class_prior,
     noise_prior_scale,
     refuse_free_parameters,
     require_noise,
@@ -45,7 +46,7 @@ from skbayes_sym.laplace.predict import RefittedPredictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian, Heteroscedastic, StudentT
 from skbayes_sym.models.networks.network import Network
-from skbayes_sym.models.priors import HalfNormal, LayerScales, UnboundPrior
+from skbayes_sym.models.priors import HalfNormal, UnboundPrior
 from skbayes_sym.symmetry.group import SymmetryGroup
 
 CONSTRAINTS: dict[str, list[Any]] = {
@@ -587,12 +588,8 @@ class DeepEnsembleClassifier(BayesianClassifierMixin, _DeepEnsemble):
         )
 
     def _learned_prior(self, network: Network) -> UnboundPrior:
-        """Return the prior of "learn".
-
-        Networks with hidden units need a stronger hyperprior, because the scales of separable
-        classes would otherwise grow without limit.
-        """
-        return LayerScales(8.0, 64.0) if network.symmetry().factors else LayerScales()
+        """Return the prior of "learn"."""
+        return learned_class_prior(network)
 
     def _make_method(self) -> DeepEnsemble:
         """Training method, with a refit of the members if the model allows it."""

@@ -60,7 +60,13 @@ from skbayes_sym.laplace.posterior import LinearisedModes, ModeMixture
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.predictive_mixtures import NormalMixture
-from skbayes_sym.models.priors import ARD, GroupScalePrior, LayerScales, UnboundPrior
+from skbayes_sym.models.priors import (
+    ARD,
+    CLASSIFICATION_SCALES,
+    GroupScalePrior,
+    LayerScales,
+    UnboundPrior,
+)
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
 from skbayes_sym.numerics.memory import MemoryAllocation, require_memory
 from skbayes_sym.numerics.optimise import StopReason
@@ -71,7 +77,7 @@ from skbayes_sym.symmetry.group import invariant_subgroup
 
 # Default priors of classification. On separated classes the evidence under the first is higher by
 # tens of nats, and on noisy labels the evidence under the second is.
-STRONG_HYPERPRIOR = LayerScales(8.0, 64.0)
+STRONG_HYPERPRIOR = CLASSIFICATION_SCALES
 WEAK_HYPERPRIOR = LayerScales(8.0, 4.0)
 
 Problem = TypeVar("Problem", bound=EvidenceProblem)

@@ -32,6 +32,7 @@ from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.base.training import Training
 from skbayes_sym.base.weighted_draws import (
     draws_predictor,
+    learned_class_prior,
     noise_prior_scale,
     refuse_free_parameters,
     require_noise,
@@ -45,7 +46,7 @@ from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian, Heteroscedastic
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.network import Network
-from skbayes_sym.models.priors import GaussianPrior, HalfNormal, LayerScales, Prior, UnboundPrior
+from skbayes_sym.models.priors import GaussianPrior, HalfNormal, Prior, UnboundPrior
 from skbayes_sym.symmetry.group import NotInvariantError, SymmetryGroup, Trivial, check_invariant
 
 CONSTRAINTS: dict[str, list[Any]] = {
@@ -690,5 +691,5 @@ class MCMCClassifier(BayesianClassifierMixin, BaseMCMC):
         return values.reshape(*self.samples_.shape[:-1], -1)
 
     def _learned_prior(self, network: Network) -> UnboundPrior:
-        """Prior of ``prior="learn"``; a network without symmetries has the default scales."""
-        return LayerScales(8.0, 64.0) if network.symmetry().factors else LayerScales()
+        """Return the prior of "learn"."""
+        return learned_class_prior(network)

@@ -548,6 +548,10 @@ class LayerScales:
         return GroupScalePrior(torch.cat(group), tuple(names), reference, shape, -reference.log())
 
 
+# Hyperprior of classifiers. With the default one, scales of separable classes grow without limit.
+CLASSIFICATION_SCALES = LayerScales(8.0, 64.0)
+
+
 @dataclass(frozen=True)
 class ARD(LayerScales):
     """Automatic relevance determination: one learned scale per input column.
