@@ -228,8 +228,29 @@ class SampledTargets:
         return self._distribution.sample(self._n, rng)
 
 
+class TreesPredictor(BasePredictor):
+    """Predictions of trees of scikit-learn, which pickles and files hold as few arrays."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.file_fields()
+
+    def file_fields(self) -> dict[str, Any]:
+        """Fields for pickles and files, with the trees as arrays: a tenth of the memory."""
+        raise NotImplementedError
+
+    def distribution(self, x: Tensor) -> NormalMixture:
+        """Predictive distribution of the rows, in the units of the stack."""
+        raise NotImplementedError
+
+    def sample_conditionals(
+        self, x: Tensor, n: int, *, generator: torch.Generator
+    ) -> NormalMixture:
+        """Sample n functions and return the distributions of the targets given each of them."""
+        return sample_components(self.distribution(x), n, generator)
+
+
 @dataclass(frozen=True, eq=False)
-class ForestPredictor(BasePredictor):
+class ForestPredictor(TreesPredictor):
     """Predictions of a forest of scikit-learn that reads encoded rows.
 
     Parameters
@@ -255,11 +276,8 @@ class ForestPredictor(BasePredictor):
     smoothing: float = 0.0
     frequency: Array | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        return self.file_fields()
-
     def file_fields(self) -> dict[str, Any]:
-        """Fields for pickles and files, with the trees as arrays: a tenth of the memory."""
+        """Fields for pickles and files."""
         state = {field.name: getattr(self, field.name) for field in fields(self)}
         if not isinstance(self.model, TreeArrays):
             state["model"] = forest_arrays(self.model)
@@ -340,15 +358,9 @@ class ForestPredictor(BasePredictor):
         within = mean_square.reshape(1, -1, 1) - loc.square()
         return NormalMixture(loc, 0.0 * loc[:, :1], within.clamp_min(0.0) + self.variance)
 
-    def sample_conditionals(
-        self, x: Tensor, n: int, *, generator: torch.Generator
-    ) -> NormalMixture:
-        """Sample n functions and return the distributions of the targets given each of them."""
-        return sample_components(self.distribution(x), n, generator)
-
 
 @dataclass(frozen=True, eq=False)
-class BoostingPredictor(BasePredictor):
+class BoostingPredictor(TreesPredictor):
     """Predictions of histogram gradient boosting of scikit-learn that reads encoded rows.
 
     Parameters
@@ -368,11 +380,8 @@ class BoostingPredictor(BasePredictor):
     n_classes: int
     baseline: Array | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        return self.file_fields()
-
     def file_fields(self) -> dict[str, Any]:
-        """Fields for pickles and files, with the trees as arrays."""
+        """Fields for pickles and files."""
         state = {field.name: getattr(self, field.name) for field in fields(self)}
         if not isinstance(self.model, TreeArrays):
             state["model"], state["baseline"] = boosting_arrays(self.model)
@@ -400,12 +409,6 @@ class BoostingPredictor(BasePredictor):
         """Predictive distribution with unit noise, which the stack replaces."""
         loc = self.mean(x).unsqueeze(0)
         return NormalMixture(loc, 0.0 * loc[:, :1], torch.ones_like(loc))
-
-    def sample_conditionals(
-        self, x: Tensor, n: int, *, generator: torch.Generator
-    ) -> NormalMixture:
-        """Sample n functions and return the distributions of the targets given each of them."""
-        return sample_components(self.distribution(x), n, generator)
 
 
 @dataclass(frozen=True, eq=False)
