@@ -191,7 +191,7 @@ class PositiveTargets(TargetPredictive):
         """Mean and variance of the distance from the origin, (N, 1)."""
         base_mean = self.base.mean() - self.origin
         base_variance = self.base.uncertainty().total
-        above, square_above = self._moments_above()
+        above, square_above = self._moments_above(self.base)
         below = base_mean - above
         square_below = base_mean.square() + base_variance - square_above
         mean = self._factor_below * below + self._factor_above * above
@@ -202,15 +202,14 @@ class PositiveTargets(TargetPredictive):
             torch.where(self._is_changed, variance, base_variance),
         )
 
-    def _moments_above(self) -> tuple[Tensor, Tensor]:
-        """Return ``E max(x, 0)`` and ``E max(x, 0)^2`` of the base's distance x from the origin."""
-        return self._base_moments_above(self.base)
+    def _moments_above(self, base: TargetPredictive) -> tuple[Tensor, Tensor]:
+        """Return ``E max(x, 0)`` and ``E max(x, 0)^2``, (N, 1).
 
-    def _base_moments_above(self, base: TargetPredictive) -> tuple[Tensor, Tensor]:
-        """Return ``E max(x, 0)`` and ``E max(x, 0)^2`` of a distribution's distance x, (N, 1)."""
+        Here x is the distance of targets with the distribution ``base`` from the origin.
+        """
         if isinstance(base, LinearPool):
             pairs = zip(base.component_weights, base.components, strict=True)
-            moments = [(w, *self._base_moments_above(component)) for w, component in pairs]
+            moments = [(w, *self._moments_above(component)) for w, component in pairs]
             mean = torch.stack([w * mean for w, mean, _ in moments]).sum(0)
             return mean, torch.stack([w * square for w, _, square in moments]).sum(0)
         if isinstance(base, LogTargets):

@@ -122,8 +122,8 @@ def test_moments_of_a_restricted_pool_are_sums_over_its_components():
     np.testing.assert_allclose(below, 0.005, rtol=1e-9)
     # The part above zero of the normals, by their own restricted mean.
     mass = 1.0 - make_normals().cdf(column([0.0, 0.0]))
-    mean_below = make_normals().mean() - normals._moments_above()[0]
-    above = 0.5 * normals._moments_above()[0] + 0.5 * make_log_targets().mean()
+    mean_below = make_normals().mean() - normals._moments_above(normals.base)[0]
+    above = 0.5 * normals._moments_above(normals.base)[0] + 0.5 * make_log_targets().mean()
     expected = 0.005 * mean_below / (1.0 - mass) + 0.995 * above / (0.5 * mass + 0.5)
     np.testing.assert_allclose(restricted.mean(), expected, rtol=1e-8)
 
