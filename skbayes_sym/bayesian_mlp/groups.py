@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
-from sklearn import clone, config_context
+from sklearn import clone
 from sklearn.model_selection import GroupKFold
 
 from skbayes_sym.base.groups import scale_weights_to_groups
@@ -108,8 +108,7 @@ class GroupedRegressionPool:
         noise_variance = torch.empty_like(loc)
         for train, test in folds:
             model = clone(self.estimator)
-            # A model without ensemble members isn't allowed for users.
-            with config_context(skip_parameter_validation=True), collect_warnings():
+            with collect_warnings():
                 model.set_params(**params, random_state=data.seed % 2**32, verbose=0)
                 # The rows have no gross errors any more, and predictions don't need the evidence.
                 model.set_params(outliers="keep", compute_evidence=False)
