@@ -18,16 +18,36 @@ _BLOCK_SIZE = 1 << 20  # distribution function values that are held at once
 
 
 class ClosedForm(Protocol):
-    """Moments and CRPS of ``g(Z)`` for normal components of Z.
-
-    Components are arrays of shape (S, N, T), with weights (S,) that add up to 1.
-    """
+    """Moments and CRPS of ``g(Z)`` for normal components of Z."""
 
     def moments(self, weights: Array, loc: Array, scale: Array) -> tuple[Array, Array]:
-        """Return the mean and the variance of the mixture, (N, T)."""
+        """Return the mean and the variance of the mixture, (N, T).
+
+        Parameters
+        ----------
+        weights : ndarray of shape (S,)
+            Weights of the components, with sum 1.
+        loc, scale : ndarray of shape (S, N, T)
+            Means and standard deviations of Z.
+        """
 
     def crps(self, weights: Array, loc: Array, scale: Array, y: Array) -> Array | None:
-        """Return the CRPS of the mixture at targets (G, N, T), or None without a closed form."""
+        """Return the continuous ranked probability score of the mixture.
+
+        Parameters
+        ----------
+        weights : ndarray of shape (S,)
+            Weights of the components, with sum 1.
+        loc, scale : ndarray of shape (S, N, T)
+            Means and standard deviations of Z.
+        y : ndarray of shape (G, N, T)
+            Targets in the units of ``g(Z)``.
+
+        Returns
+        -------
+        ndarray of shape (G, N, T) or None
+            None if there is no closed form, or if it overflows.
+        """
 
 
 def mixture_moments(weights: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
@@ -76,7 +96,7 @@ class ExponentialForm:
         return mean + self.offset, spread
 
     def crps(self, weights: Array, loc: Array, scale: Array, y: Array) -> Array | None:
-        """Return the CRPS of the mixture at targets (G, N, T), or None without a closed form."""
+        """Return the CRPS of the mixture at targets (G, N, T), see `ClosedForm.crps`."""
         if len(weights) > _MAX_PAIRED_COMPONENTS:
             return None
         loc = self.rate * loc
@@ -122,7 +142,7 @@ class SquareForm:
             )
 
     def crps(self, weights: Array, loc: Array, scale: Array, y: Array) -> Array | None:
-        """Return the CRPS of the mixture at targets (G, N, T), or None without a closed form."""
+        """Return the CRPS of the mixture at targets (G, N, T), see `ClosedForm.crps`."""
         if len(weights) > 1:
             return None
         mu = loc[0]
@@ -207,7 +227,7 @@ class TabulatedForm:
         return np.concatenate(means), np.concatenate(variances)
 
     def crps(self, weights: Array, loc: Array, scale: Array, y: Array) -> Array | None:
-        """Return the CRPS of the mixture at targets (G, N, T), or None without a closed form.
+        """Return the CRPS of the mixture at targets (G, N, T), see `ClosedForm.crps`.
 
         It is the integral of the squared difference between the distribution function, which is
         linear between the edges, and the step at the target.
