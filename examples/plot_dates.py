@@ -48,8 +48,8 @@ with warnings.catch_warnings(record=True) as caught:
 print(caught[0].message)
 
 inside = (interval[:, 0] < y) & (y < interval[:, 1])
-print(f"in their 90 % intervals until day 300: {inside[:300].mean():.0%}")
-print(f"in their 90 % intervals after day 300: {inside[300:].mean():.0%}")
+print(f"in their 90 % intervals until day 300: {100 * inside[:300].mean():.0f} %")
+print(f"in their 90 % intervals after day 300: {100 * inside[300:].mean():.0f} %")
 
 # %%
 # Without dates, the model can't know that the rows are in time order. Trees that read the number of

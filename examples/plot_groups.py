@@ -57,7 +57,7 @@ for axes, model, title in models:
     axes.vlines(X_new[order, 0], low[order], high[order], color="0.8", lw=2)
     axes.scatter(X_new[is_covered, 0], y_new[is_covered], s=10, color="C0", label="inside")
     axes.scatter(X_new[~is_covered, 0], y_new[~is_covered], s=14, color="C3", label="outside")
-    axes.set(title=f"{title}: {is_covered.mean():.0%} covered", xlabel="age", ylabel="y")
+    axes.set(title=f"{title}: {100 * is_covered.mean():.0f} % covered", xlabel="age", ylabel="y")
     axes.set_ylim(-2.5, 4.5)
 middle.legend(title="90 % intervals", loc="lower right")
 

@@ -42,7 +42,9 @@ low, middle, high = stack.predict_quantiles(ages).T
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), width_ratios=[1, 2])
 left.errorbar(scores, names, xerr=errors, fmt="o")
 for name, score in zip(names, scores, strict=True):
-    left.annotate(f"{stack.weights_[name]:.0%}", (score, name), (0, 8), textcoords="offset points")
+    left.annotate(
+        f"{100 * stack.weights_[name]:.0f} %", (score, name), (0, 8), textcoords="offset points"
+    )
 left.set(xlabel="nats per row left out", ylim=(-0.5, len(names) - 0.3))
 right.fill_between(ages["age"], low, high, alpha=0.3, label="90 % of diesels")
 right.plot(ages["age"], middle)

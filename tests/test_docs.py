@@ -253,6 +253,7 @@ NEEDS = {"ecosystem": ("mapie", "skpro", "sktime", "arviz_stats", "optuna", "sha
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.filterwarnings("ignore:.*the learned noise:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*beyond the dates of the training data:UserWarning")
 @pytest.mark.filterwarnings("default::DeprecationWarning", "default::FutureWarning")
 def test_every_block_runs_and_prints_what_the_page_says(page, tmp_path, monkeypatch):
     for name in ("pandas", *NEEDS.get(Path(page).stem, ())):
