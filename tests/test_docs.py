@@ -119,6 +119,22 @@ def test_the_table_of_costs_names_what_exists() -> None:
     assert tables - in_tests <= {"CASES", "SAVED_CLASSES", "ESTIMATORS", "MEMBERS"}
 
 
+def test_included_code_is_found() -> None:
+    """`sphinx-build -W` fails on lines that an included file doesn't have."""
+    n_lines = 0
+    for page in DOCS.rglob("*.rst"):
+        text = page.read_text(encoding="utf-8")
+        blocks = re.findall(r"\.\. literalinclude:: (\S+)\n((?:   +:.*\n)+)", text)
+        for name, options in blocks:
+            code = (page.parent / name).read_text(encoding="utf-8")
+            for line in re.findall(r":(?:start|end)-(?:at|before|after): (.+)", options):
+                assert line in code, f"{page.name}: {line}"
+                n_lines += 1
+            for kind in re.findall(r":pyobject: (\w+)", options):
+                assert f"class {kind}" in code, f"{page.name}: {kind}"
+    assert n_lines > 1
+
+
 def test_the_page_of_every_name_links_the_guide_page_that_explains_it() -> None:
     pages = runpy.run_path(str(DOCS / "guide_pages.py"))["PAGES"]
     names = [n.rpartition(".")[2] for n in documented(API) if ".datasets." not in n]
