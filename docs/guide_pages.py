@@ -18,7 +18,7 @@ _NAMES_OF_PAGES = {
     "small_models": "distill Student",
     "keeping": "save load",
     "comparing_models": "compare_models get_scorer evidence_scorer NoSplit "
-    "interval_calibration_error expected_calibration_error",
+    "interval_calibration_error expected_calibration_error uncertainty_error_measures",
     "practice": "HeldOut",
     "ecosystem": "QuantilePredictor",
     "displays": "PredictiveDisplay IntervalCalibrationDisplay InvarianceDisplay SymmetryDisplay",

@@ -1,12 +1,14 @@
-"""Calibration errors: distances between predicted probabilities and observed frequencies.
+"""Calibration errors, and measures of how well uncertainties predict the size of errors.
 
-With n rows the errors of a calibrated model are of order 1 / sqrt(n) by chance. To choose between
-models prefer log densities, which also reward sharp predictions.
+Calibration errors are distances between predicted probabilities and observed frequencies. With n
+rows the errors of a calibrated model are of order 1 / sqrt(n) by chance. To choose between models
+prefer log densities, which also reward sharp predictions.
 """
 
 from typing import Any
 
 import numpy as np
+from scipy.stats import mannwhitneyu, pearsonr, spearmanr
 from sklearn.utils.validation import check_array as _check_array
 from sklearn.utils.validation import check_consistent_length
 from sklearn.utils.validation import column_or_1d as _column_or_1d
@@ -137,3 +139,107 @@ def expected_calibration_error(
     bins = np.clip(np.ceil(confidence * n_bins).astype(int) - 1, 0, n_bins - 1)
     excess = np.bincount(bins, weights=is_correct - confidence, minlength=n_bins)
     return float(np.abs(excess).sum() / len(y_true))
+
+
+def uncertainty_error_measures(
+    y_true: Any, y_pred: Any, y_std: Any, *, threshold: float = 1.0, n_groups: int = 20
+) -> dict[str, Any]:
+    r"""Measures of how well predicted uncertainties tell large errors from small ones.
+
+    They compare absolute errors :math:`e_i = |y_i - \hat y_i|` with the uncertainties :math:`u_i`
+    and depend on the order or the relative size of the uncertainties alone: unlike a log density or
+    a coverage they don't notice that all intervals are too wide or too narrow.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n_samples,)
+        Observed targets, such as ratings.
+    y_pred : array-like of shape (n_samples,)
+        Predicted targets.
+    y_std : array-like of shape (n_samples,)
+        Predicted standard deviations, or any other measure of uncertainty.
+    threshold : float, default=1.0
+        Absolute error, in the units of the targets, above which an error is large.
+    n_groups : int, default=20
+        Number of groups of rows for ``"rmse_by_uncertainty"``.
+
+    Returns
+    -------
+    dict
+        - ``"pearson"`` and ``"spearman"``: correlations of errors and uncertainties.
+        - ``"reliability_prediction_index"``: :math:`\frac 1n \sum_i e_i (e_i - \bar e)
+          (u_i - \bar u) / (\bar e\, d_e\, d_u)` with the mean absolute deviations :math:`d_e` and
+          :math:`d_u` of errors and uncertainties, a covariance in which large errors count more.
+        - ``"large_error_auc"``: probability that a row with a large error has a larger uncertainty
+          than a row with a small error, ties counted half; nan if all or no errors are large.
+        - ``"rmse_by_uncertainty"``: ndarray of shape (n_groups,), root mean squared errors of
+          groups of rows with increasing uncertainty; nan for empty groups. It should increase.
+
+        Correlations and the index are nan if all errors or all uncertainties are equal.
+
+    Raises
+    ------
+    ValueError
+        If the arguments differ in length, or an uncertainty is negative.
+
+    References
+    ----------
+    Coscrato & Bridge (2023). Estimating and evaluating the uncertainty of rating predictions and
+    top-n recommendations in recommender systems. ACM Transactions on Recommender Systems 1(2). They
+    fit a logistic regression to the uncertainty before the area under the curve is computed, which
+    doesn't change the order of the rows if its slope is positive.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skbayes_sym.metrics import uncertainty_error_measures
+    >>> rng = np.random.default_rng(0)
+    >>> std = rng.uniform(0.2, 2.0, size=5000)
+    >>> y = std * rng.normal(size=5000)
+    >>> measures = uncertainty_error_measures(y, np.zeros(5000), std, n_groups=2)
+    >>> round(measures["spearman"], 1), round(measures["large_error_auc"], 1)
+    (0.5, 0.8)
+    >>> measures["rmse_by_uncertainty"].round(1)
+    array([0.7, 1.6])
+    """
+    y_true = column_or_1d(y_true, dtype=np.float64)
+    y_pred = column_or_1d(y_pred, dtype=np.float64)
+    uncertainty = column_or_1d(y_std, dtype=np.float64)
+    check_consistent_length(y_true, y_pred, uncertainty)
+    check_count("n_groups", n_groups)
+    error = np.abs(y_true - y_pred)
+    for name, values in (("errors y_true - y_pred", error), ("y_std", uncertainty)):
+        if not np.all(np.isfinite(values)):
+            raise ValueError(f"{name} must be finite, got {values[~np.isfinite(values)][0]}.")
+    if np.any(uncertainty < 0):
+        raise ValueError(f"y_std must be at least 0, got {uncertainty.min():g}.")
+
+    pearson = spearman = index = np.nan
+    if np.ptp(error) > 0 and np.ptp(uncertainty) > 0:
+        pearson = float(pearsonr(error, uncertainty).statistic)
+        spearman = float(spearmanr(error, uncertainty).statistic)
+        error_deviation = error - error.mean()
+        uncertainty_deviation = uncertainty - uncertainty.mean()
+        covariance = np.mean(error * error_deviation * uncertainty_deviation)
+        scale = np.abs(error_deviation).mean() * np.abs(uncertainty_deviation).mean()
+        index = float(covariance / (error.mean() * scale))
+
+    is_large = error > threshold
+    auc = np.nan
+    if 0 < is_large.sum() < len(error):
+        n_pairs = is_large.sum() * (~is_large).sum()
+        auc = float(mannwhitneyu(uncertainty[is_large], uncertainty[~is_large]).statistic / n_pairs)
+
+    edges = np.quantile(uncertainty, np.linspace(0, 1, n_groups + 1)[1:-1])
+    group = np.searchsorted(edges, uncertainty)
+    n_rows = np.bincount(group, minlength=n_groups)
+    sum_of_squares = np.bincount(group, weights=error**2, minlength=n_groups)
+    mean_square = np.full(n_groups, np.nan)
+    np.divide(sum_of_squares, n_rows, out=mean_square, where=n_rows > 0)
+    return {
+        "pearson": pearson,
+        "spearman": spearman,
+        "reliability_prediction_index": index,
+        "large_error_auc": auc,
+        "rmse_by_uncertainty": np.sqrt(mean_square),
+    }

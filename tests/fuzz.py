@@ -476,7 +476,8 @@ def function_call(rng: Draw) -> Call:
         function = pick(rng, [
             sk.invariance_gap, sk.loss_barrier, sk.n_chains_required, sk.remove_symmetries,
             sk.predictive, sk.metrics.interval_calibration_error,
-            sk.metrics.expected_calibration_error, sk.model_selection.EntryKFold,
+            sk.metrics.expected_calibration_error, sk.metrics.uncertainty_error_measures,
+            sk.model_selection.EntryKFold,
             sk.model_selection.cross_validate_entries,
             sk.model_selection.compare_models, sk.model_selection.get_scorer,
         ])  # fmt: skip

@@ -2,9 +2,13 @@
 
 import numpy as np
 import pytest
-from scipy import integrate
+from scipy import integrate, stats
 
-from skbayes_sym.metrics import expected_calibration_error, interval_calibration_error
+from skbayes_sym.metrics import (
+    expected_calibration_error,
+    interval_calibration_error,
+    uncertainty_error_measures,
+)
 
 
 def by_quadrature(u):
@@ -62,3 +66,46 @@ def test_a_bin_holds_its_upper_end():
     """Bins are (0, 1/2] and (1/2, 1]: confidences of 0.5 and 0.9 don't cancel."""
     proba = [[0.5, 0.5], [0.9, 0.1]]
     assert expected_calibration_error([0, 1], proba, labels=[0, 1], n_bins=2) == pytest.approx(0.7)
+
+
+def test_uncertainty_error_measures_follow_their_definitions():
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=40)
+    y_pred = y + rng.normal(size=40)
+    std = rng.integers(1, 14, size=40) / 4.0  # with ties
+    measures = uncertainty_error_measures(y, y_pred, std, threshold=0.8, n_groups=4)
+    error = np.abs(y - y_pred)
+    large, small = std[error > 0.8], std[error <= 0.8]
+    pairs = large[:, None] - small
+    assert measures["large_error_auc"] == pytest.approx(np.mean((pairs > 0) + 0.5 * (pairs == 0)))
+    assert measures["pearson"] == pytest.approx(np.corrcoef(error, std)[0, 1])
+    ranks = [stats.rankdata(values) for values in (error, std)]
+    assert measures["spearman"] == pytest.approx(np.corrcoef(*ranks)[0, 1])
+    index = sum(e * (e - error.mean()) * (u - std.mean()) for e, u in zip(error, std, strict=True))
+    scale = np.abs(error - error.mean()).mean() * np.abs(std - std.mean()).mean() * error.mean()
+    assert measures["reliability_prediction_index"] == pytest.approx(index / 40 / scale)
+    edges = np.quantile(std, [0.25, 0.5, 0.75])
+    group = (std[:, None] > edges).sum(axis=1)
+    rmse = [np.sqrt(np.mean(error[group == k] ** 2)) for k in range(4)]
+    assert measures["rmse_by_uncertainty"] == pytest.approx(rmse)
+
+
+def test_uncertainty_error_measures_do_not_depend_on_units():
+    rng = np.random.default_rng(1)
+    y = rng.normal(size=50)
+    std = rng.uniform(0.5, 2.0, size=50)
+    one = uncertainty_error_measures(y, np.zeros(50), std)
+    other = uncertainty_error_measures(5.0 * y, np.zeros(50), 3.0 * std, threshold=5.0)
+    for name in ("pearson", "spearman", "reliability_prediction_index", "large_error_auc"):
+        assert other[name] == pytest.approx(one[name])
+    assert other["rmse_by_uncertainty"] == pytest.approx(5.0 * one["rmse_by_uncertainty"])
+
+
+def test_uncertainty_error_measures_of_constants_are_nan():
+    measures = uncertainty_error_measures([0.0, 0.5], [0.0, 0.0], [1.0, 1.0])
+    assert np.isnan(measures["pearson"])
+    assert np.isnan(measures["large_error_auc"])
+    with pytest.raises(ValueError, match="y_std must be at least 0, got -1"):
+        uncertainty_error_measures([0.0, 1.0], [0.0, 0.0], [1.0, -1.0])
+    with pytest.raises(ValueError, match="inconsistent numbers"):
+        uncertainty_error_measures([0.0, 1.0], [0.0, 0.0], [1.0])
