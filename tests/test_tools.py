@@ -6,7 +6,7 @@ from sbc import CASES, N_REPLICATIONS, p_values, ranks
 
 
 def test_a_few_calls():
-    assert findings(50) == []
+    assert findings(10) == []
 
 
 @pytest.mark.long

@@ -49,6 +49,10 @@ def cells(paper: str) -> dict[str, tuple[int, int]]:
         for key, cell in accuracies.items():
             name = "Table 2" if "wrn" in key else "Tables 1 and 4, accuracy"
             stored.setdefault(name, {})[key] = {"here": cell["fits"]} if cell["fits"] else {}
+            if "paper log evidence" in cell:
+                has_evidence = any("log evidence" in one for one in cell["fits"])
+                evidences = stored.setdefault("Table 4, log evidence", {})
+                evidences[key] = {"here": cell["fits"]} if has_evidence else {}
     return {name: (len(t), sum("here" in one for one in t.values())) for name, t in stored.items()}
 
 

@@ -79,11 +79,14 @@ TRAIN_SHARE = 0.8  # of MNIST's test images alone
 VERSIONS = ("full", "partial", "translated", "scaled", "original")
 METHODS = {
     "non-invariant": {"invariances": None},
+    "non-invariant, prior learned": {"invariances": None, "prior": "learn"},  # the paper's
     "Augerino": {"rewards": (0.01, 0.03, 0.1, 0.3), "rate": 0.05},
     "Augerino 0.1": {"rewards": (0.1,), "rate": 0.05},
+    "maximum likelihood": {"rewards": (0.0,), "rate": 0.05},  # appendix G.1
     "LILA, prior learned": {"prior": "learn"},
     "LILA": {},
 }
+COMPARED = ["non-invariant", "Augerino", "Augerino 0.1", "LILA, prior learned", "LILA"]
 TRUTH = {
     "full": {"rotation": np.pi},
     "partial": {"rotation": np.pi / 2},
@@ -227,7 +230,7 @@ def parse_args():
     parser.add_argument("--epochs", type=int, default=None, help="80")
     parser.add_argument("--seeds", type=int, default=None)
     parser.add_argument("--versions", nargs="+", default=VERSIONS, choices=VERSIONS)
-    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
+    parser.add_argument("--methods", nargs="+", default=COMPARED, choices=list(METHODS))
     parser.add_argument("--data", default="mnist", choices=list(SHAPES))
     parser.add_argument("--part", default=None, choices=("test", "all"), help="MNIST: test")
     parser.add_argument("--network", default="mlp", choices=NETWORKS)

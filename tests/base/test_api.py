@@ -289,6 +289,7 @@ def test_every_name_is_there_and_listed():
         skbayes_sym.BayesianForest  # noqa: B018
 
 
+@pytest.mark.long
 def test_a_linear_model_loads_no_sampler_and_no_inspection():
     code = (
         "import sys\nfrom skbayes_sym import BayesianLinearRegressor\n"

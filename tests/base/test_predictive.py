@@ -282,7 +282,10 @@ def share_of_error(model):
     return (1.0 / N + 1.0 / few) ** 0.5
 
 
-@pytest.mark.parametrize("name", PREDICTS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.long) if n == "lila-cnn" else n for n in PREDICTS],
+)
 def test_functions_are_the_same_for_other_rows_and_have_the_moments_of_the_law(name):
     model, rows = fitted(name), FITS[name].X
     drawn = predictive(model, rows).functions(N, 1)

@@ -26,6 +26,7 @@ FIXED_CACHES = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 def test_caches_of_functions_hold_nothing_that_grows():
     """What depends on sizes is cached by `keeps_tables`, which releases it."""
     found = set()

@@ -194,6 +194,7 @@ def test_fitted_samplers_bring_their_own_network_through_pipelines_too():
         remove_symmetries(pipe[-1].samples_, hidden_layer_sizes=3)
 
 
+@pytest.mark.long
 def test_draws_of_any_module_come_back_to_one_copy():
     torch.manual_seed(0)
     module, x = encoder(4, 2, 5, 1).eval(), torch.randn(3, 6, 9)

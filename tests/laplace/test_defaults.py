@@ -68,6 +68,7 @@ def test_few_rows_cost_what_their_own_space_costs():
     assert gauss_newton_cost(2, 10, 751, 1000) == 2 * 10 * (751 * 1000**2 + 1000**3)
 
 
+@pytest.mark.long
 def test_few_rows_and_large_systems_make_fewer_steps():
     assert [DEFAULTS.regression_steps(n, MLP(8, (3,), 1, TANH)) for n in (500, 501)] == [50, 100]
     rng = np.random.default_rng(0)
@@ -180,6 +181,7 @@ def test_restarts_by_rows(monkeypatch):
     assert clone(reg).fit(*rows(30)).multiplicity_modes_.sum() == 3
 
 
+@pytest.mark.long
 def test_classes_of_many_columns_take_fewer_units(monkeypatch):
     little = GaussNewtonDefaults(max_work=2e10, alternative_work=2e10)
     monkeypatch.setattr(LaplaceClassifier, "_defaults", little)
@@ -346,6 +348,7 @@ def test_noisy_tables_are_given_few_units_and_predicted_better():
     assert np.mean(gains) > 0.03
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", [1, 30])
 def test_an_end_while_widths_are_compared_leaves_what_there_is(step):
     X, y = make_friedman3(60, noise=0.1, random_state=0)
@@ -369,6 +372,7 @@ def test_scores_are_in_the_units_of_y():
     )
 
 
+@pytest.mark.long
 def test_a_clear_table_keeps_twenty_units_and_so_does_a_given_scale():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((150, 3))
@@ -412,6 +416,7 @@ def test_noisy_labels_take_the_flat_prior(fits):
     assert fits["learn"].log_evidence_ > fits[STRONG_HYPERPRIOR].log_evidence_ + 3.0 * error
 
 
+@pytest.mark.long
 def test_what_leaves_noise_alone_predicts_better(fits, monkeypatch):
     """Than modes of the steep prior that believe all labels."""
     believing = partial(gauss_newton_laplace.search_classification, allow_label_noise=False)

@@ -166,6 +166,7 @@ print(faults)
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator")
 def test_freed_memory_is_kept_from_the_first_fit_on():
     """Each round of 16 MB takes 4,096 pages from the system where freed memory isn't kept."""

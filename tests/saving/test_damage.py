@@ -172,6 +172,7 @@ save(load(sys.argv[1]), sys.argv[1])
 """
 
 
+@pytest.mark.long
 @pytest.mark.processes
 @pytest.mark.parametrize("call", ["fsync", pytest.param("replace", marks=pytest.mark.slow)])
 def test_a_process_that_is_killed_in_save_leaves_the_old_file(saved, call):

@@ -85,6 +85,7 @@ SCALED = (X - X.mean(0)) / X.std(0), (Y - Y.mean()) / Y.std()
 NUMBERS, LABELS = task_of(*SCALED), task_of(FLOWERS, SPECIES, np.arange(3))
 
 
+@pytest.mark.long
 def test_the_law_is_the_mixture_of_the_members_by_their_weights():
     centred = Y - Y.mean()  # positive targets have a mixture that is restricted
     reg = clone(REG).fit(X, centred)
@@ -263,6 +264,7 @@ def test_two_processes_give_the_same_bits_inside_and_outside(reg):
     np.testing.assert_array_equal(*(s.cv_results_["mean_test_score"] for s in searches))
 
 
+@pytest.mark.long
 def test_weights_are_repetitions_bit_for_bit():
     weight = np.arange(120) % 3
     one = clone(REG).fit(X, Y, sample_weight=weight)
@@ -272,6 +274,7 @@ def test_weights_are_repetitions_bit_for_bit():
     assert points.fit(X, Y, sample_weight=weight).score(X, Y) > 0.3
 
 
+@pytest.mark.long
 def test_groups_stay_together_and_folds_that_repeat_rows_are_refused():
     groups = np.arange(120) // 6
     splits = list(GroupKFold(5).split(X, Y, groups))
@@ -497,6 +500,7 @@ def test_a_warm_start_fits_again_what_counted_until_there_are_half_as_many_rows_
     assert set(cold.fit(x[:30], y[:30]).fit(x[:31], y[:31]).weights_) == set(first)
 
 
+@pytest.mark.long
 def test_networks_of_a_warm_start_go_on_from_their_modes():
     """The same rows: evidences are those of the first fit at least, and no width is asked."""
     reg = PredictiveStackingRegressor([("n", "networks")], random_state=0, warm_start=True)
