@@ -66,6 +66,13 @@ MUTANTS = [
         ("np.log1p(-self.max_mass) - self._log_mass_above", "-self._log_mass_above"),
         ("(uniform >= self._factor_below)", "(uniform >= 0.0)"),
         ("below = base_mean - above", "below = base_mean"),
+        ("return next_differs if total_weight < _MIN_ROWS else", "return"),
+    ),
+    *planted(
+        "base/quadrature.py",
+        "base/test_closed_forms.py",
+        ("_split_nodes(components, kinks[0])", "_split_nodes(components, kinks[0] + 1.0)"),
+        ("(tail > _MAX_TAIL * variance)", "(tail > variance)"),
     ),
     *planted(
         "base/training.py",
@@ -655,7 +662,8 @@ MUTANTS = [
     *planted(
         "base/log_density.py",
         "",
-        ("0.5 * log(2 / pi) * len(noise)", "0.5 * log(1 / pi) * len(noise)"),
+        ("log_constant = 0.5 * log(2 / pi)", "log_constant = 0.5 * log(1 / pi)"),
+        ("slope = (d + 1.0) / (1.0 + d / ratio)", "slope = d / (1.0 + d / ratio)"),
         ("slope[self._n_theta :] = 1.0", "slope[self._n_theta :] = 0.0"),
     ),
     *planted(

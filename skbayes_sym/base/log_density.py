@@ -10,10 +10,11 @@ The network itself computes the log likelihood and its gradient, see `chain_like
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from math import inf, log, pi
+from math import inf, lgamma, log, pi
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
+from scipy.special import stdtrit
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
@@ -153,7 +154,9 @@ class NetworkPosterior:
     data : Data
         Training rows, on the device of the computation.
     noise_prior_scale : float or Tensor
-        Scale s of the half-normal prior of the noise level, in the units of ``data.y``.
+        Scale s of the prior of the noise level, in the units of ``data.y``.
+    noise_prior_degrees : float, default=inf
+        Degrees of freedom d of a half-t prior of the noise level. It is half-normal if infinite.
 
     Notes
     -----
@@ -161,6 +164,8 @@ class NetworkPosterior:
     level of every output has a half-normal prior, here as a density of its logarithm:
 
     .. math:: p(\log \sigma) = \sigma \sqrt{2 / \pi} / s \; \exp(-\sigma^2 / 2 s^2).
+
+    For few rows it has the half-t prior of `noise_levels`.
     """
 
     network: Network
@@ -168,6 +173,7 @@ class NetworkPosterior:
     prior: Prior
     data: Data
     noise_prior_scale: float | Tensor = 1.0
+    noise_prior_degrees: float = inf
 
     @property
     def n_dims(self) -> int:
@@ -230,15 +236,21 @@ class NetworkPosterior:
     def sample_prior(self, n: int, *, generator: torch.Generator) -> Tensor:
         """Sample ``n`` positions from the prior, (n, D)."""
         theta = self.prior.sample(n, generator=generator)
-        noise = float64_normal((n, self.likelihood.n_params), generator=generator)
-        log_sigma = noise.abs_().log_() + self._noise_scale.log().to(noise)
+        noise = float64_normal((n, self.likelihood.n_params), generator=generator).abs_()
+        if self.noise_prior_degrees < inf:
+            # Student's quantile of the same probability.
+            probability = torch.special.ndtr(noise).cpu().numpy()
+            quantile = stdtrit(self.noise_prior_degrees, probability)
+            noise = torch.as_tensor(quantile).to(noise)
+        log_sigma = noise.log_() + self._noise_scale.log().to(noise)
         return torch.cat([theta.to(self.data.x), log_sigma.to(self.data.x)], 1)
 
     def _prior_terms(self, position: Tensor) -> Evaluation:
         """Return the log prior (C,) and its gradient (C, D), without ``theta`` unless Gaussian.
 
         A coordinate x of ``theta`` contributes ``-precision x^2 / 2``. A log noise level x
-        contributes ``x - ratio / 2``, where ``ratio`` is the square of sigma / s.
+        contributes ``x - ratio / 2``, where ``ratio`` is the square of sigma / s, or under a half-t
+        prior ``x - (d + 1) / 2 log(1 + ratio / d)``.
         """
         gradient = torch.addcmul(self._slope, position, self._minus_precision)
         twice_value = torch.add(gradient, self._slope).mul_(position)
@@ -246,8 +258,13 @@ class NetworkPosterior:
         if n_noise:
             log_sigma = position.narrow(1, self._n_theta, n_noise)
             ratio = torch.add(self._log_inverse_square, log_sigma, alpha=2.0).exp_()
-            twice_value.narrow(1, self._n_theta, n_noise).sub_(ratio)
-            gradient.narrow(1, self._n_theta, n_noise).sub_(ratio)
+            twice_penalty = slope = ratio
+            d = self.noise_prior_degrees
+            if d < inf:
+                twice_penalty = (d + 1.0) * (ratio / d).log1p()
+                slope = (d + 1.0) / (1.0 + d / ratio)
+            twice_value.narrow(1, self._n_theta, n_noise).sub_(twice_penalty)
+            gradient.narrow(1, self._n_theta, n_noise).sub_(slope)
         return Evaluation(torch.add(self._constant, twice_value.sum(1), alpha=0.5), gradient)
 
     @cached_property
@@ -306,7 +323,7 @@ class NetworkPosterior:
 
     @cached_property
     def _noise_scale(self) -> Tensor:
-        """Scale s of the half-normal prior of every noise level, (n_params,)."""
+        """Scale s of the prior of every noise level, (n_params,)."""
         scale = torch.as_tensor(self.noise_prior_scale, dtype=torch.float64)
         return scale.expand(self.likelihood.n_params)
 
@@ -324,14 +341,18 @@ class NetworkPosterior:
 
     @cached_property
     def _constant(self) -> Tensor:
-        """Log normalisation constants of the normal and half-normal priors, (1,) or (C,)."""
+        """Log normalisation constants of the priors, (1,) or (C,)."""
         noise = self._noise_scale
         scale = torch.ones(0, dtype=torch.float64)
         if self._gaussian is not None:
             scale = self._gaussian.scale.double()
         normal = -scale.log().sum(-1) - 0.5 * log(2 * pi) * scale.shape[-1]
-        half_normal = 0.5 * log(2 / pi) * len(noise) - noise.log().sum()
-        return (normal.cpu() + half_normal.cpu()).to(self.data.x).reshape(-1)
+        d = self.noise_prior_degrees
+        log_constant = 0.5 * log(2 / pi)
+        if d < inf:
+            log_constant = log(2.0) + lgamma(0.5 * d + 0.5) - lgamma(0.5 * d) - 0.5 * log(pi * d)
+        noise_constant = log_constant * len(noise) - noise.log().sum()
+        return (normal.cpu() + noise_constant.cpu()).to(self.data.x).reshape(-1)
 
 
 def _finite_or_minus_inf(value: Tensor) -> Tensor:

@@ -2,7 +2,7 @@ r"""Integrate predictions over the noise level of small samples.
 
 With few rows a model explains nearly all of the targets' variance, and the noise level that
 maximises the evidence can be arbitrarily small. The standard deviation :math:`\sigma` of the noise
-therefore has a half-t prior. Its degrees of freedom are :math:`d = \max(W - 1, 2)` for rows of
+therefore has a half-t prior. Its degrees of freedom are :math:`d = \max(W - 1, 1)` for rows of
 total weight W, and its scale is twice the sample standard deviation s of the targets. With the
 residual sum of squares R and :math:`\nu` residual degrees of freedom, the posterior is
 
@@ -53,9 +53,24 @@ def log_level_grid(spread: Tensor) -> Tensor:
     return grid.to(spread.device)[:, None] + spread.log()
 
 
+def prior_degrees(total_weight: float) -> float:
+    """Degrees of freedom of the prior for rows of a total weight."""
+    return max(total_weight - 1.0, 1.0)
+
+
+def prior_scale(y: Tensor, weight: Tensor) -> Tensor:
+    """Return the scale of the prior for targets (N, T) of weights (N,), (T,); 2 for equal ones."""
+    y = y.double()
+    weight = weight.double()
+    total = float(weight.sum())
+    variance = weight @ (y - weight @ y / total).square() / total
+    spread = torch.where(variance > 0.0, variance, 1.0).sqrt()
+    return PRIOR_SCALE * sample_spread(spread, total)
+
+
 def log_level_prior(log_std: Tensor, spread: Tensor, total_weight: float) -> Tensor:
     """Return the log prior density of the logarithm of the noise, up to a constant."""
-    degrees = max(total_weight - 1.0, 2.0)
+    degrees = prior_degrees(total_weight)
     square = (log_std.exp() / (PRIOR_SCALE * spread)).square()
     return log_std - 0.5 * (degrees + 1.0) * (square / degrees).log1p()
 

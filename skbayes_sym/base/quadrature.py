@@ -9,6 +9,7 @@ from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import ndtr
 from scipy.stats import norm
 
@@ -17,18 +18,44 @@ from skbayes_sym.base.rows import Array
 from skbayes_sym.base.target_transformation import TargetTransformation
 from skbayes_sym.base.warnings import warn_user
 
-_GAUSS_NODES, _GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(8)
-# Edges of the panels of a single normal distribution, in standard deviations. Eight nodes in a
-# panel of two standard deviations integrate a normal density to 1e-10. Wider panels suffice in the
-# tails, which matter for functions that grow exponentially.
-_PANEL_EDGES = np.array([-12.0, -9.0, -6.0, -4.0, -2.0, 0.0, 2.0, 4.0, 6.0, 9.0, 12.0])
+
+class PanelRule(NamedTuple):
+    """Composite Gauss-Legendre rule.
+
+    Attributes
+    ----------
+    edges : ndarray
+        Edges of the panels of a single normal distribution, in standard deviations.
+    nodes, weights : ndarray
+        Nodes and weights of a panel from -1 to 1.
+    """
+
+    edges: Array
+    nodes: Array
+    weights: Array
+
+
+# Moments: eight nodes in a panel of two standard deviations integrate a normal density to 1e-10.
+# Wider panels suffice in the tails, which matter for functions that grow exponentially.
+_MOMENT_EDGES = np.array([-12.0, -9.0, -6.0, -4.0, -2.0, 0.0, 2.0, 4.0, 6.0, 9.0, 12.0])
+_MOMENT_RULE = PanelRule(_MOMENT_EDGES, *np.polynomial.legendre.leggauss(8))
+# Scores: the distribution function is smoother than the density, and its tails matter less. The
+# error is below 1e-4 standard deviations of the target (tests/base/test_closed_forms.py).
+_SCORE_RULE = PanelRule(np.array([-7.0, 0.0, 7.0]), *np.polynomial.legendre.leggauss(10))
 _MAX_PANELS = 32
 _NEGLIGIBLE_PROBABILITY = 1e-6  # next to a pole of the inverse; moments leave it out
+_TINY = np.finfo(float).tiny  # standard deviation in place of 0
 _MAX_COUNTS = 4096  # counts that are summed one by one
 # Gauss-Hermite nodes per normal component: of mixtures with many components, of others.
 _MIN_LARGE_MIXTURE = 16
 _N_NODES_LARGE = 15
 _N_NODES_SMALL = 32
+# Two panels per normal component that meet at a kink: nodes of each, and standard deviations from
+# the mean to their outer ends and to the farthest kink that counts.
+_N_NODES_SIDE = 12
+_SIDE_REACH = 6.0
+_KINK_REACH = 2.5
+_MAX_TAIL = 1e-5  # of the variance, at an outermost node
 
 
 def with_target_axis(values: Array) -> Array:
@@ -49,7 +76,10 @@ class Quadrature:
     Mixtures of normals are integrated by composite Gauss-Legendre quadrature in the units of the
     innermost distribution, counts by a sum over their values, and joint distributions of several
     targets over their quantiles. Moments of a mixture under transformations that are analytic
-    everywhere are integrated by Gauss-Hermite quadrature instead.
+    everywhere are integrated by Gauss-Hermite quadrature instead, and those under a Yeo-Johnson
+    transformation by two panels per component that meet at zero. Their error, and that of scores,
+    is below 1e-4 standard deviations, unless a branch point, such as the end of the range of a
+    Box-Cox transformation, lies within the distribution.
     """
 
     def __init__(self, distribution: Any) -> None:
@@ -76,14 +106,23 @@ class Quadrature:
         weights, loc, scale = self._root.components()
         return NormalComponents(np.asarray(weights), with_target_axis(loc), with_target_axis(scale))
 
+    def _make_panels(self, rule: PanelRule, index: Array | None = None) -> "_Panels":
+        """Return panels of all rows, or of those with an index if components are normal."""
+        if not self._root.has_normal_components:
+            return _Panels(self._root, None, rule)
+        components = self._components
+        if index is not None and len(index) < self._shape[0]:
+            loc = components.loc[:, index]
+            components = NormalComponents(components.weights, loc, components.scale[:, index])
+        return _Panels(self._root, components, rule)
+
     @cached_property
-    def _panels(self) -> "_Panels":
-        components = self._components if self._root.has_normal_components else None
-        return _Panels(self._root, components)
+    def _score_panels(self) -> "_Panels":
+        return self._make_panels(_SCORE_RULE)
 
     @cached_property
     def _kinks(self) -> list[Array]:
-        return self._kink_positions()
+        return self._invert_all([t.kinks for t in self._transformations])
 
     def nodes(self, targets: Array) -> tuple[Array, Array, Array]:
         """Return nodes for integrals whose integrand has a kink at given targets.
@@ -102,60 +141,93 @@ class Quadrature:
             z, weights, below = self._fixed
         else:
             edges = [*self._kinks, *self._invert(targets, self._transformations)]
-            z, weights, below = self._panels.nodes(edges)
+            z, weights, below = self._score_panels.nodes(edges)
         values = _transform(self._transformations, z)
         if self._falls:
             below = 1.0 - below
         if not self._is_monotone:
             below = self._distribution.cdf_grid(np.nan_to_num(values))
         values, weights = _drop_poles(values, weights, below)
-        self._warn_infinite(values)
+        self._warn_infinite(np.asarray(np.isinf(values).any(axis=(0, 2))))
         return values, weights, below
-
-    def moment_nodes(self) -> tuple[Array, Array]:
-        """Return values and weights, (K, N, T), whose weighted sums are moments."""
-        if self._root.has_normal_components:
-            is_analytic = all(t.is_analytic for t in self._transformations)
-            hermite = _hermite_nodes(self._components, is_analytic=is_analytic)
-            if hermite is not None:
-                z, weights = hermite
-                values = _transform(self._transformations, z)
-                if np.isfinite(values).all():
-                    return values, weights
-
-        if self._fixed is None:
-            z, weights = self._panels.weighted_nodes(self._kinks)
-        else:
-            z, weights, _ = self._fixed
-        values = _transform(self._transformations, z)
-        if np.isinf(values).any():
-            below = self._fixed[2] if self._fixed else self._panels.cdf(z, np.isinf(values))
-            values, weights = _drop_poles(values, weights, 1.0 - below if self._falls else below)
-        self._warn_infinite(values)
-        return values, weights
 
     def mean(self) -> Array:
         """Return the mean of every row and target, (N, T)."""
-        closed = self._closed_form()
-        if closed is not None:
-            mean, _ = closed.form.moments(*closed.components)
-            if np.isfinite(mean).all():
-                return mean
-        return _weighted_mean(*self.moment_nodes())
+        mean, _ = self._moments()
+        return mean
 
     def std(self) -> Array:
         """Return the standard deviation of every row and target, (N, T)."""
+        _, variance = self._moments()
+        return np.sqrt(variance)
+
+    def _moments(self) -> tuple[Array, Array]:
+        """Return the mean and the variance of every row and target, (N, T)."""
         closed = self._closed_form()
         if closed is not None:
-            _, variance = closed.form.moments(*closed.components)
+            mean, variance = closed.form.moments(*closed.components)
             if np.isfinite(variance).all():
-                return np.sqrt(variance)
-        values, weights = self.moment_nodes()
-        mean = _weighted_mean(values, weights)
-        with np.errstate(invalid="ignore", over="ignore"):
-            deviation = np.where(weights > 0.0, values - mean, 0.0)
-            std = np.sqrt(np.einsum("k...,k...,k...->...", weights, deviation, deviation))
-        return np.where(np.isfinite(mean), std, np.inf)
+                return mean, variance
+        if not self._root.has_normal_components:
+            return _node_moments(*self._moment_nodes(np.arange(self._shape[0])))
+
+        # Nodes of each component are cheaper than panels, which only rows with a singularity or
+        # heavy tails need. Rows with probability beyond a pole need neither.
+        mean = np.full(self._shape, np.nan)
+        variance = np.full(self._shape, np.nan)
+        nodes = self._component_nodes()
+        if nodes is not None:
+            z, weights = nodes
+            values = _transform(self._transformations, z)
+            mean, variance = _node_moments(values, weights)
+            if self._kinks:
+                n_components = len(self._components.weights)
+                is_reliable = ~_are_tails_heavy(values, weights, n_components)
+                mean = np.where(is_reliable, mean, np.nan)
+        infinite = self._infinite_means()
+        mean = np.where(infinite == 0.0, mean, infinite)
+        variance = np.where(infinite == 0.0, variance, np.inf)
+        self._warn_infinite(np.asarray(np.isinf(mean).any(axis=1)))
+
+        is_unknown = ~np.isfinite(mean + variance) & (infinite == 0.0)
+        index = np.flatnonzero(is_unknown.any(axis=1))
+        if len(index):
+            panel_mean, panel_variance = _node_moments(*self._moment_nodes(index))
+            mean[index] = np.where(is_unknown[index], panel_mean, mean[index])
+            variance[index] = np.where(is_unknown[index], panel_variance, variance[index])
+        return mean, variance
+
+    def _moment_nodes(self, index: Array) -> tuple[Array, Array]:
+        """Return values and weights, (K, n_index, T), whose sums are moments of rows."""
+        if self._fixed is None:
+            panels = self._make_panels(_MOMENT_RULE, index)
+            z, weights = panels.weighted_nodes([kink[index] for kink in self._kinks])
+        else:
+            z, weights, below = (values[:, index] for values in self._fixed)
+        values = _transform(self._transformations, z)
+        is_infinite = np.isinf(values)
+        if is_infinite.any():
+            if self._fixed is None:
+                below = panels.cdf(z, is_infinite)
+            values, weights = _drop_poles(values, weights, 1.0 - below if self._falls else below)
+        is_infinite_row = np.zeros(self._shape[0], dtype=bool)
+        is_infinite_row[index] = np.isinf(values).any(axis=(0, 2))
+        self._warn_infinite(is_infinite_row)
+        return values, weights
+
+    def _infinite_means(self) -> Array:
+        """Return infinity of the sign of a pole that has probability beyond it, else 0, (N, T)."""
+        infinite = np.zeros(self._shape)
+        argument = self._affine_argument()
+        if argument is None:
+            return infinite
+        for pole in self._transformations[-1].poles:
+            sign = np.sign(pole)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                score = sign * (argument.loc - pole) / argument.scale
+            outside = np.einsum("s,s...->...", argument.weights, ndtr(score))
+            infinite = np.where(outside > _NEGLIGIBLE_PROBABILITY, sign * np.inf, infinite)
+        return infinite
 
     def closed_form_crps(self, y: Array) -> Array | None:
         """Return the CRPS at targets (G, N, T), or None without a closed form."""
@@ -164,16 +236,22 @@ class Quadrature:
 
     def _closed_form(self) -> "_ClosedForm | None":
         """Return the closed form of the last transformation if all before it are affine."""
-        *before, last = self._transformations
+        form = self._transformations[-1].closed_form
+        argument = None if form is None else self._affine_argument()
+        return None if form is None or argument is None else _ClosedForm(form, argument)
+
+    def _affine_argument(self) -> "NormalComponents | None":
+        """Return the argument of the last transformation if all before it are affine."""
+        before = self._transformations[:-1]
         is_affine = all(transformation.affine is not None for transformation in before)
-        if last.closed_form is None or not is_affine or not self._root.has_normal_components:
+        if not is_affine or not self._root.has_normal_components:
             return None
         weights, loc, scale = self._components
         for transformation in before:
-            location, slope = transformation.affine
+            location, slope = transformation.affine  # type: ignore[misc]
             loc = location + slope * loc
             scale = np.abs(slope) * scale
-        return _ClosedForm(last.closed_form, NormalComponents(weights, loc, scale))
+        return NormalComponents(weights, loc, scale)
 
     def _invert(
         self, values: Array, transformations: Sequence[TargetTransformation]
@@ -184,20 +262,50 @@ class Quadrature:
             points = [branch.inward(v) for v in points for branch in transformation.branches]
         return points
 
-    def _kink_positions(self) -> list[Array]:
-        """Return the values of the innermost target at which the transformations have kinks."""
-        shape = self._panels.edges.shape[1:]
-        positions = []
-        for k, transformation in enumerate(self._transformations):
-            for kink in transformation.kinks:
-                inner = self._transformations[:k]
-                if np.isfinite(kink).any():
-                    positions += self._invert(np.broadcast_to(kink, shape), inner)
-        return positions
+    def _component_nodes(self) -> tuple[Array, Array] | None:
+        """Return nodes and weights of each component, or None if panels are more accurate.
 
-    def _warn_infinite(self, values: Array) -> None:
-        """Warn of rows whose moments are infinite."""
-        rows = np.isinf(values).any(axis=(0, 2))
+        Weights of rows are NaN if a component is near a singularity or there are several kinks.
+        """
+        components = self._components
+        if len(components.weights) >= _MIN_LARGE_MIXTURE:
+            return _hermite_nodes(components, _N_NODES_LARGE)
+        if all(t.is_analytic for t in self._transformations):
+            return _hermite_nodes(components, _N_NODES_SMALL)
+        if not all(t.is_smooth for t in self._transformations):
+            return None
+        kinks = self._invert_all([t.smooth_kinks for t in self._transformations])
+        if len(kinks) > 1:
+            return None
+        if kinks:
+            values, weights = _split_nodes(components, kinks[0])
+        else:
+            values, weights = _hermite_nodes(components, _N_NODES_SMALL)
+        for point in self._invert_all([t.singular_points or () for t in self._transformations]):
+            is_near = np.abs(point - components.loc) < _SIDE_REACH * components.scale
+            weights = np.where(is_near.any(axis=0), np.nan, weights)
+        return values, weights
+
+    def _invert_all(self, positions: Sequence[Sequence[Any]]) -> list[Array]:
+        """Return the values of the innermost target at which each transformation has positions."""
+        shape = self._shape
+        inverted = []
+        for k, values in enumerate(positions):
+            for value in values:
+                if np.isfinite(value).any():
+                    inverted += self._invert(
+                        np.broadcast_to(value, shape), self._transformations[:k]
+                    )
+        return inverted
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        """Numbers of rows and targets, (N, T)."""
+        shape = self._root.shape
+        return shape[0], shape[1] if len(shape) == 2 else 1
+
+    def _warn_infinite(self, rows: npt.NDArray[np.bool_]) -> None:
+        """Warn of rows (N,) whose moments are infinite."""
         if rows.any():
             warn_user(
                 f"the mean, standard deviation and CRPS of {rows.sum()} rows, the first is row "
@@ -253,16 +361,18 @@ class _Panels:
         Distribution with a density.
     components : NormalComponents or None
         Components of a mixture of normals.
+    rule : PanelRule
+        Edges and nodes.
     """
 
-    def __init__(self, root: Any, components: NormalComponents | None) -> None:
+    def __init__(self, root: Any, components: NormalComponents | None, rule: PanelRule) -> None:
         self._root = root
-        tiny = np.finfo(float).tiny
+        self._rule = rule
         if components is not None:
             self._weights = components.weights
             self._loc = components.loc
-            self._scale = np.maximum(components.scale, tiny)
-            edges = self._loc + _PANEL_EDGES[:, None, None, None] * self._scale
+            self._scale = np.maximum(components.scale, _TINY)
+            edges = self._loc + rule.edges[:, None, None, None] * self._scale
             edges = np.sort(edges.reshape(-1, *self._loc.shape[1:]), axis=0)
             n_edges = min(len(edges), _MAX_PANELS + 1)
             index = np.linspace(0, len(edges) - 1, n_edges).round().astype(int)
@@ -271,7 +381,7 @@ class _Panels:
             quartiles = np.moveaxis(root.quantile_grid(np.array([0.25, 0.5, 0.75])), -1, 0)
             low, median, high = with_target_axis(quartiles)
             steps = np.sinh(np.linspace(-10.0, 10.0, 2 * _MAX_PANELS + 1))[:, None, None]
-            self.edges = median + steps * np.maximum(high - low, tiny)
+            self.edges = median + steps * np.maximum(high - low, _TINY)
 
     def nodes(self, kinks: Sequence[Array]) -> tuple[Array, Array, Array]:
         """Return nodes, weights and the distribution function, (K, N, T).
@@ -289,9 +399,9 @@ class _Panels:
         inside = [np.clip(kink, self.edges[0], self.edges[-1])[None] for kink in kinks]
         edges = np.sort(np.concatenate([self.edges, *inside]), axis=0)
         half = 0.5 * np.diff(edges, axis=0)
-        z = edges[:-1, None] + half[:, None] * (1.0 + _GAUSS_NODES[:, None, None])
+        z = edges[:-1, None] + half[:, None] * (1.0 + self._rule.nodes[:, None, None])
         z = z.reshape(-1, *edges.shape[1:])
-        step = half[:, None] * _GAUSS_WEIGHTS[:, None, None]
+        step = half[:, None] * self._rule.weights[:, None, None]
         step = step.reshape(-1, *edges.shape[1:])
         weights = step * self._evaluate(z, _normal_density, self._root_density)
         total = weights.sum(axis=0)
@@ -358,9 +468,13 @@ def _transform(transformations: Sequence[TargetTransformation], values: Array) -
     return values
 
 
-def _weighted_mean(values: Array, weights: Array) -> Array:
+def _node_moments(values: Array, weights: Array) -> tuple[Array, Array]:
+    """Return mean and variance (N, T) of values and weights (K, N, T)."""
     with np.errstate(invalid="ignore", over="ignore"):
-        return np.einsum("k...,k...->...", weights, values)
+        mean = np.einsum("k...,k...->...", weights, values)
+        deviation = np.where(weights > 0.0, values - mean, 0.0)
+        variance = np.einsum("k...,k...,k...->...", weights, deviation, deviation)
+    return mean, np.where(np.isfinite(mean), variance, np.inf)
 
 
 def _drop_poles(values: Array, weights: Array, below: Array) -> tuple[Array, Array]:
@@ -389,35 +503,53 @@ def _drop_poles(values: Array, weights: Array, below: Array) -> tuple[Array, Arr
     return np.where(weights > 0.0, values, 0.0), weights
 
 
-def _hermite_nodes(
-    components: NormalComponents, *, is_analytic: bool
-) -> tuple[Array, Array] | None:
-    """Return Gauss-Hermite nodes and weights of each normal component.
+def _hermite_nodes(components: NormalComponents, n_nodes: int) -> tuple[Array, Array]:
+    """Return Gauss-Hermite nodes and weights of each normal component, (K, N, T)."""
+    mixture_weights, loc, scale = components
+    nodes, node_weights = _hermite_rule(n_nodes)
+    values = (loc[None] + nodes[:, None, None, None] * scale[None]).reshape(-1, *loc.shape[1:])
+    weights = node_weights[:, None] / node_weights.sum() * mixture_weights
+    return values, np.broadcast_to(weights.reshape(-1, 1, 1), values.shape)
+
+
+def _split_nodes(components: NormalComponents, kink: Array) -> tuple[Array, Array]:
+    """Return nodes and weights, (K, N, T), of two panels per component that meet at a kink.
 
     Parameters
     ----------
     components : NormalComponents
         Mixture of S normal components.
-    is_analytic : bool
-        Whether the integrand is analytic everywhere. Otherwise mixtures of few components are
-        integrated by panels, which can end at kinks.
-
-    Returns
-    -------
-    values, weights : ndarray of shape (K, N, T), or None
-        None if panels are more accurate.
+    kink : ndarray of shape (N, T)
+        Position at which the third derivative of the integrand jumps.
     """
     mixture_weights, loc, scale = components
-    if len(mixture_weights) >= _MIN_LARGE_MIXTURE:
-        n_nodes = _N_NODES_LARGE
-    elif is_analytic:
-        n_nodes = _N_NODES_SMALL
-    else:
-        return None
-    nodes, node_weights = _hermite_rule(n_nodes)
-    values = (loc[None] + nodes[:, None, None, None] * scale[None]).reshape(-1, *loc.shape[1:])
-    weights = node_weights[:, None] / node_weights.sum() * mixture_weights
-    return values, np.broadcast_to(weights.reshape(-1, 1, 1), values.shape)
+    nodes, node_weights = (rule[:, None, None, None] for rule in _legendre_rule(_N_NODES_SIDE))
+    # A kink in the tail has no effect, and the panels may meet before it.
+    meeting = np.clip((kink - loc) / np.maximum(scale, _TINY), -_KINK_REACH, _KINK_REACH)
+    half_below = 0.5 * (meeting + _SIDE_REACH)
+    half_above = 0.5 * (_SIDE_REACH - meeting)
+    scores = np.concatenate([half_below * nodes - half_above, half_above * nodes + half_below])
+    density = np.exp(-0.5 * scores * scores)
+    density[:_N_NODES_SIDE] *= half_below * node_weights
+    density[_N_NODES_SIDE:] *= half_above * node_weights
+    density *= mixture_weights[:, None, None] / density.sum(axis=0)
+    values = loc + scale * scores
+    return values.reshape(-1, *loc.shape[1:]), density.reshape(-1, *loc.shape[1:])
+
+
+def _are_tails_heavy(values: Array, weights: Array, n_components: int) -> npt.NDArray[np.bool_]:
+    """Whether the outermost nodes of a component matter for the variance, (N, T)."""
+    mean, variance = _node_moments(values, weights)
+    shape = (-1, n_components, *values.shape[1:])
+    ends = values.reshape(shape)[[0, -1]]
+    tail = weights.reshape(shape)[[0, -1]] * np.square(ends - mean)
+    return np.asarray((tail > _MAX_TAIL * variance).any(axis=(0, 1)))
+
+
+@cache
+def _legendre_rule(n_nodes: int) -> tuple[Array, Array]:
+    """Return nodes and weights of Gauss-Legendre quadrature from -1 to 1."""
+    return np.polynomial.legendre.leggauss(n_nodes)  # type: ignore[no-any-return]
 
 
 @cache
@@ -443,8 +575,8 @@ def _count_nodes(root: Any) -> tuple[Array, Array, Array] | None:
 def _quantile_nodes(root: Any) -> tuple[Array, Array, Array]:
     """Return quantiles whose levels have Gauss-Legendre nodes as normal scores."""
     edges = np.linspace(-8.0, 8.0, 17)
-    scores = (edges[:-1, None] + 0.5 * (1.0 + _GAUSS_NODES)).ravel()
-    weights = np.tile(0.5 * _GAUSS_WEIGHTS, 16) * norm.pdf(scores)
+    scores = (edges[:-1, None] + 0.5 * (1.0 + _MOMENT_RULE.nodes)).ravel()
+    weights = np.tile(0.5 * _MOMENT_RULE.weights, 16) * norm.pdf(scores)
     weights = weights / weights.sum()
     values = with_target_axis(np.moveaxis(root.quantile_grid(ndtr(scores)), -1, 0))
     weights = np.broadcast_to(weights[:, None, None], values.shape)

@@ -83,6 +83,12 @@ class TargetTransformation:
     is_analytic : bool, default=False
         Whether y is an entire function of z, such as an exponential function or a polynomial.
         Moments then need only a few quadrature nodes.
+    smooth_kinks : tuple of array-like
+        Those kinks at which the first two derivatives of y are continuous.
+    singular_points : tuple of array-like, optional
+        The other kinks, if y is known to be analytic between the kinks.
+    poles : tuple of ndarray of shape (n_targets,)
+        Values of z, seen from 0, at and beyond which y is infinite with the sign of z.
     affine : (Array, Array), optional
         Location and slope, (n_targets,), of an affine function of z.
     closed_form : ClosedForm, optional
@@ -93,8 +99,16 @@ class TargetTransformation:
     branches: tuple[Branch, ...]
     kinks: tuple[Any, ...] = ()
     is_analytic: bool = False
+    smooth_kinks: tuple[Any, ...] = ()
+    singular_points: tuple[Any, ...] | None = None
+    poles: tuple[Array, ...] = ()
     affine: tuple[Array, Array] | None = None
     closed_form: ClosedForm | None = None
+
+    @property
+    def is_smooth(self) -> bool:
+        """Whether y is known to be analytic between the kinks."""
+        return self.is_analytic or self.singular_points is not None
 
     @property
     def falls(self) -> bool:
@@ -431,7 +445,10 @@ def _box_cox(lambdas: Array) -> TargetTransformation:
         return _within(y, 0.0, np.inf, lambda y: (lambdas - 1.0) * np.log(y))
 
     edge = np.where(lambdas == 0.0, np.inf, -1.0 / np.where(lambdas == 0.0, 1.0, lambdas))
-    return TargetTransformation(outward, (Branch(inward, log_slope),), (edge,))
+    pole = np.where(lambdas < 0.0, edge, np.inf)
+    return TargetTransformation(
+        outward, (Branch(inward, log_slope),), (edge,), singular_points=(edge,), poles=(pole,)
+    )
 
 
 def _yeo_johnson(lambdas: Array) -> TargetTransformation:
@@ -458,7 +475,14 @@ def _yeo_johnson(lambdas: Array) -> TargetTransformation:
 
     top = np.where(lambdas < 0.0, -1.0 / np.where(lambdas < 0.0, lambdas, -1.0), np.inf)
     bottom = np.where(mirrored < 0.0, 1.0 / np.where(mirrored < 0.0, mirrored, -1.0), -np.inf)
-    return TargetTransformation(outward, (Branch(inward, log_slope),), (bottom, 0.0, top))
+    return TargetTransformation(
+        outward,
+        (Branch(inward, log_slope),),
+        (bottom, 0.0, top),
+        smooth_kinks=(0.0,),
+        singular_points=(bottom, top),
+        poles=(bottom, top),
+    )
 
 
 def _quantile_transformation(transformer: QuantileTransformer) -> TargetTransformation:

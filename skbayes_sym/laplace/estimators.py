@@ -486,14 +486,18 @@ class LaplaceRegressor(BayesianRegressorMixin, _BaseLaplace):
 
     def predictor(self, like: Tensor) -> Predictor:
         """Return the predictor on the device of ``like``."""
-        if self.optimizer_ == "adam":
-            likelihood = self.fitted_likelihood.to(like)
-            return LinearisedPredictor(self._linearised(like), likelihood, self._draws_seed)
-        noise = torch.as_tensor(self.noise_std_modes_ / self.y_scale_).unsqueeze(1).log()
         levels = self._noise_levels_modes_
         scaled_levels = None
         if levels is not None:
             scaled_levels = torch.as_tensor(levels / self.y_scale_).to(like)
+        if self.optimizer_ == "adam":
+            return LinearisedPredictor(
+                self._linearised(like),
+                self.fitted_likelihood.to(like),
+                self._draws_seed,
+                levels=scaled_levels,
+            )
+        noise = torch.as_tensor(self.noise_std_modes_ / self.y_scale_).unsqueeze(1).log()
         return ModesPredictor(self._modes(like), Gaussian(noise.to(like)), scaled_levels)
 
 

@@ -29,11 +29,13 @@ from skbayes_sym.laplace.evidence import (
 from skbayes_sym.laplace.invariance_parameters import (
     EVALUATION_SAMPLES,
     LearnedInvariances,
+    Transformations,
     averaging_is_negligible,
 )
 from skbayes_sym.laplace.map import MapObjective
 from skbayes_sym.laplace.online_training import HyperAscent
-from skbayes_sym.laplace.posterior import LaplacePosterior
+from skbayes_sym.laplace.posterior import LaplacePosterior, LinearisedNetwork
+from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.memory import MemoryAllocation, require_memory
 from skbayes_sym.numerics.optimise import (
@@ -44,6 +46,10 @@ from skbayes_sym.numerics.optimise import (
     half_constant_half_linear,
     minimise,
 )
+
+# With more rows the noise is taken as known. Levels of 31 to 200 rows matter only for networks
+# that fit nearly all of them, and beyond they would take as long as an update.
+_MAX_NOISE_ROWS = 200
 
 
 class TrainingSchedule(NamedTuple):
@@ -301,6 +307,12 @@ class AveragedProblem:
         """The network, with the number of transformations used in training."""
         return self.evidence.model
 
+    @property
+    def learns_noise(self) -> bool:
+        """Whether the noise is normal and learned."""
+        likelihood = self.model.likelihood
+        return isinstance(likelihood, Gaussian) and likelihood.n_params > 0
+
     @cached_property
     def reported_evidence(self) -> LaplaceEvidence:
         """The evidence that is reported, without sketch and with many transformations."""
@@ -345,14 +357,51 @@ class AveragedProblem:
                 model.augmentation, as_array(h["eta"]), curve, is_negligible
             )
         noise_scale = model.likelihood.at(h["likelihood"].cpu()).noise_scale
+        posterior = LaplacePosterior(as_array(theta), precision.map(as_array), positions.numpy())
         return LaplaceFit(
-            LaplacePosterior(as_array(theta), precision.map(as_array), positions.numpy()),
+            posterior,
             prior_scale=as_array((-0.5 * h["log_precision"].double()).exp()),
             noise_scale=as_array(noise_scale.double()),
             likelihood_params=as_array(h["likelihood"].double()),
             predict_seed=self.seeds.predict,
             invariances=learned,
+            noise_levels=self._noise_levels(posterior, h["eta"], noise_scale),
         )
+
+    def _noise_levels(
+        self, posterior: LaplacePosterior, eta: Tensor, noise_scale: Tensor
+    ) -> Array | None:
+        """Return noise levels (1, K, T) of few rows in the units of ``y``.
+
+        They follow from the residuals of the linearised network and its effective number of
+        parameters. None if the rows determine the noise, or if it isn't normal or is given.
+
+        Parameters
+        ----------
+        posterior : LaplacePosterior
+            Posterior of the weights.
+        eta : Tensor
+            Half-widths of the transformations.
+        noise_scale : Tensor of shape (n_targets,)
+            Learned noise of scaled targets.
+        """
+        data = self.data
+        if not self.learns_noise:
+            return None
+        if data.n_rows > _MAX_NOISE_ROWS and not data.is_constant.any():
+            return None
+        x, y, weight = data.data
+        transformations = Transformations(self.model.augmentation, eta)
+        noise = transformations.noise(self.seeds.predict).to(eta)
+        averaged = replace(self.model, n_samples=len(noise))
+        network = LinearisedNetwork(averaged, posterior.tensors(eta), eta, noise)
+        outputs = network.outputs(x)
+        variance = outputs.covariance.diagonal(dim1=-2, dim2=-1).double()
+        squares = torch.einsum("n,nt->t", weight.double(), (y - outputs.mean).double().square())
+        ratio = variance / noise_scale.to(variance).square()
+        n_effective = torch.einsum("n,nt->t", weight.double(), ratio)
+        degrees_of_freedom = data.total_weight - n_effective
+        return data.noise_levels(squares.unsqueeze(0), degrees_of_freedom.unsqueeze(0))
 
     def require_memory(self, curvature: str) -> None:
         """Raise an error unless there is memory for Adam's copies of the weights and the curvature.
@@ -416,6 +465,8 @@ class LaplaceFit:
         Number of steps.
     stop_reason : str, default="max_iter"
         Why training ended.
+    noise_levels : ndarray of shape (1, K, n_targets), optional
+        Noise levels of few rows in the units of ``y``, see `noise_levels`.
     """
 
     posterior: LaplacePosterior
@@ -428,6 +479,7 @@ class LaplaceFit:
     curve: Array | None = None
     n_iter: int = 0
     stop_reason: StopReason = "max_iter"
+    noise_levels: Array | None = None
 
     def attributes(self, data: Training, _model: Model) -> dict[str, Any]:
         """Return the fitted attributes of the estimator."""
@@ -437,6 +489,8 @@ class LaplaceFit:
             "_predict_seed_": self.predict_seed,
             "_likelihood_params_": self.likelihood_params,
         }
+        if data.y_scaling is not None:
+            attributes["_noise_levels_modes_"] = self.noise_levels
         if self.noise_scale.size and data.y_scaling is not None:
             noise = self.noise_scale * data.y_scaling.scale
             attributes["noise_std_"] = float(noise[0]) if len(noise) == 1 else noise

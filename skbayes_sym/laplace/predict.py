@@ -38,12 +38,15 @@ class LinearisedPredictor(BasePredictor):
         Seed of draws of several outputs.
     n_draws : int, default=200
         Number of draws of a row's outputs where no quadrature rule integrates over them.
+    levels : Tensor of shape (1, K, T), optional
+        Standard deviations that replace the noise where few rows determine it, see `noise_levels`.
     """
 
     network: LinearisedNetwork
     likelihood: Likelihood
     seed: int
     n_draws: int = 200
+    levels: Tensor | None = None
 
     def distribution(self, x: Tensor) -> Predictive:
         """Predictive distribution of rows.
@@ -53,12 +56,13 @@ class LinearisedPredictor(BasePredictor):
         outputs = self.network.outputs(x)
         if self.likelihood.kind == "normal":
             variance = outputs.covariance.diagonal(dim1=-2, dim2=-1).unsqueeze(0)
-            return NormalMixture(
+            distribution = NormalMixture(
                 outputs.mean.unsqueeze(0),
                 variance,
                 self.likelihood.noise_scale.square(),
                 covariance=outputs.covariance.unsqueeze(0),
             )
+            return distribution if self.levels is None else at_levels(distribution, self.levels)
         if outputs.mean.shape[-1] > 1:
             return self.likelihood.predictive(draw_outputs(outputs, self.n_draws, self.seed))
         nodes, weights = (t.to(x) for t in gauss_hermite(N_NODES))
@@ -77,7 +81,12 @@ class LinearisedPredictor(BasePredictor):
 
     def sample_conditionals(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
         """Distributions of the targets given ``n`` functions drawn from the posterior."""
-        return self.likelihood.predictive(self.network.sample_functions(x, n, generator=generator))
+        functions = self.network.sample_functions(x, n, generator=generator)
+        if self.levels is None:
+            return self.likelihood.predictive(functions)
+        mode = torch.zeros(n, dtype=torch.long)
+        noise = draw_levels(self.levels, mode, generator=generator).to(x)
+        return NormalMixture(functions, x.new_zeros(1, 1, 1), noise)
 
 
 @dataclass(frozen=True, eq=False)

@@ -377,6 +377,8 @@ class LILARegressor(BayesianRegressorMixin, LILAEstimator):
     _: KW_ONLY
     noise_std: Any = "learn"
 
+    _noise_levels_modes_: ClassVar[Any] = None
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **_OWN_CONSTRAINTS,
         **REGRESSOR_CONSTRAINTS,
@@ -384,8 +386,15 @@ class LILARegressor(BayesianRegressorMixin, LILAEstimator):
 
     def predictor(self, like: Tensor) -> LinearisedPredictor:
         """Return the predictor on the device of ``like``."""
-        likelihood = self.fitted_likelihood.to(like)
-        return LinearisedPredictor(self._linearised(like), likelihood, self._draws_seed)
+        levels = self._noise_levels_modes_
+        if levels is not None:
+            levels = torch.as_tensor(levels / self.y_scale_).to(like)
+        return LinearisedPredictor(
+            self._linearised(like),
+            self.fitted_likelihood.to(like),
+            self._draws_seed,
+            levels=levels,
+        )
 
 
 @dataclass(eq=False, repr=False)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from skbayes_sym.base.log_density import NetworkPosterior
+from skbayes_sym.base.noise_levels import MAX_FREEDOMS, prior_degrees, prior_scale
 from skbayes_sym.base.progress import FitProgress
 from skbayes_sym.base.training import Training
 from skbayes_sym.mcmc.annealing import Annealing
@@ -16,6 +17,7 @@ from skbayes_sym.mcmc.chains import Block
 from skbayes_sym.mcmc.kernels import Kernel
 from skbayes_sym.mcmc.samplers import ModeWeights
 from skbayes_sym.mcmc.within_mode import ComputeBudget
+from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.numerics.random import spawn_seeds
 
@@ -141,8 +143,9 @@ class SamplingConfig:
         How modes are weighted.
     remove_symmetries : bool
         Whether draws are moved to one representative of their orbit.
-    noise_prior_scale : float
+    noise_prior_scale : float or None
         Scale of the half-normal prior of the noise's standard deviation, in scaled target units.
+        None is the default, see `make_posterior`.
     n_jobs : int or None
         Number of processes.
     """
@@ -161,7 +164,7 @@ class SamplingConfig:
     previous_blocks: list[Block] | None
     mode_weights: ModeWeights
     remove_symmetries: bool
-    noise_prior_scale: float
+    noise_prior_scale: float | None
     n_jobs: int | None
 
     @cached_property
@@ -186,8 +189,7 @@ class SamplingConfig:
 
     def _make_posterior(self, data: Data) -> NetworkPosterior:
         """Posterior of the model given ``data``."""
-        network, likelihood, prior, _ = self.model
-        return NetworkPosterior(network, likelihood, prior, data, self.noise_prior_scale)  # type: ignore[arg-type]
+        return make_posterior(self.model, data, self.noise_prior_scale)
 
     @cached_property
     def uses_evidence(self) -> bool:
@@ -228,3 +230,32 @@ class SamplingConfig:
         if len(x) * widest * x.element_size() <= self.defaults.small_activation_bytes:
             return self.defaults.small_problem_block
         return self.defaults.block
+
+
+def make_posterior(model: Model, data: Data, noise_prior_scale: float | None) -> NetworkPosterior:
+    """Posterior of a model given data.
+
+    Parameters
+    ----------
+    model : Model
+        Network, likelihood, prior and symmetry group.
+    data : Data
+        Training rows in scaled units.
+    noise_prior_scale : float or None
+        Scale of the half-normal prior of the noise. None is 1, and for normal noise and few rows
+        the half-t prior of `noise_levels`.
+    """
+    network, likelihood, prior, _ = model
+    total_weight = float(data.weight.sum())
+    learns_noise = isinstance(likelihood, Gaussian) and likelihood.n_params > 0
+    if noise_prior_scale is not None or not learns_noise or total_weight > MAX_FREEDOMS:
+        scale = 1.0 if noise_prior_scale is None else noise_prior_scale
+        return NetworkPosterior(network, likelihood, prior, data, scale)  # type: ignore[arg-type]
+    return NetworkPosterior(
+        network,
+        likelihood,
+        prior,  # type: ignore[arg-type]
+        data,
+        noise_prior_scale=prior_scale(data.y, data.weight).cpu(),
+        noise_prior_degrees=prior_degrees(total_weight),
+    )

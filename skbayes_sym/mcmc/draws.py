@@ -182,7 +182,7 @@ def _make_float32_posterior(config: SamplingConfig, prior: Prior) -> NetworkPost
     """Posterior under ``prior`` with the data in float32."""
     exact = config.posterior
     data = Data(*(t.float() if t.is_floating_point() else t for t in exact.data))
-    return NetworkPosterior(exact.network, exact.likelihood, prior, data, exact.noise_prior_scale)
+    return replace(exact, prior=prior, data=data)
 
 
 def weight_chains_equally(chains: ChainDraws) -> PosteriorDraws:

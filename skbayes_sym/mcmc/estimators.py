@@ -38,7 +38,7 @@ from skbayes_sym.base.weighted_draws import (
     require_noise,
     to_arviz,
 )
-from skbayes_sym.mcmc.config import SamplingDefaults
+from skbayes_sym.mcmc.config import SamplingDefaults, make_posterior
 from skbayes_sym.mcmc.fit import Sampling
 from skbayes_sym.mcmc.initialization import default_prior_scale
 from skbayes_sym.mcmc.samplers import Chains, Kernel, ModeWeights
@@ -128,7 +128,7 @@ class BaseMCMC(BayesianEstimator):
             self.n_chains,
             self.n_draws,
             weights,
-            noise_prior_scale(self.noise_std),
+            self._noise_prior_scale,
             self.n_jobs,
             previous_blocks,
             self._defaults,
@@ -237,13 +237,16 @@ class BaseMCMC(BayesianEstimator):
             # The positions contain the free parameters, so any value will do here.
             likelihood = likelihood.at(torch.zeros(likelihood.n_params, dtype=torch.float64))
         model = Model(network, likelihood, self._make_prior(network), Trivial())
-        return NetworkPosterior(
-            network,
-            likelihood,
-            self._with_default_prior(model, len(x)).prior,
-            Data(x.double(), targets, weight.double()),
-            noise_prior_scale(self.noise_std),
-        )
+        model = self._with_default_prior(model, len(x))
+        data = Data(x.double(), targets, weight.double())
+        return make_posterior(model, data, self._noise_prior_scale)
+
+    @property
+    def _noise_prior_scale(self) -> float | None:
+        """Scale of a given half-normal prior of the noise; None for the default prior."""
+        if isinstance(self.noise_std, HalfNormal):
+            return noise_prior_scale(self.noise_std)
+        return None
 
     def draw_positions(self) -> Tensor:
         """Network weights and likelihood parameters of all draws.
@@ -331,8 +334,10 @@ class MCMCRegressor(BayesianRegressorMixin, BaseMCMC):
         0 logs nothing above level DEBUG, 1 logs a summary to stderr, 2 also logs progress.
     noise_std : "learn", HalfNormal, float or sequence of float, default="learn"
         Standard deviation of the observation noise in the units of ``y``; one number or one per
-        target. "learn" infers it under a half-normal prior of scale 1 in scaled target units.
-        `HalfNormal` sets another scale, for all parameters of the likelihood.
+        target. "learn" infers it under a half-normal prior of scale 1 in scaled target units. With
+        a total weight of at most 30 its prior is wider, Student's t of
+        `~skbayes_sym.base.noise_levels`. `HalfNormal` sets another scale, for all parameters of the
+        likelihood.
 
     Attributes
     ----------

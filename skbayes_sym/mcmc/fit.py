@@ -48,8 +48,9 @@ class Sampling:
         Draws per chain. None is `SamplingDefaults.n_draws`.
     weights : ModeWeights or None
         How modes are weighted. None doesn't remove symmetries and weights chains equally.
-    noise_prior_scale : float
+    noise_prior_scale : float or None
         Scale of the half-normal prior of the noise's standard deviation, in scaled target units.
+        None is the default, see `make_posterior`.
     n_jobs : int or None, default=None
         Number of processes.
     previous_blocks : list of Block or None, default=None
@@ -64,7 +65,7 @@ class Sampling:
     n_chains: int | str | None
     n_draws: int | None
     weights: ModeWeights | None
-    noise_prior_scale: float
+    noise_prior_scale: float | None
     n_jobs: int | None = None
     previous_blocks: list[Block] | None = None
     defaults: SamplingDefaults = field(default_factory=SamplingDefaults)

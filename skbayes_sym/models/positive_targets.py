@@ -1,8 +1,10 @@
 r"""Predictive distributions of positive targets.
 
 If all :math:`n` training targets are positive, the probability that the next one isn't is about
-:math:`\epsilon = 1 / (n + 2)` (Laplace's rule of succession). Where a distribution F gives values
-up to zero a larger probability :math:`F(0)`, its density is multiplied by a constant on each side,
+:math:`\epsilon = 1 / (n + 2)` (Laplace's rule of succession). From seven targets on it is at most
+0.005: with a symmetric distribution around zero, fewer than 1 % of samples of seven are positive.
+Where a distribution F gives values up to zero a larger probability :math:`F(0)`, its density is
+multiplied by a constant on each side,
 
 .. math:: p_+(y) = p(y) \, \epsilon / F(0) \quad (y \le 0), \qquad
           p_+(y) = p(y) \, (1 - \epsilon) / (1 - F(0)) \quad (y > 0) .
@@ -34,8 +36,9 @@ from skbayes_sym.models.predictive_mixtures import (
 )
 from skbayes_sym.numerics.gaussian import LOG_2PI
 
-# Largest probability of values up to zero, for tables of less than 198 rows.
+# Largest probability of values up to zero, for tables of 7 to 198 rows.
 MAX_MASS_BELOW = 0.005
+_MIN_ROWS = 7
 _TINY = 1e-300
 
 
@@ -51,7 +54,8 @@ def choose_mass_below(total_weight: float) -> float:
     -------
     float
     """
-    return min(1.0 / (total_weight + 2.0), MAX_MASS_BELOW)
+    next_differs = 1.0 / (total_weight + 2.0)
+    return next_differs if total_weight < _MIN_ROWS else min(next_differs, MAX_MASS_BELOW)
 
 
 @dataclass(frozen=True, eq=False)

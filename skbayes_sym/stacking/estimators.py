@@ -740,11 +740,11 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
     their leaves. No predicted standard deviation is below the rounding of ``y``.
 
     If all targets are positive, the predicted probability of values up to zero is at most
-    1 / (n + 2), the probability by Laplace's rule of succession, and at most 0.005. Where it would
-    be larger, densities on each side of zero are multiplied by a constant. A linear model, trees
-    and a Gaussian process of the logarithm ("log_linear", "log_trees", "log_gaussian_process") join
-    the default members then, if they raise the leave-one-out score of the stack by 0.005 nats per
-    row.
+    1 / (n + 2), the probability by Laplace's rule of succession, and from seven rows on at most
+    0.005. Where it would be larger, densities on each side of zero are multiplied by a constant.
+    From seven rows on, a linear model, trees and a Gaussian process of the logarithm ("log_linear",
+    "log_trees", "log_gaussian_process") join the default members then, if they raise the
+    leave-one-out score of the stack by 0.005 nats per row.
 
     Categorical columns (text, and any categorical dtype) with up to 30 levels are one-hot encoded.
     With more, the 30 most frequent levels are, and the rank of the level is an additional column. A

@@ -8,6 +8,7 @@ import pytest
 import torch
 from cases import LIKELIHOODS, NETWORKS, OTHER_NETWORKS, PRIORS
 from mcmc.known_densities import AutogradPosterior
+from scipy import stats
 from torch.testing import assert_close
 
 from skbayes_sym.base.log_density import (
@@ -195,6 +196,31 @@ def test_learned_scales_collapsed(prior, generator):
     group = density.network.symmetry()
     moved = group.act(group.sample((len(position),), generator=generator), position)
     assert_close(density(moved), density(position), rtol=1e-12, atol=0)
+
+
+def test_a_half_t_prior_of_the_noise(generator):
+    """Its density, slope and draws are those of Student's t distribution."""
+    likelihood = LIKELIHOODS["gaussian-learned"]
+    density = posterior(NETWORKS["one-layer-tanh"], likelihood, generator)
+    half_t = replace(density, noise_prior_degrees=3.0)
+    position = positions(density, generator)
+    leaf = position.clone().requires_grad_()
+    n = density.network.layout.n_params
+    own = leaf[:, n:]
+    log_noise = torch.distributions.StudentT(3.0, 0.0, NOISE_PRIOR_SCALE).log_prob(own.exp())
+    noise = (log_noise + own + math.log(2.0)).sum(1)
+    log_theta = torch.distributions.Normal(0.0, density.prior.scale).log_prob(leaf[:, :n]).sum(1)
+    both = noise + log_theta + textbook(density).likelihood(leaf)
+    (slope,) = torch.autograd.grad(both.sum(), leaf)
+    value, gradient = half_t.evaluate(position)
+    assert_close(value, both.detach(), rtol=1e-12, atol=0)
+    assert_close(gradient, slope, rtol=1e-11, atol=1e-11)
+
+    draws = half_t.sample_prior(20_000, generator=generator)[:, n:].exp() / NOISE_PRIOR_SCALE
+    levels = torch.tensor([0.25, 0.5, 0.9], dtype=torch.float64)
+    expected = torch.as_tensor(stats.t.ppf(0.5 + 0.5 * levels.numpy(), 3.0))
+    below = (draws[:, :, None] <= expected).double().mean(0)
+    assert_close(below, levels.expand_as(below), atol=0.015, rtol=0)
 
 
 # Numbers that overflow as the last bias: of a log rate, a log noise and a log precision. An

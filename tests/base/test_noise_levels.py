@@ -11,7 +11,9 @@ from skbayes_sym import (
     BayesianMLPRegressor,
     DeepEnsembleRegressor,
     LaplaceRegressor,
+    MCMCRegressor,
     PredictiveStackingRegressor,
+    SymmetrizedVIRegressor,
     predictive,
 )
 from skbayes_sym.base.noise_levels import (
@@ -102,6 +104,11 @@ MODELS = {
     "stack": PredictiveStackingRegressor(random_state=0),
     "ensemble": DeepEnsembleRegressor(random_state=0),
 }
+FEW_ROW_MODELS = MODELS | {
+    "adam": LaplaceRegressor(optimizer="adam", random_state=0),
+    "vi": SymmetrizedVIRegressor(random_state=0),
+    "mcmc": MCMCRegressor((5,), n_chains=8, random_state=0),
+}
 QUICK = ("linear", "gaussian_process")
 DEFAULTS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in MODELS]
 
@@ -128,6 +135,25 @@ def test_five_rows_give_wide_predictions(name):
         density.append(reg.log_predictive_density(new, targets).mean())
     assert np.mean(coverage) > 0.8
     assert min(density) > -10.0
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("n_rows", [1, 2])
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in FEW_ROW_MODELS
+])  # fmt: skip
+def test_one_or_two_rows_give_wide_predictions(name, n_rows):
+    """Coverage of 90 % intervals was 0.6 to 0.8 and 0, and densities fell below -1e5."""
+    coverage = []
+    density = []
+    for seed in range(40, 60):
+        x, y, new, targets = few_rows(seed, n_rows, 1 if seed < 50 else 4)
+        reg = FEW_ROW_MODELS[name].fit(x, y)
+        low, high = reg.predict_interval(new, 0.9).T
+        coverage.append(((low <= targets) & (targets <= high)).mean())
+        density.append(reg.log_predictive_density(new, targets).mean())
+    assert np.mean(coverage) > 0.75  # the standard error of 20 draws is 0.05
+    assert min(density) > -20.0
 
 
 @pytest.mark.filterwarnings("ignore:.*(X has one distinct row|y is constant|lower end|end of its)")

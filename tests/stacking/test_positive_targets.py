@@ -138,6 +138,8 @@ def test_scaling_commutes():
 def test_mass_below_follows_the_rule_of_succession():
     assert choose_mass_below(998.0) == 0.001
     assert choose_mass_below(20.0) == 0.005
+    assert choose_mass_below(7.0) == 0.005
+    assert choose_mass_below(2.0) == 0.25
 
 
 def make_positive_data(n_rows=120):
