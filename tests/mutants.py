@@ -61,6 +61,17 @@ MUTANTS = [
         ("return stack if is_gain else plain_stack", "return stack"),
     ),
     *planted(
+        "laplace/balancing.py",
+        "laplace/test_balancing.py",
+        ("log_scale = 0.25 * (", "log_scale = 0.5 * ("),
+        ("incoming_norm += bias_precision * bias.square()", "pass"),
+    ),
+    *planted(
+        "laplace/mode_finding.py",
+        "laplace/test_balancing.py",
+        ("theta = balance_units(problem.network, theta, precision)", "pass"),
+    ),
+    *planted(
         "models/positive_targets.py",
         "stacking/test_positive_targets.py",
         ("np.log1p(-self.max_mass) - self._log_mass_above", "-self._log_mass_above"),

@@ -12,6 +12,7 @@ Modes by Gauss-Newton steps, with hyperparameters set by the evidence
 * `initialization`: low-noise and high-noise starts, and cross-validation
 * `mode_finding`: search for modes with learned scales and noise
 * `evidence_problem`: sums over rows, evidence and MacKay's update
+* `balancing`: one representative of each orbit of rescaled units
 * `gauss_newton`: Levenberg-Marquardt steps of many restarts as one batch
 * `starting_points`: modes as starting points of chains and of variational inference
 

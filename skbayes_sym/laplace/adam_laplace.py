@@ -211,15 +211,16 @@ class AdamLaplace:
             trainer = self._make_trainer(problem)
 
             def current_fit() -> LaplaceFit:
-                return problem.make_fit(problem.evaluate(trainer.state()), trainer)
+                state = problem.balance(trainer.state())
+                return problem.make_fit(problem.evaluate(state), trainer)
 
             progress.begin(trainer.schedule.n_blocks, current_fit)
             result = trainer.train(self._param_groups(problem), progress.end_block)
 
             # The result is the last state, or the one of the highest evidence.
-            evaluated = problem.evaluate(trainer.state())
+            evaluated = problem.evaluate(problem.balance(trainer.state()))
             if self._updates.keep_best and trainer.best:
-                best = problem.evaluate(trainer.best[1])
+                best = problem.evaluate(problem.balance(trainer.best[1]))
                 evaluated = max(evaluated, best, key=lambda candidate: candidate.terms.value)
             log_evidence = evaluated.terms.value
             curve = np.array(trainer.evidence_curve)

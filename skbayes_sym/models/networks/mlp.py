@@ -49,6 +49,8 @@ class Activation:
     gain : float
         Factor of the scale of initial weights that preserves the variance of the signal (He et al.
         2015).
+    is_homogeneous : bool
+        Whether ``f(s z) = s f(z)`` for ``s > 0``. Rescaling of a hidden unit is then a symmetry.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Activation:
     backward_: Backward
     is_odd: bool
     gain: float = 1.0
+    is_homogeneous: bool = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by name: functions of torch itself don't pickle."""
@@ -104,11 +107,11 @@ def _identity_backward_(g: Tensor, h: Tensor) -> Tensor:  # noqa: ARG001
     return g
 
 
-RELU = Activation("relu", torch.relu, torch.relu_, _relu_backward_, False, 2.0**0.5)
+RELU = Activation("relu", torch.relu, torch.relu_, _relu_backward_, False, 2.0**0.5, True)
 TANH = Activation("tanh", torch.tanh, torch.tanh_, _tanh_backward_, True)
 SIGMOID = Activation("sigmoid", torch.sigmoid, torch.sigmoid_, _sigmoid_backward_, False)
 SOFTPLUS = Activation("softplus", F.softplus, _softplus_, _softplus_backward_, False)
-IDENTITY = Activation("identity", _identity, _identity, _identity_backward_, True)
+IDENTITY = Activation("identity", _identity, _identity, _identity_backward_, True, 1.0, True)
 
 ACTIVATIONS = {a.name: a for a in (RELU, TANH, SIGMOID, SOFTPLUS, IDENTITY)}
 

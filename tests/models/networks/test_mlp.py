@@ -59,6 +59,8 @@ def test_activation_facts(activation, generator):
     h = activation.function(z)
     odd = torch.equal(activation.function(-z), -h)
     assert odd == activation.is_odd
+    homogeneous = torch.equal(activation.function(2.0 * z), 2.0 * h)
+    assert homogeneous == activation.is_homogeneous
     assert_close(activation.apply_(z.clone()), h, rtol=0, atol=0)
     leaf = z.clone().requires_grad_()
     (slope,) = torch.autograd.grad(activation.function(leaf).sum(), leaf)

@@ -1,0 +1,158 @@
+"""Balanced representatives of rescaling orbits: closed form, function, evidence, predictions."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from torch.testing import assert_close
+
+from skbayes_sym import GaussNewton, LaplaceRegressor
+from skbayes_sym.laplace.balancing import balance_units
+from skbayes_sym.laplace.evidence_problem import GaussianEvidence, Hyperparameters
+from skbayes_sym.laplace.posterior import LinearisedModes
+from skbayes_sym.models import MLP, TANH
+from skbayes_sym.models.model import Data
+from skbayes_sym.models.networks.mlp import IDENTITY, RELU
+from skbayes_sym.models.priors import LayerScales
+
+DEPTHS = ((3,), (3, 4), (2, 3, 4))
+
+
+def draw(shape, generator):
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def rescale(network, theta, generator):
+    """Move every hidden unit along its orbit, by factors between about 0.05 and 20."""
+    theta = theta.clone()
+    layers = network.layers(theta)
+    for i in range(network.n_layers - 1):
+        scale = draw(layers[i][1].shape, generator).exp()
+        layers[i][0].mul_(scale.unsqueeze(-1))
+        layers[i][1].mul_(scale)
+        layers[i + 1][0].div_(scale.unsqueeze(-2))
+    return theta
+
+
+def make_problem(generator, hidden=(3,)):
+    network = MLP(2, hidden, 1, RELU)
+    x = draw((30, 2), generator)
+    y = x[:, :1].abs() + 0.3 * draw((30, 1), generator)
+    data = Data(x, y, torch.ones(30, dtype=torch.float64))
+    return GaussianEvidence(network, data, LayerScales().bind(network.layout))
+
+
+def test_one_hidden_layer_has_its_closed_form():
+    network = MLP(2, (1,), 1, RELU)
+    # W1 = (3, 0), b1 = 4, W2 = 2, b2 = 7: norms 2 * (9 + 16) = 50 and 8 * 4 = 32.
+    theta = torch.tensor([3.0, 0.0, 4.0, 2.0, 7.0], dtype=torch.float64)
+    precision = torch.tensor([2.0, 2.0, 2.0, 8.0, 1.0], dtype=torch.float64)
+    scale = (32.0 / 50.0) ** 0.25
+    expected = theta * torch.tensor([scale, 1.0, scale, 1.0 / scale, 1.0], dtype=torch.float64)
+    assert_close(balance_units(network, theta, precision), expected)
+
+
+@pytest.mark.parametrize("hidden", DEPTHS, ids=str)
+def test_the_density_is_the_highest_of_the_orbit(hidden, generator):
+    """A general-purpose optimiser of all log scales finds no higher density."""
+    network = MLP(2, hidden, 2, RELU)
+    theta = draw((network.layout.n_params,), generator)
+    precision = draw(theta.shape, generator).exp()
+
+    def energy(log_scales):
+        moved = theta.clone()
+        layers = network.layers(moved)
+        parts = torch.as_tensor(log_scales).exp().split(hidden)
+        for i, scale in enumerate(parts):
+            layers[i][0].mul_(scale.unsqueeze(-1))
+            layers[i][1].mul_(scale)
+            layers[i + 1][0].div_(scale)
+        return float((precision * moved.square()).sum())
+
+    lowest = minimize(energy, np.zeros(sum(hidden)), options={"gtol": 1e-7}).fun
+    balanced = balance_units(network, theta, precision)
+    np.testing.assert_allclose(float((precision * balanced.square()).sum()), lowest, rtol=1e-8)
+
+
+@pytest.mark.parametrize("hidden", DEPTHS, ids=str)
+@pytest.mark.parametrize("activation", [RELU, IDENTITY], ids=lambda a: a.name)
+def test_an_orbit_has_one_representative_of_the_same_function(hidden, activation, generator):
+    network = MLP(2, hidden, 2, activation)
+    theta = draw((4, network.layout.n_params), generator)
+    precision = draw(theta.shape, generator).exp()
+    x = draw((20, 2), generator)
+    balanced = balance_units(network, theta, precision)
+    moved = balance_units(network, rescale(network, theta, generator), precision)
+    assert_close(network.forward(balanced, x), network.forward(theta, x), rtol=1e-9, atol=1e-10)
+    assert_close(moved, balanced, rtol=1e-7, atol=1e-8)
+
+
+def test_other_networks_keep_their_weights_to_the_last_bit(generator):
+    for network in (MLP(2, (3,), 1, TANH), MLP(2, (), 1, RELU)):
+        theta = draw((2, network.layout.n_params), generator)
+        assert balance_units(network, theta, torch.ones_like(theta)) is theta
+
+
+def test_units_without_incoming_or_outgoing_weights_keep_theirs(generator):
+    network = MLP(2, (3,), 1, RELU)
+    theta = draw((network.layout.n_params,), generator)
+    (weight, bias), (outgoing, _) = network.layers(theta)
+    weight[0] = 0.0
+    bias[0] = 0.0
+    outgoing[0, 1] = 0.0
+    balanced = balance_units(network, theta, torch.ones_like(theta))
+    (new_weight, _), (new_outgoing, _) = network.layers(balanced)
+    assert torch.equal(new_weight[:2], weight[:2])
+    assert torch.equal(new_outgoing[0, :2], outgoing[0, :2])
+    assert not torch.equal(new_weight[2], weight[2])
+
+
+def test_evidence_and_predictions_are_those_of_the_orbit(generator):
+    """Without balancing, rescaling moves the evidence by nats and the variances by factors."""
+    problem = make_problem(generator)
+    network = problem.network
+    theta = draw((5, network.layout.n_params), generator)
+    log_precision = draw((5, problem.prior.n_groups), generator)
+    hyper = Hyperparameters(log_precision, torch.full((5, 1), 4.0, dtype=torch.float64))
+    precision = log_precision.exp()[:, problem.prior.group]
+    moved = rescale(network, theta, generator)
+
+    def evaluate(weights):
+        value, system = problem.evaluate(weights, problem.expansion(weights), hyper)
+        equal = torch.full((5,), 0.2, dtype=torch.float64)
+        modes = LinearisedModes(network, weights, system.cholesky(), equal)
+        return value, modes.outputs(problem.data.x)[1]
+
+    value, covariance = evaluate(balance_units(network, theta, precision))
+    moved_value, moved_covariance = evaluate(balance_units(network, moved, precision))
+    assert_close(moved_value, value, rtol=1e-9, atol=1e-9)
+    assert_close(moved_covariance, covariance, rtol=1e-8, atol=1e-10)
+    # Negative control.
+    assert float((evaluate(moved)[0] - value).abs().max()) > 1.0
+    assert float((evaluate(moved)[1] / covariance).log().abs().max()) > 0.1
+
+
+def check_is_balanced(network, theta, precision):
+    """Incoming and outgoing norms of every unit are equal."""
+    (weight, bias), (outgoing, _) = network.layers(theta)
+    (weight_precision, bias_precision), (outgoing_precision, _) = network.layers(precision)
+    incoming = (weight_precision * weight.square()).sum(-1) + bias_precision * bias.square()
+    assert_close(incoming, (outgoing_precision * outgoing.square()).sum(-2))
+
+
+@pytest.mark.parametrize("optimizer", [GaussNewton(2), "adam"], ids=["gauss-newton", "adam"])
+def test_reported_modes_are_balanced_wherever_the_search_stopped(optimizer):
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2.0, 2.0, (30, 1))
+    y = np.abs(x[:, 0]) + 0.2 * rng.standard_normal(30)
+    model = LaplaceRegressor(
+        (3,), "relu", optimizer=optimizer, prior=0.7, max_iter=12, tol=None, random_state=0
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it stops early
+        model.fit(x, y)
+    theta = torch.as_tensor(np.atleast_2d(model.posterior_.loc))
+    precision = torch.full_like(theta, 0.7**-2)
+    check_is_balanced(model.network_, theta, precision)
