@@ -30,7 +30,7 @@ from skbayes_sym.stacking.defaults import StackDefaults
 from skbayes_sym.stacking.fit import fit_weights
 from skbayes_sym.stacking.members import MEMBERS, Member
 from skbayes_sym.stacking.predictors import UserPredictor
-from skbayes_sym.stacking.scoring import score_member
+from skbayes_sym.stacking.scoring import _predict_folds, score_member
 from skbayes_sym.stacking.task import MemberFit, RowBlock, ScoredMember, StackTask
 
 RNG = np.random.default_rng(0)
@@ -315,3 +315,48 @@ def test_members_of_small_weight_are_not_evaluated():
     kept = fit_weights(members, replace(task, defaults=StackDefaults(min_weight=free["a"] * 1.1)))
     assert 0.0 < free["a"] < 0.5
     assert kept.weights == {"a": 0.0, "b": 1.0}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["linear", "trees", "boosting", "gaussian_process", "networks"])
+def test_classification_members_leave_out_all_repetitions_of_a_row(name):
+    """Held-out odds of a row of large weight, next to refits without all and without one of it."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(80, 2))
+    y = (x[:, 0] + 0.3 * rng.normal(size=80) > 0.0).astype(int)
+    row = int(np.argmin(np.abs(x[:, 0] - 0.4)))
+    y[row] = 0  # among rows of class 1
+    weight = np.ones(80)
+    weight[row] = 12.0
+
+    def log_odds(values):
+        scores = torch.as_tensor(values).reshape(-1)
+        if len(scores) > 1:
+            return float(scores[1] - scores[0])
+        return float(torch.log1p(-scores.exp()) - scores)
+
+    def fit(weight):
+        kept = weight > 0.0
+        task = make_task(x[kept], y[kept], weight[kept], classes=np.arange(2))
+        member = MEMBERS[name]()
+        return member, task, member.fit(task)
+
+    def refitted(weight):
+        fitted = fit(weight)[2]
+        block = torch.as_tensor(x[[row]])
+        if fitted.is_calibrated:
+            return log_odds(fitted.predictor.log_density(block, np.zeros(1, dtype=int)))
+        return log_odds(fitted.predictor.mean(block))
+
+    member, task, fitted = fit(weight)
+    held_out = fitted.leave_one_out
+    if held_out is None:
+        held_out = _predict_folds(member, task, fitted, member.choose_folds(task))
+    held_out = log_odds(held_out[row])
+    weight[row] = 11.0
+    without_one = refitted(weight)
+    weight[row] = 0.0
+    without_all = refitted(weight)
+    assert without_all - without_one > 0.5  # the row matters
+    # Posteriors leave rows out approximately. One repetition alone would be 0.9 of the way off.
+    assert abs(held_out - without_all) < 0.5 * (without_all - without_one)

@@ -68,16 +68,26 @@ class ExtraTrees(Member):
     ) -> tuple[Tensor, Tensor]:
         """Average leaves over the trees whose bootstrap sample lacks a row.
 
-        Rows that are in all samples have the average over all trees. Returns averages (N, V) and
-        mean squares (N,).
+        Rows that are in all samples, as rows of large weight are where scikit-learn draws rows in
+        proportion to their weights, are predicted by folds. Returns averages (N, V) and mean
+        squares (N,).
         """
         n_rows = len(task)
         samples = predictor.estimator.estimators_samples_
         n_draws = [np.bincount(sample, minlength=n_rows) for sample in samples]
         is_out_of_bag = np.stack(n_draws, 1) == 0
-        is_out_of_bag |= ~is_out_of_bag.any(axis=1, keepdims=True)
+        is_in_all = ~is_out_of_bag.any(axis=1)
+        is_out_of_bag |= is_in_all[:, None]
         tree_weight = is_out_of_bag / is_out_of_bag.sum(axis=1, keepdims=True)
-        return predictor.average_leaves(task.rows.x, tree_weight)
+        average, mean_square = predictor.average_leaves(task.rows.x, tree_weight)
+        has_folds = bool(task.folds) and all(len(train) for train, _ in task.folds)
+        if is_in_all.any() and has_folds:
+            is_in_all &= np.isin(np.arange(n_rows), task.left_out_index)
+            index = torch.as_tensor(np.flatnonzero(is_in_all))
+            fold_average, fold_mean_square = self._predict_folds(task)
+            average[index] = fold_average[index]
+            mean_square[index] = fold_mean_square[index]
+        return average, mean_square
 
     def _predict_folds(self, task: StackTask) -> tuple[Tensor, Tensor]:
         """Average leaves over trees that were fitted without the fold of a row.
