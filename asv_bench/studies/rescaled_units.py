@@ -109,7 +109,9 @@ def main() -> None:
     rows = []
     for seed in range(args.first, args.first + args.problems):
         values = evaluate(seed)
-        rows.append({k: round(v, 3) if isinstance(v, float) else v for k, v in values.items()})
+        # The chains of a problem may determine no evidence.
+        known = {k: None if np.isnan(v) else round(float(v), 3) for k, v in values.items()}
+        rows.append(known)
         print(rows[-1], flush=True)
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
@@ -117,9 +119,10 @@ def main() -> None:
     header = {"date": datetime.now(UTC).date().isoformat(), "commit": commit}
     lines = ",\n".join(json.dumps(row) for row in rows)
     RESULTS.write_text(json.dumps(header)[:-1] + ', "networks": [\n' + lines + "\n]}\n")
-    chains = np.array([row["chains"] for row in rows])
+    compared = [row for row in rows if row["chains"] is not None]
+    print(f"{len(compared)} of {len(rows)} networks have an evidence of chains")
     for column in COLUMNS:
-        error = np.array([row[column] for row in rows]) - chains
+        error = np.array([row[column] - row["chains"] for row in compared])
         print(
             f"{column:20} mean {error.mean():6.2f}  root mean square "
             f"{np.sqrt(np.mean(error**2)):5.2f}  largest {np.abs(error).max():5.2f}"
