@@ -248,7 +248,7 @@ def make_posterior(model: Model, data: Data, noise_prior_scale: float | None) ->
     network, likelihood, prior, _ = model
     total_weight = float(data.weight.sum())
     learns_noise = isinstance(likelihood, Gaussian) and likelihood.n_params > 0
-    if noise_prior_scale is not None or not learns_noise or total_weight > MAX_FREEDOMS:
+    if noise_prior_scale is not None or not learns_noise or total_weight >= MAX_FREEDOMS:
         scale = 1.0 if noise_prior_scale is None else noise_prior_scale
         return NetworkPosterior(network, likelihood, prior, data, scale)  # type: ignore[arg-type]
     return NetworkPosterior(

@@ -335,7 +335,7 @@ class MCMCRegressor(BayesianRegressorMixin, BaseMCMC):
     noise_std : "learn", HalfNormal, float or sequence of float, default="learn"
         Standard deviation of the observation noise in the units of ``y``; one number or one per
         target. "learn" infers it under a half-normal prior of scale 1 in scaled target units. With
-        a total weight of at most 30 its prior is wider, Student's t of
+        a total weight below 30 its prior is wider, Student's t of
         `~skbayes_sym.base.noise_levels`. `HalfNormal` sets another scale, for all parameters of the
         likelihood.
 
