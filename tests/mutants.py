@@ -37,6 +37,16 @@ def planted(module: str, tests: str, *texts: tuple[str, str]) -> list[Mutant]:
 
 MUTANTS = [
     *planted(
+        "models/copula.py",
+        "models/test_copula.py",
+        ("(1.0 - shrinkage) * correlation, 1.0)", "correlation, 1.0)"),
+        ("rank = tied_weight.cumsum() - tied_weight +", "rank = tied_weight.cumsum() - 1.0 +"),
+        ("- scores.square().sum(1)", "- 0.0 * scores.sum(1)"),
+        ("-root.diagonal().log().sum()", "root.diagonal().log().sum()"),
+        ("coupled = scores @ self._root.to(scores.device).T", "coupled = scores"),
+        ("0.5 * (below + distribution.cdf(y - unit))", "below"),
+    ),
+    *planted(
         "base/gross_errors.py",
         "base/test_gross_errors.py",
         ("* np.arange(k, k + m + 1)", "* np.arange(1, m + 2)"),

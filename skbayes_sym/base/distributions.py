@@ -12,6 +12,7 @@ from sklearn.utils import Bunch
 from torch import Tensor
 
 from skbayes_sym.base.classifier import BayesianClassifierMixin, encode_classes
+from skbayes_sym.base.estimator import warn_infinite_rows
 from skbayes_sym.base.quadrature import Quadrature
 from skbayes_sym.base.regressor import BayesianRegressorMixin, check_quantile_levels
 from skbayes_sym.base.rows import Array
@@ -483,13 +484,20 @@ class PosteriorPredictive(_GridPredictive):
     def evaluated(self) -> "TensorPredictive":
         """Return the same distribution without the model, which has been evaluated once."""
         distributions: list[TargetPredictive] = []
+        positions: list[Array] = []
 
-        def keep(distribution: TargetPredictive) -> list[Tensor]:
+        def keep(distribution: TargetPredictive, rows: Tensor) -> list[Tensor]:
             distributions.append(distribution)
+            positions.append(rows[:, 0].long().cpu().numpy())
             return [distribution.mean()]
 
-        self._model.evaluate_functional(self._X, keep)
-        return TensorPredictive(distributions, is_flat=len(self.shape) == 1)
+        index = np.arange(num_samples(self._X), dtype=float)[:, None]
+        (mean,) = self._model.evaluate_functional(self._X, keep, index)
+        warn_infinite_rows(mean)
+        evaluated = TensorPredictive(distributions, is_flat=len(self.shape) == 1)
+        # Rows with unknown levels come first.
+        order = np.argsort(np.concatenate(positions))
+        return evaluated if (np.diff(order) > 0).all() else evaluated.take_rows(order)
 
 
 def _component_means(distribution: TargetPredictive) -> Tensor:

@@ -67,6 +67,16 @@ def name_in_warnings(estimator: object) -> Iterator[None]:
             _prefix.reset(token)
 
 
+@contextmanager
+def name_target_in_warnings(name: str) -> Iterator[None]:
+    """Name one of several targets at the beginning of warnings."""
+    token = _prefix.set(f"{_prefix.get()}target {name!r}: ")
+    try:
+        yield
+    finally:
+        _prefix.reset(token)
+
+
 def warn_user(message: str, category: type[Warning] = ConvergenceWarning) -> None:
     """Warn at the nearest caller outside the package, scikit-learn and context managers.
 

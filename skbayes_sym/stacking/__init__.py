@@ -8,6 +8,7 @@
 * `tree_arrays`: trees of scikit-learn's ensembles as arrays, in which they are pickled and saved
 * `fitted_members`: fitted members as pipelines of scikit-learn
 * `scoring`: leave-one-out scores, noise models and calibration of the members
+* `several_targets`: one stack for each of several targets, and their joint distribution
 * `group_columns`: find columns whose values are groups of rows that resemble each other
 * `fit`: fit the members one after the other and optimise their weights
 """

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral, Real
+from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import joblib
@@ -37,8 +38,11 @@ from skbayes_sym.base.scikit_learn import (
 )
 from skbayes_sym.base.stacking_weights import PooledPredictor
 from skbayes_sym.base.training import Training, describe_outliers
+from skbayes_sym.base.warnings import name_target_in_warnings
+from skbayes_sym.models.copula import fit_correlation, middle_cdf
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.positive_targets import choose_mass_below
+from skbayes_sym.numerics.arguments import draw_seed
 from skbayes_sym.numerics.memory import MemoryAllocation, require_memory
 from skbayes_sym.numerics.runtime import filters_lock
 from skbayes_sym.numerics.tables import fill_masked
@@ -49,6 +53,12 @@ from skbayes_sym.stacking.group_columns import describe_group_columns
 from skbayes_sym.stacking.members import LOG_MEMBERS, MEMBERS, Member, Networks, UserEstimator
 from skbayes_sym.stacking.members.gaussian_process import GaussianProcessDefaults
 from skbayes_sym.stacking.scoring import CountMemberError, are_counts, mean_score
+from skbayes_sym.stacking.several_targets import (
+    CopulaPredictive,
+    TargetStacks,
+    describe_correlation,
+    read_targets,
+)
 from skbayes_sym.stacking.task import RowBlock, ScoredMember, StackTask
 
 # A stack whose ``cv`` leaves out fewer distinct rows than these, or than half of the rows, is
@@ -166,8 +176,8 @@ class BaseStacking(BayesianEstimator, BaseComposition):
         ----------
         X : array-like of shape (n_samples, n_features)
             Training inputs, or a data frame with text, booleans and missing values.
-        y : array-like of shape (n_samples,)
-            Targets, or class labels.
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Targets, or class labels. Regressors take several targets, for example a data frame.
         sample_weight : array-like of shape (n_samples,), optional
             Non-negative multiplicities: a weight of 2 is equivalent to repeating the row.
         groups : array-like of shape (n_samples,), optional
@@ -187,6 +197,21 @@ class BaseStacking(BayesianEstimator, BaseComposition):
         ValueError
             If no member could be fitted. The message contains the error of each member. Also if a
             group is missing, if there is only one group, or if ``cv`` divides a group.
+        """
+        return self._fit_stack(X, y, sample_weight, groups)
+
+    def _fit_stack(self, X: Any, y: Any, sample_weight: Any, groups: Any) -> Self:
+        """Fit all members, and their weights; see `fit`.
+
+        Parameters
+        ----------
+        X, y, sample_weight, groups : array-like
+            Training data as the user passed them. Weights and groups can be None.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
         """
         X = fill_masked(X)
         with self._fit_environment():
@@ -500,7 +525,14 @@ class BaseStacking(BayesianEstimator, BaseComposition):
             "summary_": self._summarize(data, stack, scores) + task.group_columns,
             "_max_mass_below_": self._choose_mass_below(data, task),
             "_predictors_": {name: member.predictor for name, member in stack.members.items()},
+            **self._left_out_attributes(data, task, stack),
         }
+
+    def _left_out_attributes(
+        self, _data: Training, _task: StackTask, _stack: StackFit
+    ) -> dict[str, Any]:
+        """Attributes that describe leave-one-out predictions of the rows."""
+        return {}
 
     def _summarize(
         self, data: Training, stack: StackFit, scores: Mapping[str, tuple[float, float]]
@@ -645,6 +677,9 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
     boosting, a Gaussian process and `BayesianMLPRegressor`. Tables are accepted as they are read,
     with text, dates and missing values.
 
+    ``y`` can have several columns. Each target then has a stack of its own, and a normal copula of
+    their leave-one-out ranks makes `predictive` and `sample_y` joint.
+
     Parameters
     ----------
     estimators : list of (str, estimator or str), default=None
@@ -686,18 +721,26 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
     Attributes
     ----------
     weights_ : dict of str to float
-        Stacking weights of the members. Their sum is 1, and weights below 0.001 are set to 0.
+        Stacking weights of the members. Their sum is 1, and weights below 0.001 are set to 0. With
+        several targets, a dict of these by the name of the target.
     estimators_ : dict of str to object
         Fitted members, whose ``predict`` reads ``X`` and returns targets in the units of ``y``.
         Default members are pipelines: the encoding of the columns, then a
         `~sklearn.compose.TransformedTargetRegressor` whose ``regressor_`` is scikit-learn's forest
         or boosting, the linear model or the mixture of networks. The Gaussian process is a stack of
         this single member.
+        With several targets, the fitted stack of each target by its name: that of the column of a
+        data frame, or "0", "1" and so on.
     named_estimators_ : Bunch
         The same members as attributes.
     leave_one_out_log_density_ : dict of str to (float, float)
         Mean leave-one-out log density of each member and its standard error. Both are in nats per
-        row, and in the units of ``y``.
+        row, and in the units of ``y``. With several targets, a dict of these by target.
+    leave_one_out_cdf_ : ndarray of shape (n_samples,) or (n_samples, n_targets)
+        Probability of values up to the target by the stack without the row, or its group. Uniform
+        if the predictions are calibrated. NaN for rows that weren't fitted or weren't left out.
+    target_correlation_ : ndarray of shape (n_targets, n_targets)
+        Correlation matrix of the normal scores of several targets. Exists only for several.
     n_iter_ : int
         Number of fitted members.
     stop_reason_ : {"tol", "max_seconds", "callback", "interrupted"}
@@ -762,6 +805,10 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
     Predictions also get wider, with a warning, where a number is beyond the range of its column by
     more than the length of the range.
 
+    Several targets are drawn as ``y[t] = F[t]^-1(Phi(z[t]))``, with the distribution F[t] of each
+    target and normal z. Their correlations are those of the normal scores of leave-one-out ranks
+    (Genest, Ghoudi & Rivest 1995), shrunk by the rule of Schäfer & Strimmer (2005).
+
     With ``warm_start`` a fit omits members whose weight was less than 0.05, and networks of a
     regressor continue from their modes. Members are fitted if they are new, have other parameters
     than in the last fit, or failed then. All members are fitted again once the table has 1.5 times
@@ -778,6 +825,12 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
 
     Hyndman & Athanasopoulos (2021). Forecasting: principles and practice, section 5.2.
 
+    Genest, Ghoudi & Rivest (1995). A semiparametric estimation procedure of dependence parameters
+    in multivariate families of distributions.
+
+    Schäfer & Strimmer (2005). A shrinkage approach to large-scale covariance matrix estimation and
+    implications for functional genomics.
+
     Examples
     --------
     >>> from sklearn.datasets import load_diabetes
@@ -793,6 +846,9 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
     _: KW_ONLY
     outliers: str = "exclude"
 
+    # Fitted stacks of several targets by name; empty for a single target.
+    _stacks_: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **BaseStacking._parameter_constraints,  # noqa: SLF001  # of its own base class
         "outliers": [StrOptions({"exclude", "keep"})],
@@ -800,7 +856,7 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = False
+        tags.target_tags.multi_output = True
         return tags
 
     @property
@@ -808,28 +864,270 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
         """Likelihood of predictions."""
         return self.resolved_likelihood
 
+    def _fit_stack(self, X: Any, y: Any, sample_weight: Any, groups: Any) -> Self:
+        """Fit one stack, or one for each of several targets."""
+        targets = read_targets(y)
+        if targets is None:
+            return super()._fit_stack(X, y, sample_weight, groups)
+        with self._fit_environment():
+            stacks = self._fit_targets(X, *targets, sample_weight, groups)
+            self._set_fit(self._joint_attributes(stacks, sample_weight))
+        return self
+
+    def _fit_targets(
+        self, X: Any, y: Array, names: list[str], sample_weight: Any, groups: Any
+    ) -> dict[str, Self]:
+        """Fit one stack for each of several targets.
+
+        Parameters
+        ----------
+        X, sample_weight, groups : array-like
+            Training data as the user passed them. Weights and groups can be None.
+        y : ndarray of shape (n_samples, n_targets)
+            Targets.
+        names : list of str
+            Names of the targets.
+
+        Returns
+        -------
+        dict of str to PredictiveStackingRegressor
+            Fitted stacks by name.
+        """
+        params = self.get_params(deep=False)
+        if isinstance(self.cv, Iterator):
+            params["cv"] = list(self.cv)
+        seeds = np.random.SeedSequence(draw_seed(self.random_state)).generate_state(len(names))
+        previous = self._stacks_ if self._continues_fit else {}
+        start = time.monotonic()
+        stacks = {}
+        for t, name in enumerate(names):
+            stack = type(self)()
+            if name in previous:
+                stack = copy(previous[name])
+            stack.set_params(**{**params, "random_state": int(seeds[t])})
+            if self.max_seconds is not None:
+                # The targets that are left share the time that is left.
+                rest = self.max_seconds - (time.monotonic() - start)
+                stack.max_seconds = max(rest / (len(names) - t), 1e-3)
+            with name_target_in_warnings(name):
+                stacks[name] = stack.fit(X, y[:, t], sample_weight, groups)
+        return stacks
+
+    def _joint_attributes(self, stacks: dict[str, Self], sample_weight: Any) -> dict[str, Any]:
+        """Attributes of an estimator of several targets, which is fitted by one stack each.
+
+        Parameters
+        ----------
+        stacks : dict of str to PredictiveStackingRegressor
+            Fitted stack of each target.
+        sample_weight : array-like of shape (n_samples,) or None
+            Weights of the rows.
+
+        Returns
+        -------
+        dict of str to object
+            Attributes by name.
+        """
+        first = next(iter(stacks.values()))
+        cdf = np.column_stack([stack.leave_one_out_cdf_ for stack in stacks.values()])
+        weight = np.ones(len(cdf))
+        if sample_weight is not None:
+            weight = np.asarray(sample_weight, dtype=float)
+        correlation = fit_correlation(cdf, weight)
+        reasons = {stack.stop_reason_ for stack in stacks.values()}
+        stop_reason = "tol" if reasons == {"tol"} else (reasons - {"tol"}).pop()
+        summaries = [f"target {name}: {stack.summary_}" for name, stack in stacks.items()]
+        # The columns are those of every stack.
+        attributes = {k: value for k, value in vars(first).items() if k.endswith("_in_")}
+        for name in [k for k in vars(self) if k.endswith("_in_") and k not in attributes]:
+            delattr(self, name)
+        if self.outliers == "exclude":
+            outliers = [stack.outliers_ for stack in stacks.values()]
+            attributes["outliers_"] = np.unique(np.concatenate(outliers))
+        return attributes | {
+            "x_mean_": first.x_mean_,
+            "x_scale_": first.x_scale_,
+            "y_mean_": np.concatenate([stack.y_mean_ for stack in stacks.values()]),
+            "y_scale_": np.concatenate([stack.y_scale_ for stack in stacks.values()]),
+            "_y_ndim_": 2,
+            "device_": first.device_,
+            "dtype_": first.dtype_,
+            "n_iter_": sum(stack.n_iter_ for stack in stacks.values()),
+            "stop_reason_": stop_reason,
+            "weights_": {name: stack.weights_ for name, stack in stacks.items()},
+            "leave_one_out_log_density_": {
+                name: stack.leave_one_out_log_density_ for name, stack in stacks.items()
+            },
+            "leave_one_out_cdf_": cdf,
+            "target_correlation_": correlation,
+            "summary_": "\n\n".join([*summaries, describe_correlation(correlation, list(stacks))]),
+            "_n_rows_full_fit_": 0,
+            "_member_params_": {},
+            "_max_mass_below_": None,
+            "_predictors_": {},
+            "_stacks_": stacks,
+        }
+
     @property
     def has_normal_components(self) -> bool:
         """Whether all members with a positive weight are mixtures of normals.
 
-        Distributions of positive targets aren't.
+        Distributions of positive targets aren't, and neither are those of several targets.
         """
-        return self._max_mass_below_ is None and all(
-            predictor.is_normal
-            for name, predictor in self._predictors_.items()
-            if self.weights_[name]
+        return (
+            not self._stacks_
+            and self._max_mass_below_ is None
+            and all(
+                predictor.is_normal
+                for name, predictor in self._predictors_.items()
+                if self.weights_[name]
+            )
         )
 
     @property
     def predicts_counts(self) -> bool:
-        """Whether all members predict counts."""
+        """Whether all members predict counts, of all targets."""
+        if self._stacks_:
+            return all(stack.predicts_counts for stack in self._stacks_.values())
         return all(predictor.is_discrete for predictor in self._predictors_.values())
 
     def _full_input(self, rows: Any) -> Any:
         return rows
 
+    def _left_out_attributes(
+        self, data: Training, task: StackTask, stack: StackFit
+    ) -> dict[str, Any]:
+        """Leave-one-out distribution function of the stack at the targets."""
+        weighted = [name for name, weight in stack.weights.items() if weight]
+        total = np.zeros(len(task))
+        known_weight = np.zeros(len(task))
+        for name in weighted:
+            cdf = stack.members[name].cdf
+            if cdf is not None:
+                total += stack.weights[name] * cdf
+                known_weight += stack.weights[name]
+        if not known_weight.any():
+            # These members only have leave-one-out densities. They have seen the rows, but the
+            # order of their residuals is nearly that of leave-one-out residuals.
+            for name in weighted:
+                distribution = stack.members[name].predictor.distribution(task.rows)
+                total += stack.weights[name] * middle_cdf(distribution, task.y)[:, 0].numpy()
+                known_weight += stack.weights[name]
+        cdf = total / known_weight
+        return {"leave_one_out_cdf_": np.append(cdf, np.nan)[data.inverse_index]}
+
+    @property
+    def estimators_(self) -> dict[str, Any]:
+        """Fitted members by name, or the fitted stack of each of several targets."""
+        return dict(self._stacks_) or super().estimators_
+
+    @property
+    def _target_stacks(self) -> TargetStacks | None:
+        """Stacks of several targets as one model; None for a single target."""
+        if not self._stacks_:
+            return None
+        return TargetStacks(list(self._stacks_.values()), self.target_correlation_)
+
+    def _predictive(self, X: Any) -> Any:
+        if not self._stacks_:
+            return None
+        return CopulaPredictive(self, X, self._stacks_, self.target_correlation_)
+
+    def evaluate_functional(
+        self, X: Any, functional: Callable[..., list[Tensor]], y: Array | None = None
+    ) -> list[Array]:
+        """Evaluate a functional of the predictive distributions, in blocks of rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        functional : callable
+            Takes the predictive distribution of a block of rows, in target units, and if ``y`` is
+            given the targets of the block. Returns tensors with the rows as their first axis.
+        y : ndarray of shape (n_samples, n_targets), optional
+            Observed targets.
+
+        Returns
+        -------
+        list of ndarray
+            Results of the functional, joined over blocks.
+        """
+        targets = self._target_stacks
+        if targets is None:
+            return super().evaluate_functional(X, functional, y)
+        return targets.evaluate(X, functional, y)
+
+    def _predict_mean(self, X: Any) -> Array:
+        targets = self._target_stacks
+        return super()._predict_mean(X) if targets is None else targets.mean(X)
+
+    def _mean_and_covariance(self, X: Any) -> tuple[Array, Array]:
+        if self._stacks_:
+            raise ValueError(
+                "return_cov=True takes a model of one target. Use that of one target, "
+                "estimators_[name].predict(X, return_cov=True), or the covariance of sample_y."
+            )
+        return super()._mean_and_covariance(X)
+
+    def mixture_components(self, X: Any) -> tuple[Array, Array, Array]:
+        """Return the components of predictive distributions that are mixtures.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+
+        Returns
+        -------
+        weights : ndarray of shape (n_components,)
+            Weights of the components, the same for all rows.
+        means, stds : ndarray of shape (n_components, n_samples)
+            Means and standard deviations of the components, in the units of ``y``.
+
+        Raises
+        ------
+        TypeError
+            If there are several targets, whose joint distribution is no mixture of normals.
+        """
+        if self._stacks_:
+            raise TypeError(
+                "the joint distribution of several targets has no components. Use those of one "
+                "target, estimators_[name].mixture_components(X)."
+            )
+        return super().mixture_components(X)
+
+    def sample_f(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
+        """Draw functions, without observation noise. Those of several targets are independent.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples_X, n_features)
+            Inputs.
+        n_samples : int, default=1
+            Number of functions, at least one.
+        random_state : int, RandomState instance or None, default=0
+            Seed or generator of the functions.
+
+        Returns
+        -------
+        ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_targets, n_samples)
+            Values of the functions in the units of ``y``.
+        """
+        targets = self._target_stacks
+        if targets is None:
+            return super().sample_f(X, n_samples, random_state)
+        return targets.sample_functions(X, n_samples, self._target_seeds(random_state))
+
+    def _target_seeds(self, random_state: Any) -> list[int]:
+        """Seeds of the draws of several targets."""
+        sequence = np.random.SeedSequence(draw_seed(random_state))
+        return [int(seed) for seed in sequence.generate_state(len(self._stacks_))]
+
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
         """Sample functions and add observation noise. Samples are counts if members predict counts.
+
+        Several targets are drawn from their joint distribution.
 
         Parameters
         ----------
@@ -842,9 +1140,12 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
 
         Returns
         -------
-        ndarray of shape (n_samples_X, n_samples)
+        ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_targets, n_samples)
             Sampled targets, in the units of ``y``.
         """
+        targets = self._target_stacks
+        if targets is not None:
+            return targets.sample(X, n_samples, self._target_seeds(random_state))
         draws = super().sample_y(X, n_samples, random_state)
         # Counts in the stack's units are off by rounding.
         return np.rint(draws) if self.predicts_counts else draws

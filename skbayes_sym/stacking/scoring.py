@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from math import exp
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from skbayes_sym.base.noise_shape import ShapedPredictor, fit_noise_shape
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.stacking_weights import merge_components
 from skbayes_sym.base.warnings import collect_warnings
+from skbayes_sym.models.copula import middle_cdf
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.stacking.members import LogTarget, Member, UserEstimator
 from skbayes_sym.stacking.members.log_target import standardise_logarithm
@@ -34,6 +35,13 @@ _MIN_SQUARE = 1e-12
 
 class CountMemberError(Exception):
     """A member predicts counts, so that all members have to be scored as counts."""
+
+
+class HeldOutScores(NamedTuple):
+    """Scores of held-out rows by a member whose distributions are used as they are."""
+
+    log_density: Tensor  # (n,), nats
+    cdf: Tensor  # distribution function at the targets, (n,)
 
 
 def mean_score(density: Array, task: StackTask) -> tuple[float, float]:
@@ -93,10 +101,15 @@ def score_member(member: Member, task: StackTask, by_folds: bool) -> ScoredMembe
         _require_density(fit, task)
 
     held_out = fit.leave_one_out
+    cdf: Tensor | None = None
     uses_folds = held_out is None or by_folds or fit.used_folds
     if held_out is None or (by_folds and not fit.used_folds):
         folds = task.folds if by_folds else member.choose_folds(task)
-        held_out = _predict_folds(member, task, fit, folds)
+        predictions = _predict_folds(member, task, fit, folds)
+        if isinstance(predictions, HeldOutScores):
+            held_out, cdf = predictions
+        else:
+            held_out = predictions
 
     # Forward folds leave out only some of the rows, and only these are scored.
     scored = task
@@ -114,16 +127,17 @@ def score_member(member: Member, task: StackTask, by_folds: bool) -> ScoredMembe
         density = calibration.log_probs(held_out)[torch.arange(len(scored)), scored.y]
         base: Any = CalibratedPredictor(fit.predictor, calibration)
     elif isinstance(held_out, NormalMixture):
-        base, density = _fit_noise(fit, held_out, scored, rounding_std(task))
+        base, density, cdf = _fit_noise(fit, held_out, scored, rounding_std(task))
     else:
         base = fit.predictor
         density = held_out
         if not task.n_classes:
             base = ShapedPredictor(fit.predictor, None, rounding_std(task))
     if len(scored) < len(task):
-        density = torch.full_like(task.weight, torch.nan).index_put(
-            (torch.as_tensor(task.left_out_index),), density
-        )
+        unknown = torch.full_like(task.weight, torch.nan)
+        scored_index = (torch.as_tensor(task.left_out_index),)
+        density = unknown.index_put(scored_index, density)
+        cdf = None if cdf is None else unknown.index_put(scored_index, cdf)
     if bool(density.isposinf().any() | density.isnan().all()):
         raise ValueError("the log densities of its held-out rows aren't finite.")
 
@@ -133,7 +147,12 @@ def score_member(member: Member, task: StackTask, by_folds: bool) -> ScoredMembe
         predictor = replace(predictor, is_normal=isinstance(distribution, NormalMixture))
     if task.is_count:
         predictor = replace(predictor, is_normal=False, is_discrete=True)
-    return ScoredMember(predictor, density.numpy() - fit.optimism, fit.prior_rows)
+    return ScoredMember(
+        predictor,
+        density.numpy() - fit.optimism,
+        fit.prior_rows,
+        None if cdf is None else cdf.numpy(),
+    )
 
 
 def _row_values(held_out: NormalMixture | Tensor) -> Tensor:
@@ -169,7 +188,8 @@ def _score_log_target(member: LogTarget, task: StackTask, by_folds: bool) -> Sco
         scored.predictor.base, log_mean, log_scale, max_log, target_mean, target_scale
     )
     predictor = MemberPredictor(base, is_normal=False)
-    return ScoredMember(predictor, scored.log_density + log_jacobian, scored.prior_rows)
+    # The logarithm increases, so that the distribution function stays the same.
+    return ScoredMember(predictor, scored.log_density + log_jacobian, scored.prior_rows, scored.cdf)
 
 
 def _as_counts(base: Any, task: StackTask) -> Any:
@@ -199,7 +219,7 @@ def are_counts(targets: Array) -> bool:
 
 def _fit_noise(
     fit: MemberFit, distribution: NormalMixture, task: StackTask, floor: float
-) -> tuple[ShapedPredictor, Tensor]:
+) -> tuple[ShapedPredictor, Tensor, Tensor]:
     """Fit a noise model to leave-one-out residuals.
 
     Parameters
@@ -219,6 +239,8 @@ def _fit_noise(
         Predictor with this noise.
     log_density : Tensor of shape (N,)
         Its held-out log densities.
+    cdf : Tensor of shape (N,)
+        Its held-out distribution function at the targets.
     """
     # Point predictions get the level of their residuals first.
     base = distribution
@@ -246,19 +268,20 @@ def _fit_noise(
         shape, offset=shape.offset + log_unit, mean_square=shape.mean_square * exp(2.0 * log_unit)
     )
     predictor = ShapedPredictor(fit.predictor, shape, floor)
+    shaped = predictor.shaped(distribution)
     if not task.is_count:
-        return predictor, log_density
+        return predictor, log_density, shaped.cdf(task.y)[:, 0]
 
     # The noise model has seen the rows. Its leave-one-out density is lower by the same amount.
-    shaped = predictor.shaped(distribution)
-    counts = CountsPredictor(predictor, *task.target_scaling)
-    log_probability = counts.round_distribution(shaped).log_prob(task.y)
-    return predictor, log_probability + log_density - shaped.log_prob(task.y)
+    counts = CountsPredictor(predictor, *task.target_scaling).round_distribution(shaped)
+    log_probability = counts.log_prob(task.y)
+    log_density = log_probability + log_density - shaped.log_prob(task.y)
+    return predictor, log_density, middle_cdf(counts, task.y)[:, 0]
 
 
 def _predict_folds(
     member: Member, task: StackTask, fit: MemberFit, folds: Sequence[tuple[Array, Array]]
-) -> NormalMixture | Tensor:
+) -> NormalMixture | Tensor | HeldOutScores:
     """Refit a member without each fold and predict the held-out rows.
 
     Parameters
@@ -274,9 +297,9 @@ def _predict_folds(
 
     Returns
     -------
-    NormalMixture or Tensor
-        Distributions (1, n, 1) or scores (n, K), or log densities (n,) of a calibrated member, for
-        the n rows that a fold leaves out, in increasing order of their indices.
+    NormalMixture, Tensor or HeldOutScores
+        Distributions (1, n, 1) or scores (n, K), or scores of a calibrated member, for the n rows
+        that a fold leaves out, in increasing order of their indices.
     """
     test_index = []
     predictions: list[Any] = []
@@ -291,13 +314,17 @@ def _predict_folds(
             # Class codes differ in a fold that lacks a class, so that labels are scored.
             predictions.append(base.log_density(rows.rows.x, rows.targets))
         elif fit.is_calibrated:
-            predictions.append(predictor.distribution(rows.rows).log_prob(rows.y))
+            distribution = predictor.distribution(rows.rows)
+            cdf = middle_cdf(distribution, rows.y)[:, 0]
+            predictions.append(torch.stack([distribution.log_prob(rows.y), cdf], dim=1))
         elif task.n_classes:
             predictions.append(predictor.mean(rows.rows))
         else:
             predictions.append(merge_components(predictor.distribution(rows.rows)))
     order = torch.cat(test_index).argsort()
-    if fit.is_calibrated or task.n_classes:
+    if fit.is_calibrated and not task.n_classes:
+        return HeldOutScores(*torch.cat(predictions)[order].unbind(1))
+    if task.n_classes:
         return torch.cat(predictions)[order]
     fields = [
         (

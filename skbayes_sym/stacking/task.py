@@ -183,3 +183,6 @@ class ScoredMember(NamedTuple):
     predictor: Any
     log_density: Array  # of the training rows, (N,), nats
     prior_rows: float = 1.0  # in the prior of the stacking weights, if it is the best member
+    # Leave-one-out distribution function at the targets, (N,), in the middle of the jumps of
+    # counts. None for classes, and for members that only have leave-one-out densities.
+    cdf: Array | None = None
