@@ -39,7 +39,7 @@ from skbayes_sym.base.scikit_learn import (
 from skbayes_sym.base.stacking_weights import PooledPredictor
 from skbayes_sym.base.training import Training, describe_outliers
 from skbayes_sym.base.warnings import name_target_in_warnings
-from skbayes_sym.models.copula import fit_correlation, middle_cdf
+from skbayes_sym.models.copula import fit_correlation
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.positive_targets import choose_mass_below
 from skbayes_sym.numerics.arguments import draw_seed
@@ -57,6 +57,7 @@ from skbayes_sym.stacking.several_targets import (
     CopulaPredictive,
     TargetStacks,
     describe_correlation,
+    left_out_cdf,
     read_targets,
 )
 from skbayes_sym.stacking.task import RowBlock, ScoredMember, StackTask
@@ -739,6 +740,8 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
     leave_one_out_cdf_ : ndarray of shape (n_samples,) or (n_samples, n_targets)
         Probability of values up to the target by the stack without the row, or its group. Uniform
         if the predictions are calibrated. NaN for rows that weren't fitted or weren't left out.
+        Networks have only leave-one-out densities, and the other members stand for them. NaN if
+        there are no others.
     target_correlation_ : ndarray of shape (n_targets, n_targets)
         Correlation matrix of the normal scores of several targets. Exists only for several.
     n_iter_ : int
@@ -871,7 +874,13 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
             return super()._fit_stack(X, y, sample_weight, groups)
         with self._fit_environment():
             stacks = self._fit_targets(X, *targets, sample_weight, groups)
-            self._set_fit(self._joint_attributes(stacks, sample_weight))
+            cdf = np.column_stack(
+                [
+                    left_out_cdf(stack, X, column)
+                    for stack, column in zip(stacks.values(), targets[0].T, strict=True)
+                ]
+            )
+            self._set_fit(self._joint_attributes(stacks, cdf, sample_weight))
         return self
 
     def _fit_targets(
@@ -913,13 +922,17 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
                 stacks[name] = stack.fit(X, y[:, t], sample_weight, groups)
         return stacks
 
-    def _joint_attributes(self, stacks: dict[str, Self], sample_weight: Any) -> dict[str, Any]:
+    def _joint_attributes(
+        self, stacks: dict[str, Self], cdf: Array, sample_weight: Any
+    ) -> dict[str, Any]:
         """Attributes of an estimator of several targets, which is fitted by one stack each.
 
         Parameters
         ----------
         stacks : dict of str to PredictiveStackingRegressor
             Fitted stack of each target.
+        cdf : ndarray of shape (n_samples, n_targets)
+            Leave-one-out distribution functions at the targets.
         sample_weight : array-like of shape (n_samples,) or None
             Weights of the rows.
 
@@ -929,7 +942,6 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
             Attributes by name.
         """
         first = next(iter(stacks.values()))
-        cdf = np.column_stack([stack.leave_one_out_cdf_ for stack in stacks.values()])
         weight = np.ones(len(cdf))
         if sample_weight is not None:
             weight = np.asarray(sample_weight, dtype=float)
@@ -1006,14 +1018,9 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
             if cdf is not None:
                 total += stack.weights[name] * cdf
                 known_weight += stack.weights[name]
-        if not known_weight.any():
-            # These members only have leave-one-out densities. They have seen the rows, but the
-            # order of their residuals is nearly that of leave-one-out residuals.
-            for name in weighted:
-                distribution = stack.members[name].predictor.distribution(task.rows)
-                total += stack.weights[name] * middle_cdf(distribution, task.y)[:, 0].numpy()
-                known_weight += stack.weights[name]
-        cdf = total / known_weight
+        # Networks only have leave-one-out densities. The other members stand for them.
+        is_known = known_weight > 0.0
+        cdf = np.where(is_known, total / np.where(is_known, known_weight, 1.0), np.nan)
         return {"leave_one_out_cdf_": np.append(cdf, np.nan)[data.inverse_index]}
 
     @property

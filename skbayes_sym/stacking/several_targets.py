@@ -14,7 +14,7 @@ from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.rows import Array, numeric_conversion
 from skbayes_sym.base.scikit_learn import num_samples, safe_indexing
 from skbayes_sym.base.warnings import collect_warnings
-from skbayes_sym.models.copula import CopulaTargets
+from skbayes_sym.models.copula import CopulaTargets, middle_cdf
 from skbayes_sym.models.predictive_mixtures import TargetPredictive
 from skbayes_sym.numerics.arguments import check_not_masked
 
@@ -58,6 +58,23 @@ def read_targets(y: Any) -> tuple[Array, list[str]] | None:
             "rows whose targets are missing, or fit a model of this column to the other rows."
         )
     return values, names
+
+
+def left_out_cdf(model: Any, X: Any, y: Array) -> Array:
+    """Return the leave-one-out distribution function of a fitted stack at its targets.
+
+    If all members with weight are networks, which only have leave-one-out densities, it is that of
+    their predictions. These have seen the rows, but the order of their residuals is nearly that of
+    leave-one-out residuals, and the copula depends on the order alone.
+    """
+    cdf: Array = model.leave_one_out_cdf_
+    if np.isfinite(cdf).any():
+        return cdf
+    with collect_warnings():
+        (values,) = model.evaluate_functional(
+            X, lambda distribution, targets: [middle_cdf(distribution, targets)], y[:, None]
+        )
+    return np.asarray(values[:, 0])
 
 
 def describe_correlation(correlation: Array, names: Sequence[str]) -> str:

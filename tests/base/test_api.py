@@ -46,7 +46,7 @@ SEVERAL_DEFAULTS = {
 OF_SOME_FITS = {
     "feature_names_in_", "row_labels_", "column_labels_", "likelihood_", "prior_scale_",
     "prior_groups_", "context_coef_", "context_coef_cov_", "relevance_", "feature_importances_",
-    "widths_", "width_scores_",
+    "widths_", "width_scores_", "target_correlation_",
 }  # fmt: skip
 
 # Too few steps to converge on purpose.

@@ -12,6 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from skbayes_sym import (
+    BayesianMLPRegressor,
     PredictiveStackingClassifier,
     PredictiveStackingRegressor,
     distill,
@@ -114,6 +115,16 @@ def test_the_joint_density_of_new_rows_is_higher_than_that_of_independent_target
     # Mutual information of the true noise: -log(1 - 0.4^2) / 2 = 0.087 nats.
     assert 0.04 < joint - separate < 0.13
     np.testing.assert_array_equal(FITTED.log_predictive_density(X_new, Y_new).mean(), joint)
+
+
+@pytest.mark.long
+def test_networks_alone_have_the_dependence_of_their_residuals():
+    members = [("networks", BayesianMLPRegressor(3, n_modes=1, n_members=0))]
+    model = PredictiveStackingRegressor([("networks", "networks")], random_state=0).fit(X, Y)
+    assert 0.2 < model.target_correlation_[0, 1] < 0.6
+    own = PredictiveStackingRegressor(members, random_state=0).fit(X, Y)
+    assert np.isfinite(own.leave_one_out_cdf_).all()
+    assert 0.2 < own.target_correlation_[0, 1] < 0.6
 
 
 def test_draws_are_joint_and_reproducible():
