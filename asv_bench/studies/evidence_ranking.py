@@ -1,0 +1,236 @@
+"""Compare criteria that choose the width and activation of a network.
+
+    SKBAYES_SYM_DATA=FOLDER python asv_bench/studies/evidence_ranking.py [--only NAME ...]
+    python asv_bench/studies/evidence_ranking.py --print
+
+Up to 100 rows of ten data sets train networks of 2, 3, 5, 8 and 20 tanh or relu units. Criteria see
+training rows alone:
+
+* ``evidence``: ``log_evidence_`` of `LaplaceRegressor` over three restarts, with symmetric copies;
+* ``best mode``: the highest evidence of a mode, without copies;
+* ``leave-one-out``: approximate leave-one-out log density of the same fit;
+* ``cross-validation``: log density of three held-out folds, with one restart each, which is as many
+  restarts as the fit that the other criteria judge;
+* ``chains``: evidence of `MCMCRegressor`, for 2, 3 and 5 tanh units of the first three data sets.
+
+Each is compared with the mean log density of up to 400 other rows by networks of three restarts.
+The rank correlation is over the ten networks of a data set. The regret is the held-out density
+of the best network less that of the network with the highest criterion, in nats per row. Results
+are stored in ``evidence_ranking.json`` after every data set. The constants of `LaplaceRegressor`
+were chosen on other tables.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import time
+import warnings
+from collections.abc import Callable
+from datetime import UTC, datetime
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import spearmanr
+from sklearn.model_selection import KFold
+
+from skbayes_sym import GaussNewton, LaplaceRegressor, MCMCRegressor, predictive
+from skbayes_sym.base.stacking_weights import leave_one_out
+from skbayes_sym.models.predictive_mixtures import NormalMixture
+
+RESULTS = Path(__file__).with_suffix(".json")
+WIDTHS = (2, 3, 5, 8, 20)
+ACTIVATIONS = ("tanh", "relu")
+N_TRAIN = 100
+N_TEST = 400
+N_RESTARTS = 3
+N_FOLDS = 3
+CRITERIA = ("evidence", "best mode", "leave-one-out", "cross-validation")
+
+Rows = tuple[np.ndarray, np.ndarray]
+
+
+def simulate(function: Callable[[np.ndarray], np.ndarray], n_columns: int, noise: float) -> Rows:
+    """Draw rows of a function with normal noise, in units of the function's deviation."""
+    rng = np.random.default_rng(2000)
+    x = rng.uniform(-2.0, 2.0, (N_TRAIN + N_TEST, n_columns))
+    mean = function(x)
+    return x, mean + noise * mean.std() * rng.standard_normal(len(x))
+
+
+def load_table(name: str) -> Rows:
+    """Return the numeric columns of complete rows in random order; the last is the target."""
+    import pandas as pd
+
+    path = Path(os.environ["SKBAYES_SYM_DATA"]) / "tables" / "regression" / f"{name}.csv.gz"
+    values = pd.read_csv(path).select_dtypes("number").dropna().to_numpy(float)
+    order = np.random.default_rng(2000).permutation(len(values))[: N_TRAIN + N_TEST]
+    return values[order, :-1], values[order, -1]
+
+
+DATA: dict[str, Callable[[], Rows]] = {
+    "sine": lambda: simulate(lambda x: np.sin(1.5 * x[:, 0]), 1, 0.3),
+    "surface": lambda: simulate(lambda x: np.sin(1.5 * x[:, 0]) * x[:, 1], 2, 0.2),
+    "bodyfat": lambda: load_table("bodyfat"),
+    "steps": lambda: simulate(lambda x: np.sign(x[:, 0] - 1) + np.sign(x[:, 0] + 1), 1, 0.2),
+    "stock": lambda: load_table("stock"),
+    "ridge": lambda: simulate(lambda x: np.abs(x @ [0.6, -0.4, 0.2]), 3, 0.5),
+    "pwLinear": lambda: load_table("pwLinear"),
+    "linear": lambda: simulate(lambda x: x @ [1.0, 0.5, 0.0, 0.0], 4, 0.7),
+    "sensory": lambda: load_table("sensory"),
+    "skillcraft": lambda: load_table("skillcraft"),
+}
+
+
+def mean_leave_one_out(model: LaplaceRegressor, x: np.ndarray, y: np.ndarray) -> float:
+    """Approximate leave-one-out log density of the training rows, nats per row."""
+    shape = (model.n_modes_, len(y), 1)
+    weights, loc, scale = (np.asarray(part) for part in predictive(model, x).components())
+    noise = np.broadcast_to(np.reshape(model.noise_std_modes_, (model.n_modes_, -1, 1)), shape)
+    noise_variance = torch.tensor(noise**2)
+    variance = torch.as_tensor(scale.reshape(shape) ** 2) - noise_variance
+    log_weights = torch.as_tensor(weights.reshape(-1)).log()
+    mixture = NormalMixture(
+        torch.as_tensor(loc.reshape(shape)), variance.clamp_min(0.0), noise_variance, log_weights
+    )
+    targets = torch.as_tensor(y)[:, None]
+    held_out = leave_one_out(mixture, targets, torch.ones(len(y), dtype=torch.float64))
+    return float(held_out.log_prob(targets).mean())
+
+
+def cross_validate(x: np.ndarray, y: np.ndarray, width: int, activation: str) -> float:
+    """Mean held-out log density of folds with one restart each, nats per row."""
+    density = np.empty(len(y))
+    for train, test in KFold(N_FOLDS, shuffle=True, random_state=0).split(x):
+        model = make_model(width, activation, 1).fit(x[train], y[train])
+        density[test] = model.log_predictive_density(x[test], y[test])
+    return float(density.mean())
+
+
+def make_model(width: int, activation: str, n_restarts: int) -> LaplaceRegressor:
+    """Return an estimator that isn't fitted."""
+    optimizer = GaussNewton(n_restarts)
+    return LaplaceRegressor((width,), activation, optimizer=optimizer, random_state=0)
+
+
+def evaluate(x: np.ndarray, y: np.ndarray, *, with_chains: bool) -> list[dict[str, Any]]:
+    """Return criteria and held-out density of all networks."""
+    train = slice(N_TRAIN)
+    test = slice(N_TRAIN, None)
+    networks = []
+    for width, activation in product(WIDTHS, ACTIVATIONS):
+        started = time.process_time()
+        model = make_model(width, activation, N_RESTARTS).fit(x[train], y[train])
+        fit_seconds = time.process_time() - started
+        started = time.process_time()
+        held_out = cross_validate(x[train], y[train], width, activation)
+        validation_seconds = time.process_time() - started
+        values = {
+            "evidence": model.log_evidence_,
+            "best mode": float(model.log_evidence_modes_.max()),
+            "leave-one-out": mean_leave_one_out(model, x[train], y[train]),
+            "cross-validation": held_out,
+            "held-out": float(model.log_predictive_density(x[test], y[test]).mean()),
+        }
+        if with_chains and activation == "tanh" and width <= 5:
+            chains = MCMCRegressor((width,), activation, random_state=0).fit(x[train], y[train])
+            values["chains"] = float(chains.log_evidence_)
+        networks.append(
+            {"width": width, "activation": activation}
+            | {name: round(float(value), 4) for name, value in values.items()}
+            | {"fit_seconds": round(fit_seconds, 2)}
+            | {"validation_seconds": round(validation_seconds, 2)}
+        )
+    return networks
+
+
+def load_results() -> dict[str, Any]:
+    """Return the stored results, or an empty table."""
+    if RESULTS.exists():
+        stored: dict[str, Any] = json.loads(RESULTS.read_text())
+        return stored
+    return {"date": datetime.now(UTC).date().isoformat(), "seed": 2000, "networks": []}
+
+
+def run(names: list[str]) -> None:
+    """Evaluate the data sets that have no stored results."""
+    results = load_results()
+    if "commit" not in results:
+        results["commit"] = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+        ).stdout.strip()
+    done = {network["data"] for network in results["networks"]}
+    for k, name in enumerate(names):
+        if name in done:
+            continue
+        for network in evaluate(*DATA[name](), with_chains=k < 3):
+            results["networks"].append({"data": name, **network})
+        header = {key: value for key, value in results.items() if key != "networks"}
+        lines = ",\n".join(json.dumps(network) for network in results["networks"])
+        RESULTS.write_text(json.dumps(header)[:-1] + ', "networks": [\n' + lines + "\n]}\n")
+
+
+def print_tables() -> None:
+    """Print rank correlations and regrets of every criterion."""
+    import pandas as pd
+
+    networks = pd.DataFrame(load_results()["networks"])
+    rows = []
+    for (name, activation), group in networks.groupby(["data", "activation"], sort=False):
+        rows += compare(group, {"data": name, "choice": f"width, {activation}"})
+    for name, group in networks.groupby("data", sort=False):
+        rows += compare(group, {"data": name, "choice": "both"})
+    table = pd.DataFrame(rows)
+    labels = ["choice", "data"]
+    regret = table.pivot_table(index=labels, columns="criterion", values="regret", sort=False)
+    print(regret.round(3).to_string())
+    columns = table.groupby(["choice", "criterion"], sort=False)
+    print(columns[["correlation", "regret"]].agg(["mean", "max"]).round(3).to_string())
+    print(networks[["fit_seconds", "validation_seconds"]].sum())
+    if "chains" in networks:
+        known = networks.dropna(subset=["chains"])
+        print(known[["data", "width", "evidence", "chains", "held-out"]].to_string())
+
+
+def compare(group: Any, labels: dict[str, str]) -> list[dict[str, Any]]:
+    """Rank correlation and regret of every criterion on some networks of one data set."""
+    held_out = group["held-out"].to_numpy()
+    rows = []
+    for criterion in CRITERIA:
+        values = group[criterion].to_numpy()
+        rows.append(
+            labels
+            | {
+                "criterion": criterion,
+                "correlation": float(spearmanr(values, held_out).statistic),
+                "regret": float(held_out.max() - held_out[values.argmax()]),
+            }
+        )
+    rows.append(
+        labels
+        | {
+            "criterion": "20 units",
+            "correlation": np.nan,
+            "regret": float(held_out.max() - held_out[-len(set(group["activation"]))]),
+        }
+    )
+    return rows
+
+
+def main() -> None:
+    """Evaluate, or print tables of the stored results."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", default=list(DATA), choices=list(DATA))
+    parser.add_argument("--print", action="store_true", help="only print the stored results")
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    if not args.print:
+        run(args.only)
+    print_tables()
+
+
+if __name__ == "__main__":
+    main()
