@@ -52,6 +52,7 @@ MUTANTS = [
         ("* np.arange(k, k + m + 1)", "* np.arange(1, m + 2)"),
         ("if not is_candidate[order[k - 1]]:", "if False:"),
         ("> MAX_EXPLAINED", "> 2.0"),
+        ("levels = add_absent_levels(X)", "levels = X"),
         ("(y != most_frequent) |", "(y == y) |"),
     ),
     *planted(

@@ -92,8 +92,41 @@ def _find_in_target(X: Array, y: Array, weight: Array) -> Mask:
     predicted = _predict_out_of_bag(X, clipped, weight, MIN_LEAF_ROWS)
 
     # Values that X explains, such as those of a rare category, are apart from others for a reason.
-    is_explained = _predict_out_of_bag(X, is_apart.astype(float), weight, 1) > MAX_EXPLAINED
+    levels = add_absent_levels(X)
+    is_explained = _predict_out_of_bag(levels, is_apart.astype(float), weight, 1) > MAX_EXPLAINED
     return find_extreme_residuals(np.abs(scaled - predicted), is_apart & ~is_explained)
+
+
+def add_absent_levels(X: Array) -> Array:
+    """Add a column of the rows without a level, such as a missing one, for each one-hot encoding.
+
+    These rows have 0 in all columns of the encoding. A tree would need a split for each level to
+    tell them from the others.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, n_features)
+        Inputs. Consecutive columns of 0 and 1, of which at most one is 1 in each row, are a one-hot
+        encoding.
+
+    Returns
+    -------
+    ndarray of shape (n, n_features + n_encodings)
+    """
+    is_binary = ((X == 0.0) | (X == 1.0)).all(axis=0)
+    n_levels = 0
+    total = np.zeros(len(X))
+    absent = []
+    for column, binary in zip([*X.T, np.zeros(len(X))], [*is_binary, False], strict=True):
+        if binary and (total + column <= 1.0).all():
+            total = total + column
+            n_levels += 1
+            continue
+        if n_levels > 1 and (total == 0.0).any():
+            absent.append(1.0 - total)
+        total = column if binary else np.zeros(len(X))
+        n_levels = int(binary)
+    return np.column_stack([X, *absent])
 
 
 def _scale_robustly(y: Array) -> Array | None:

@@ -184,11 +184,9 @@ def test_a_categorical_dtype_is_categorical():
 
 
 ESTIMATORS = {
-    "linear": PredictiveStackingRegressor([("l", "linear")], outliers="keep", random_state=0),
-    "trees": PredictiveStackingRegressor(
-        [("l", "linear"), ("f", "trees")], outliers="keep", random_state=0
-    ),
-    "pool": BayesianMLPRegressor((2,), n_modes=1, n_members=1, outliers="keep", random_state=0),
+    "linear": PredictiveStackingRegressor([("l", "linear")], random_state=0),
+    "trees": PredictiveStackingRegressor([("l", "linear"), ("f", "trees")], random_state=0),
+    "pool": BayesianMLPRegressor((2,), n_modes=1, n_members=1, random_state=0),
 }
 
 

@@ -12,6 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 import skbayes_sym as sk
 from skbayes_sym.base.gross_errors import (
+    add_absent_levels,
     find_gross_errors,
     find_separate_values,
     gap_probability,
@@ -103,6 +104,35 @@ def test_a_rare_category_is_no_error():
     # The same targets in arbitrary rows are.
     X[:, 2] = np.random.default_rng(0).permutation(is_rare)
     np.testing.assert_array_equal(find_rows(X, y), np.flatnonzero(is_rare))
+
+
+@pytest.mark.parametrize("seed", [11, 12, 13])
+def test_rows_without_a_level_are_no_errors(seed):
+    """Four rows have no town, and a mean of their own. Their one-hot columns are all 0."""
+    X, y, _ = make_data(seed)
+    town = np.random.default_rng(seed).integers(16, size=N_ROWS)
+    one_hot = np.eye(16)[town]
+    y += 0.3 * town
+    has_town = np.ones(N_ROWS, dtype=bool)
+    has_town[[3, 50, 120, 200]] = False
+    one_hot[~has_town] = 0.0
+    y[~has_town] = 30.0 + 0.1 * np.arange(4)
+    table = np.column_stack([X[:, :1], one_hot, X[:, 1:] > 0.0, X[:, 1:]])
+    assert not len(find_rows(table, y))
+    # Errors among the rows with a town are found.
+    y[ERROR_ROWS + 1] = 1e3
+    np.testing.assert_array_equal(find_rows(table, y), ERROR_ROWS + 1)
+
+
+def test_absent_levels_of_one_hot_encodings():
+    one_hot = np.array([[1, 0, 0], [0, 0, 0], [0, 1, 0], [0, 0, 1]], dtype=float)
+    flag = np.array([[1.0], [1.0], [0.0], [1.0]])
+    number = np.array([[0.5], [0.0], [1.0], [2.0]])
+    X = np.column_stack([number, one_hot, flag, one_hot[[0, 2, 3, 0]], number])
+    # The last encoding has no absent level, and a single flag is no encoding.
+    expected = np.column_stack([X, [0.0, 1.0, 0.0, 0.0]])
+    np.testing.assert_array_equal(add_absent_levels(X), expected)
+    np.testing.assert_array_equal(add_absent_levels(number), number)
 
 
 def test_values_within_the_range_or_in_large_groups_are_no_errors():
