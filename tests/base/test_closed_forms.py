@@ -170,6 +170,23 @@ def test_a_probability_beyond_a_pole_has_no_mean():
     assert np.isfinite(mean).tolist() == [True, False]
 
 
+@pytest.mark.parametrize("output", ["normal", "uniform"])
+def test_narrow_predictions_of_quantiles_are_exact_in_the_tails(output):
+    """Cells between quantiles, which are wide in the tails, were off by a standard deviation."""
+    transformer = QuantileTransformer(output_distribution=output).fit(TRAINING)
+    is_normal = output == "normal"
+    mean = np.array([-2.4, 0.0, 2.4]) if is_normal else np.array([0.08, 0.5, 0.92])
+    inner = NormalPredictive(mean, np.full(3, 0.1 if is_normal else 0.03))
+    distribution = transformed_predictive(inner, transformer, 1, is_flat=True)
+
+    def outward(z):
+        return transformer.inverse_transform(z.reshape(-1, 1)).reshape(z.shape)
+
+    expected_mean, expected_std = moments_by_integration(inner, outward)
+    assert (np.abs(distribution.mean() - expected_mean) < 0.01 * expected_std).all()
+    assert_allclose(distribution.std(), expected_std, rtol=0.01)
+
+
 def test_points_keep_their_value():
     points = NormalPredictive(MEAN, np.zeros(3))
     y = np.array([0.2, 1.0, 5.0])
