@@ -48,7 +48,8 @@ class ModuleSymmetry(InPlaceActionMixin, Product):
     refused : tuple of str
         Operations without a rule, or with arguments that their rule doesn't know, axes that no
         factor can describe, and factors that failed the numerical check. There may be more
-        symmetries.
+        symmetries. Not named are exchanges that are lost where views split one axis and merge its
+        parts otherwise, and separate signs of the parts of an axis.
     hints : tuple of str
         What would make the group larger.
     unchecked : str
