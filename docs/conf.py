@@ -90,7 +90,6 @@ sphinx_gallery_conf = {
     "capture_repr": (),  # what is printed and drawn; no addresses of legends
     "show_memory": False,
     "show_signature": False,
-    "notebook_extensions": {},
     "write_computation_times": False,
     "download_all_examples": False,
     "plot_gallery": "True",
@@ -100,6 +99,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = f"skbayes_sym {release}"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
+html_js_files = ["copy.js"]
 html_show_sourcelink = False
 html_use_index = False  # the API's pages list every name
 html_sidebars: dict[str, list[str]] = {

@@ -6,6 +6,7 @@ STORY = (
     "plot_quickstart.py",
     "plot_predictive.py",
     "plot_calibration.py",
+    "plot_scores.py",
     "plot_compare_models.py",
     "plot_groups.py",
     "plot_noise_of_the_input.py",

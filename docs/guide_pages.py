@@ -21,6 +21,9 @@ _NAMES_OF_PAGES = {
     "interval_calibration_error expected_calibration_error uncertainty_error_measures",
     "practice": "HeldOut",
     "ecosystem": "QuantilePredictor",
-    "displays": "PredictiveDisplay IntervalCalibrationDisplay InvarianceDisplay SymmetryDisplay",
+    "displays": (
+        "PredictiveDisplay IntervalCalibrationDisplay ClassCalibrationDisplay StackWeightsDisplay "
+        "ModelComparisonDisplay InvarianceDisplay SymmetryDisplay"
+    ),
 }
 PAGES = {name: page for page, names in _NAMES_OF_PAGES.items() for name in names.split()}

@@ -14,6 +14,7 @@ from skbayes_sym.inspection import IntervalCalibrationDisplay
 from skbayes_sym.metrics import interval_calibration_error
 
 DISPLAYS = [getattr(inspection, name) for name in inspection.__all__]
+DISPLAYS = [display for display in DISPLAYS if hasattr(display, "from_estimator")]
 X, Y = np.arange(6.0)[:, None], np.arange(6.0)
 
 

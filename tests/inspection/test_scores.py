@@ -1,0 +1,107 @@
+"""Displays of class calibration, stacking weights and compared models."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_iris
+from sklearn.linear_model import BayesianRidge, LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skbayes_sym import BayesianLinearRegressor, PredictiveStackingRegressor
+from skbayes_sym.inspection import (
+    ClassCalibrationDisplay,
+    ModelComparisonDisplay,
+    StackWeightsDisplay,
+)
+from skbayes_sym.model_selection import compare_models
+
+
+def test_frequencies_are_counted_in_bins_of_equal_size(axes):
+    probability = np.linspace(0, 1, 40)[::-1]
+    happened = probability > 0.5
+    display = ClassCalibrationDisplay.from_predictions(happened, probability, n_bins=4, ax=axes)
+    np.testing.assert_array_equal(display.n_rows, 10)
+    np.testing.assert_array_equal(display.frequency, [0, 0, 1, 1])
+    np.testing.assert_allclose(display.probability, np.sort(probability).reshape(4, 10).mean(1))
+    assert display.interval[0, 0] == 0.0
+    assert display.interval[-1, 1] == 1.0
+
+
+def test_intervals_contain_the_probability_of_a_calibrated_model():
+    """Jeffreys intervals of 400 bins: 95 % coverage, within 4 standard errors (1.1 % each)."""
+    rng = np.random.default_rng(0)
+    probability = rng.uniform(0.1, 0.9, 40_000)
+    happened = rng.random(len(probability)) < probability
+    display = ClassCalibrationDisplay.from_predictions(happened, probability, n_bins=400)
+    low, high = display.interval.T
+    coverage = np.mean((low <= display.probability) & (display.probability <= high))
+    assert 0.906 < coverage < 0.994
+
+
+def test_classes_are_selected_and_searched_in_pipelines(axes):
+    X, y = load_iris(return_X_y=True, as_frame=True)
+    names = np.array(["setosa", "versicolor", "virginica"])[y]
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=200)).fit(X, names)
+    display = ClassCalibrationDisplay.from_estimator(model, X, names, pos_label="virginica")
+    assert display.event == "class virginica"
+    assert display.n_events.sum() == 50
+    top = ClassCalibrationDisplay.from_estimator(model, X, names, ax=axes)
+    assert top.n_events.sum() == np.sum(model.predict(X) == names)
+    with pytest.raises(ValueError, match=r"pos_label must be one of .*setosa.* got 'rose'"):
+        ClassCalibrationDisplay.from_estimator(model, X, names, pos_label="rose")
+
+
+def test_two_classifiers_share_axes_and_differ_in_colour(axes):
+    for name in ("first", "second"):
+        display = ClassCalibrationDisplay.from_predictions([0, 1], [0.2, 0.7], name=name, ax=axes)
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == ["perfect", "first (95 % intervals)", "second (95 % intervals)"]
+    colours = {line.get_color() for line in axes.get_lines() if line.get_gid()}
+    assert len(colours) == 2
+    assert display.ax_ is axes
+
+
+@pytest.mark.parametrize(
+    ("y_true", "y_prob", "message"),
+    [([0, 2], [0.5, 0.5], "y_true must be boolean"), ([0, 1], [0.5, 1.5], "y_prob must lie")],
+)
+def test_wrong_predictions_are_named(y_true, y_prob, message):
+    with pytest.raises(ValueError, match=message):
+        ClassCalibrationDisplay.from_predictions(y_true, y_prob)
+
+
+@pytest.mark.long
+def test_weights_are_those_of_the_stack(table):
+    X, y = table
+    stack = PredictiveStackingRegressor(random_state=0).fit(X, y)
+    display = StackWeightsDisplay.from_estimator(make_pipeline(stack))
+    assert dict(zip(display.names, display.weights, strict=True)) == stack.weights_
+    scores = stack.leave_one_out_log_density_
+    np.testing.assert_array_equal(display.log_density, [scores[n][0] for n in display.names])
+    np.testing.assert_array_equal(display.weights, np.sort(display.weights)[::-1])
+    assert len(display.bars_) == len(stack.weights_)
+
+
+def test_every_weight_needs_a_name():
+    with pytest.raises(ValueError, match="names must have one entry for each of the 2 weights"):
+        StackWeightsDisplay(["linear"], [0.5, 0.5], [-1, -1], [0.1, 0.1])
+
+
+def test_compared_models_have_densities_and_times(table):
+    models = {"linear": BayesianLinearRegressor(), "ridge": BayesianRidge()}
+    scores = compare_models(models, *table, cv=2)
+    display = ModelComparisonDisplay.from_table(scores)
+    np.testing.assert_array_equal(display.points_[0].get_xdata(), scores["log_density"])
+    np.testing.assert_array_equal(
+        [bar.get_width() for bar in display.bars_[0]], scores["fit_seconds"]
+    )
+    scores.loc["ridge"] = np.nan
+    labels = [
+        text.get_text() for text in ModelComparisonDisplay.from_table(scores).panels_[0].texts
+    ]
+    assert labels == ["no result"]
+
+
+def test_other_tables_are_refused():
+    with pytest.raises(ValueError, match=r"result of compare_models, with a column 'log_density'"):
+        ModelComparisonDisplay.from_table([1, 2])
