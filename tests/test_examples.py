@@ -11,7 +11,10 @@ import matplotlib.pyplot as plt
 import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-SCRIPTS = sorted([*EXAMPLES.rglob("plot_*.py"), *EXAMPLES.glob("papers/reproduce_*.py")])
+SCRIPTS = sorted([
+    *EXAMPLES.rglob("plot_*.py"), *EXAMPLES.glob("papers/reproduce_*.py"),
+    EXAMPLES / "papers/on_a_gpu.py",
+])  # fmt: skip
 
 # Of a few CPU seconds each, even with less to do: not in the default suite, but in every run of CI.
 LONGER = {
@@ -25,6 +28,7 @@ LONGER = {
     "reproduce_gelberg_mnist.py", "reproduce_gelberg_small_data.py",
     "reproduce_gelberg_two_weights.py", "reproduce_immer_augerino.py", "reproduce_immer_claims.py",
     "reproduce_immer_curvature.py", "reproduce_immer_mnist.py", "reproduce_immer_table1.py",
+    "on_a_gpu.py", "reproduce_gelberg_cnn.py", "reproduce_kurle_data_bound.py",
     "reproduce_moore_figures.py", "reproduce_ratings.py", "plot_image_augmentations.py",
     "plot_predictive.py", "plot_merged_networks.py", "plot_groups.py", "plot_dates.py",
 }  # fmt: skip
@@ -85,7 +89,10 @@ LESS = {
     "plot_quickstart.py": {
         "symmetry=symmetry, ": "symmetry=symmetry, max_iter=20, ",
     },
-    "plot_symmetry_removal.py": {"n_warmup=400": "n_warmup=10", "n_warmup=100": "n_warmup=2"},
+    "plot_symmetry_removal.py": {
+        "n_warmup=400": "n_warmup=10", "n_warmup=100": "n_warmup=2", "n_warmup=300": "n_warmup=10",
+        "n_draws=100": "n_draws=10",
+    },
     "plot_two_weight_network.py": {"n_nodes: int = 40": "n_nodes: int = 10"},
     "plot_width_collapse.py": {
         "range(3)": "range(2)", "(10, 50, 200, 1000)": "(2, 5, 10, 20)", "1000, 20_000": "5, 500",

@@ -1,5 +1,6 @@
 """Scripts of the papers: commands at full size on stand-ins, ratings as they are laid out."""
 
+import json
 import os
 import re
 import runpy
@@ -11,6 +12,21 @@ import pytest
 import torch
 from papers.test_paper_data import write_images
 
+# Commands behind figures of the pages that were last run before runs were recorded: they take from
+# five minutes to hours.
+PAPERS = "python examples/papers"
+MNIST_TABLE = "--n-train 2000 --epochs 40 --updates 80 --augmentations 4 --learning-rate 0.01"
+NOT_RECORDED = {
+    f"{PAPERS}/plot_width_collapse.py",
+    f"{PAPERS}/reproduce_gelberg_mnist.py",
+    f"{PAPERS}/reproduce_gelberg_small_data.py",
+    f"{PAPERS}/reproduce_immer_augerino.py",
+    f"{PAPERS}/reproduce_immer_mnist.py --n-train 1000",
+    f"{PAPERS}/reproduce_immer_mnist.py {MNIST_TABLE}",
+    f"{PAPERS}/reproduce_wiese_table1.py",
+    f"{PAPERS}/reproduce_wiese_table1.py --fast",
+    f"{PAPERS}/reproduce_wiese_table1.py --network f2 --chains 64 --chains-only",
+}
 MNIST = Path(__file__).parents[1] / "examples/papers/reproduce_immer_mnist.py"
 TEXT = MNIST.read_text(encoding="utf-8")
 FULL, CIFAR = (re.search(rf'{name}="(.*)"', TEXT)[1] for name in ("FULL", "CIFAR"))
@@ -158,3 +174,57 @@ def test_every_claim_has_a_verdict_and_every_command_a_script(monkeypatch, capsy
             assert len({len(row) for row in table}) == 1, table
             for command in script["commands"](table):
                 assert (script["ROOT"] / command.split()[1]).is_file(), command
+
+
+def test_figures_of_pages_stand_in_recorded_runs():
+    """Those of rows whose command has a recorded run; the others are named here."""
+    script = runpy.run_path(str(MNIST.with_name("claims.py")))
+    recorded = script["runs"]()
+    unsupported, without_run = {}, set()
+    for paper in script["PAPERS"]:
+        page = (script["ROOT"] / f"docs/reproduction/{paper}.rst").read_text(encoding="utf-8")
+        for header, *rows in script["tables"](page):
+            for row in rows if header[1] == "Command" else ():
+                for command in script["commands"]([row]):
+                    run = recorded.get(command)
+                    if run is None:
+                        without_run.add(command)
+                    elif figures := script["unsupported_figures"](row[3], run):
+                        unsupported[paper, row[0]] = figures
+    assert not unsupported
+    assert without_run == NOT_RECORDED
+    for command, run in recorded.items():
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", run["date"]), command
+        assert re.fullmatch(r"[0-9a-f]{7,}", run["commit"]), command
+
+
+def test_a_figure_that_no_run_printed_is_found():
+    script = runpy.run_path(str(MNIST.with_name("claims.py")))
+    run = {"output": ["RMSE 0.8939 (-0.0206)", "accuracy 0.9146"]}
+    find = script["unsupported_figures"]
+    assert find("0.894 and 0.0206, 91.5 %, 80 matrices", run) == []
+    assert find("0.8938, 0.021, 91.4 %", run) == ["0.8938", "91.4"]
+
+
+def test_fits_on_a_gpu_are_stored_and_not_repeated(tmp_path, monkeypatch):
+    """A fit at full size replaces smaller ones, and isn't begun again."""
+    monkeypatch.syspath_prepend(str(MNIST.parent))
+    script = runpy.run_path(str(MNIST.with_name("on_a_gpu.py")))
+    cell = "mnist, mlp, LILA, full"
+    small = {"how": "60 images, 1 epochs, 10 units", "seed": 0, "accuracy": 50.0}
+    path = tmp_path / "immer_table1.json"
+    path.write_text(json.dumps({"cells": {cell: {"paper": 97.74, "fits": [small]}}}))
+    job, other = (
+        script["Job"](path.name, f"{cell}, seed {seed}", 1.0, lambda device: {}) for seed in (0, 1)
+    )
+    assert not script["is_done"](job, script["read"](path))
+    full = {"how": "all images, 1000 epochs, 1000 units", "seed": 0, "accuracy": 97.5}
+    script["store"](job, full, path)
+    assert script["read"](path)["cells"][cell]["fits"] == [full]
+    assert script["is_done"](job, script["read"](path))
+    assert not script["is_done"](other, script["read"](path))
+
+    wide = script["Job"]("gpu_fits.json", "100 units, mean-field, seed 0", 1.0, lambda device: {})
+    assert not script["is_done"](wide, script["read"](tmp_path / "gpu_fits.json"))
+    script["store"](wide, {"accuracy": 95.0}, tmp_path / "gpu_fits.json")
+    assert script["is_done"](wide, script["read"](tmp_path / "gpu_fits.json"))

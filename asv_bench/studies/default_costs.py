@@ -7,6 +7,7 @@ Promises are seconds on a core that makes 30 GFLOP/s in the products that a sear
 takes; a figure is what was measured times the speed of this core over that, and its unscaled
 seconds stand beside it. Where most of the time isn't arithmetic, a fast core is scaled too far.
 Peers are fitted to the same tables: a Gaussian process with a length scale a column, and boosting.
+The stacks are measured by ``stack_costs.py``, in units of boosting and next to other commits.
 ``--profile`` tells the shares of a default pool's fit at 300, 1,000 and 10,000 rows. `compare_all`
 takes the figures as a source.
 """

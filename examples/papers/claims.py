@@ -7,18 +7,24 @@
 Claims and commands are read from the pages in ``docs/reproduction``, cells of tables from
 ``cells.json`` and ``immer_table1.json``. A table or figure of a paper has a counterpart if a
 command makes it and its figures stand there, a cell if it has a figure, at the size stored.
+``--run`` records what each command prints in ``runs.json``, with date and commit. A test checks
+that each figure in a row of a page stands in the recorded run of its command.
 """
 
 import argparse
 import json
 import re
+import shlex
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
+from typing import Any
 
+RUNS = Path(__file__).with_name("runs.json")
 ROOT = Path(__file__).resolve().parents[2]
 PAPERS = "gelberg", "moore", "kurle", "wiese", "immer"
 VERDICTS = "holds", "in part", "doesn't", "can't be checked"
@@ -59,19 +65,60 @@ def cells(paper: str) -> dict[str, tuple[int, int]]:
 def commands(rows: list[list[str]]) -> list[str]:
     """The commands in these rows, each once."""
     found = re.findall(r"``(python examples/papers/[^`]*)``", " ".join(row[1] for row in rows))
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(" ".join(command.split()) for command in found))
+
+
+def runs() -> dict[str, dict[str, Any]]:
+    """The recorded runs: date, commit, seconds and printed lines of each command."""
+    return json.loads(RUNS.read_text(encoding="utf-8"))
+
+
+def commit() -> str:
+    """The commit that this checkout is at, or "unknown"."""
+    git = ["git", "rev-parse", "--short", "HEAD"]
+    found = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "unknown"
+
+
+def unsupported_figures(cell: str, run: dict[str, Any]) -> list[str]:
+    """The decimal figures in a cell that no printed figure of the run rounds to.
+
+    Signs are ignored, since pages state differences in either direction, and a printed fraction
+    also supports a percentage.
+    """
+    text = "\n".join(run["output"])
+    printed = [abs(float(found)) for found in re.findall(r"\d+\.?\d*(?:e-?\d+)?", text)]
+    unsupported = []
+    for figure in re.findall(r"\d[\d,]*\.\d+", cell):
+        value = float(figure.replace(",", ""))
+        half_a_digit = 0.5 * 10.0 ** -len(figure.partition(".")[2])
+        candidates = [scale * number for number in printed for scale in (1.0, 100.0)]
+        if not any(abs(one - value) <= half_a_digit * (1.0 + 1e-6) for one in candidates):
+            unsupported.append(figure)
+    return unsupported
 
 
 def run(command: str, *, fast: bool) -> None:
-    """Run it, and say what it took."""
+    """Run a command, print what it prints, and record it unless it was a test run."""
     script = command.split()[1]
-    words = [sys.executable, *command.split()[1:]]
+    words = [sys.executable, *shlex.split(command)[1:]]
     if fast and "--fast" in (ROOT / script).read_text(encoding="utf-8"):
         words.append("--fast")
     print(f"\n$ {' '.join(['python', *words[1:]])}", flush=True)
     begin = time.perf_counter()
-    code = subprocess.run(words, cwd=ROOT, check=False).returncode
-    print(f"[{time.perf_counter() - begin:.0f} s{'' if code == 0 else f', failed: {code}'}]")
+    found = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    seconds = round(time.perf_counter() - begin)
+    failed = "" if found.returncode == 0 else f", failed: {found.returncode}"
+    print(f"{found.stdout}[{seconds} s{failed}]")
+    if not fast and not failed:
+        stored = runs()
+        stored[command] = {
+            "date": str(date.today()),
+            "commit": commit(),
+            "seconds": seconds,
+            "output": found.stdout.splitlines(),
+        }
+        RUNS.write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def main() -> None:
@@ -80,13 +127,15 @@ def main() -> None:
     parser.add_argument("--fast", action="store_true")
     parser.add_argument("--papers", nargs="+", choices=PAPERS, default=PAPERS)
     chosen = parser.parse_args()
+    recorded = runs()
     total: Counter[str] = Counter()
     for paper in chosen.papers:
         page = (ROOT / f"docs/reproduction/{paper}.rst").read_text(encoding="utf-8")
         claims, *others = tables(page)
         shown = [row for table in others if table[0][1] == "Command" for row in table[1:]]
-        for command in commands(shown) if chosen.run else ():
-            run(command, fast=chosen.fast)
+        for command in commands(shown):
+            if chosen.run:
+                run(command, fast=chosen.fast)
         title = re.search(r"^(.+)\n=+$", page, re.MULTILINE)
         print(f"\n{title[1] if title else paper}")
         for claim, here, by in claims[1:]:
@@ -96,6 +145,10 @@ def main() -> None:
         made = [row for row in papers if row[1] and row[3] not in {"", "not run"}]
         print(f"  {len(made)} of {len(papers)} tables and figures have a counterpart; not: "
               f"{', '.join(row[0] for row in papers if row not in made) or 'none'}")  # fmt: skip
+        for command in commands(shown):
+            one = recorded.get(command)
+            when = f"{one['date']}, commit {one['commit']}, {one['seconds']} s" if one else "no run"
+            print(f"  {when}: {command}")
         counted = cells(paper)
         for name, (n_cells, n_ours) in counted.items():
             total.update(cells=n_cells, ours=n_ours)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from svm_knn import relabel_svm_knn
 
-from skbayes_sym import Chains, MCMCRegressor, remove_symmetries
+from skbayes_sym import Chains, MCMCRegressor, ModeWeights, remove_symmetries
 from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
 
@@ -187,6 +187,27 @@ for line, draws in zip(panels, (before, wide.samples_[:, -1].astype(np.float64))
         axes.set(title=f"{title}, {d} units", xlim=(-4, 4), xlabel="input weight")
         axes.spines[["top", "right"]].set_visible(False)
     line[0].set_ylabel("bias")
+
+# %%
+# Sixteen units as a posterior of functions
+# -----------------------------------------
+#
+# That labels can't be decided doesn't mean that the posterior has many modes. Functions don't
+# depend on labels. If chains from different starts give the same distribution of functions, R-hat
+# of the outputs is near 1, and the posterior of functions has one mode as far as the chains can
+# tell. This holds for sixteen units as for three.
+
+print("units   R-hat of outputs: median, largest   of weights: before, after removal")
+for d in (3, 16):
+    several = MCMCRegressor(
+        (d,), sampler=Chains(init="prior", n_warmup=300), prior=1.0, n_chains=16, n_draws=100,
+        remove_symmetries=ModeWeights("uniform"), random_state=0,
+    ).fit(X, y)  # fmt: skip
+    found = several.diagnostics_
+    print(
+        f"{d:5}   {np.median(found.function_rhat):26.2f}, {found.function_rhat.max():.2f}"
+        f"   {np.max(found.parameter_rhat_before):20.2f}, {np.max(found.parameter_rhat):.2f}"
+    )
 
 # %%
 # The whole posterior

@@ -46,11 +46,14 @@ SIZES = {"mnist": (60_000, 1000, 31), "fashion_mnist": (60_000, 1000, 31),
 def settings(args):
     """What a fit of ``reproduce_immer_mnist`` asks for."""
     is_resnet = args.network.startswith(("resnet", "wrn"))
+    is_full_size = args.n_train is None and args.epochs == SIZES[args.data][1]
+    n_samples = SIZES[args.data][2] if is_full_size else 2 if is_resnet else 4
     return SimpleNamespace(
-        data=args.data, part="test" if args.data == "mnist" else "all", network=args.network,
-        n_train=args.n_train, n_test=args.n_test, hidden=args.hidden, basis="similarity",
-        augmentations=2 if is_resnet else 4, learning_rate=0.02 if is_resnet else 0.01,
-        curvature="auto", epochs=args.epochs, updates=60, batch_size=None, device="cpu",
+        data=args.data, part="all" if is_full_size or args.data != "mnist" else "test",
+        network=args.network, n_train=args.n_train, n_test=args.n_test, hidden=args.hidden,
+        basis="axis" if is_full_size else "similarity", augmentations=n_samples,
+        learning_rate=0.02 if is_resnet else 0.01, curvature="auto", epochs=args.epochs,
+        updates=args.epochs if is_full_size else 60, batch_size=None, device=args.device,
     )  # fmt: skip
 
 
@@ -154,6 +157,7 @@ def main():
     parser.add_argument("--hidden", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--versions", nargs="+", default=VERSIONS, choices=VERSIONS)
+    parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
     args.n_test = None
     stored = json.loads(args.results.read_text(encoding="utf-8"))

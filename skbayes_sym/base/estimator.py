@@ -32,7 +32,12 @@ from skbayes_sym.base.extrapolation import (
     measure_rates,
 )
 from skbayes_sym.base.log import logging_to_stderr
-from skbayes_sym.base.model_factory import PriorParameter, bind_prior, layer_sizes, require_scales
+from skbayes_sym.base.model_factory import (
+    PriorParameter,
+    bind_prior,
+    give_each_target_a_scale,
+    layer_sizes,
+)
 from skbayes_sym.base.optimizers import Adam
 from skbayes_sym.base.pipelines import fitted_attribute
 from skbayes_sym.base.positive_predictor import PositivePredictor
@@ -347,8 +352,6 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
             method = self._make_method()
             with self._keep_on_interrupt(progress):
                 method.requirements.check(model)
-                if data.class_labels is None:
-                    require_scales(self._param_at_fit("likelihood"), data.rows.y.shape[-1])
                 fitted = method.fit(data, model, progress)
                 self._set_fit(self._fitted_attributes(data, model, fitted))
         return self
@@ -451,6 +454,8 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
             refuse_parameters(self, ("noise_std",), "likelihood= is given", alternative)
         require_kind(self, likelihood, self._unsupported_likelihoods)
         ANY_LIKELIHOOD.require(likelihood, "likelihood")
+        if data.class_labels is None:
+            return give_each_target_a_scale(likelihood, data.rows.y.shape[-1])
         return likelihood
 
     def _default_likelihood(self, _data: Training) -> Likelihood:

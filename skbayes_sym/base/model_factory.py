@@ -1,6 +1,7 @@
 """Build network, likelihood, prior and symmetry group from constructor parameters."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, cast
 
@@ -236,15 +237,20 @@ def bind_prior(prior: PriorParameter, learned: UnboundPrior, network: Network) -
         return (resolve_prior(prior) or learned).bind(network.layout)
 
 
-def require_scales(likelihood: Likelihood | str, n_targets: int) -> None:
-    """Check that a regression likelihood has one scale, or one per target.
+def give_each_target_a_scale(likelihood: Likelihood, n_targets: int) -> Likelihood:
+    """Repeat a likelihood's single noise level or dispersion for each target.
 
     Parameters
     ----------
-    likelihood : Likelihood or str
-        The user's parameter.
+    likelihood : Likelihood
+        Likelihood of a regression, whose scales, if it has any, are one or one per target.
     n_targets : int
         Number of targets.
+
+    Returns
+    -------
+    Likelihood
+        The likelihood with one scale per target, as initial values if they are learned.
 
     Raises
     ------
@@ -253,11 +259,16 @@ def require_scales(likelihood: Likelihood | str, n_targets: int) -> None:
     """
     for name in ("log_noise", "log_dispersion"):
         scales = getattr(likelihood, name, None)
-        if scales is not None and scales.shape[-1] not in (1, n_targets):
+        if scales is None or scales.shape[-1] == n_targets:
+            continue
+        if scales.shape[-1] != 1:
             raise ValueError(
                 f"likelihood={type(likelihood).__name__}({name}=...) has {scales.shape[-1]} "
                 f"scales, but y has {n_targets} target(s): give one, or one per target."
             )
+        repeated = scales.expand(*scales.shape[:-1], n_targets).clone()
+        likelihood = replace(likelihood, **{name: repeated})  # type: ignore[type-var]
+    return likelihood
 
 
 def require_mlp(network: Network) -> MLP:
