@@ -317,7 +317,7 @@ class HeldOutPredictions(NamedTuple):
     mean : Tensor of shape (N, T)
         Predicted means.
     distribution : NormalMixture
-        Predictive distributions, with one component per mode of a fold, (2, N, T).
+        Predictive distributions, with one component per mode of a fold, (S, N, T).
     """
 
     log_density: Tensor
@@ -339,7 +339,6 @@ def cross_validate(
     theta: Tensor,
     fold: Tensor,
     on_step: SearchCallback | None = None,
-    is_training: Tensor | None = None,
 ) -> tuple[Search, HeldOutPredictions | None]:
     """Fit modes without each of K folds, and predict the rows that were held out.
 
@@ -351,11 +350,9 @@ def cross_validate(
     theta : Tensor of shape (2 K, P)
         Initial weights of two modes per fold.
     fold : Tensor of shape (N,), int64
-        Fold of every row, from 0 to K - 1, or -1 for rows that no fold holds out.
+        Fold of every row, from 0 to K - 1.
     on_step : callable, optional
         As in `EvidenceSearch.search`.
-    is_training : Tensor of shape (K, N), bool, optional
-        Rows to which the modes of each fold are fitted. By default these are all other rows.
 
     Returns
     -------
@@ -370,19 +367,67 @@ def cross_validate(
     two modes each.
     """
     held_out = torch.arange(len(theta), device=theta.device) // MODES_PER_FOLD
-    if is_training is None:
-        is_training = fold != torch.arange(int(fold.max()) + 1, device=fold.device).unsqueeze(1)
+    is_training = fold != torch.arange(int(fold.max()) + 1, device=fold.device).unsqueeze(1)
     problem = replace(problem, weight_factor=is_training[held_out].to(theta))
     search = config.search(problem, theta, alternating_mask(len(theta), theta), on_step)
     if search.was_stopped:
         return search, None
+    return search, _predict_held_out(problem, search.modes, fold)
 
-    modes = search.modes
+
+def refit_folds(
+    config: EvidenceSearch,
+    problem: GaussianEvidence,
+    mode: Modes,
+    fold: Tensor,
+    is_training: Tensor,
+    on_step: SearchCallback | None = None,
+) -> HeldOutPredictions | None:
+    """Continue from one mode of all rows without each of K folds, and predict the held-out rows.
+
+    Parameters
+    ----------
+    config : EvidenceSearch
+    problem : GaussianEvidence
+        Problem of all rows, with a noise that is learned.
+    mode : Modes
+        A single mode of it.
+    fold : Tensor of shape (N,), int64
+        Fold of every row, from 0 to K - 1, or -1 for rows that no fold holds out.
+    is_training : Tensor of shape (K, N), bool
+        Rows to which the mode of each fold is fitted.
+    on_step : callable, optional
+        As in `EvidenceSearch.search`.
+
+    Returns
+    -------
+    HeldOutPredictions or None
+        None if the search was stopped. Rows that no fold holds out have the value nan.
+
+    Notes
+    -----
+    A few steps replace a search from random weights. What the mode keeps from rows that it has seen
+    makes the predictions slightly optimistic.
+    """
+    n_folds = len(is_training)
+    problem = replace(problem, weight_factor=is_training.to(mode.theta))
+    initial_modes = map_tensors(lambda t: t.repeat_interleave(n_folds, 0), mode)
+    search = config.resume(problem, initial_modes, on_step)
+    if search.was_stopped:
+        return None
+    return _predict_held_out(problem, search.modes, fold)
+
+
+def _predict_held_out(problem: GaussianEvidence, modes: Modes, fold: Tensor) -> HeldOutPredictions:
+    """Predict each of K folds by the modes, equally many per fold, that were fitted without it."""
     (x, y, _) = problem.data
-    loc = y.new_full((MODES_PER_FOLD, *y.shape), torch.nan)
+    n_folds = int(fold.max()) + 1
+    n_modes = len(modes.theta) // n_folds
+    held_out = torch.arange(len(modes.theta), device=fold.device) // n_modes
+    loc = y.new_full((n_modes, *y.shape), torch.nan)
     variance = loc.clone()
     noise_variance = loc.clone()
-    for k in range(len(theta) // MODES_PER_FOLD):
+    for k in range(n_folds):
         rows = (fold == k).nonzero().flatten()
         is_fold = held_out == k
         theta = modes.theta[is_fold]
@@ -394,7 +439,7 @@ def cross_validate(
         variance[:, rows] = covariance.diagonal(dim1=-2, dim2=-1)
         noise_variance[:, rows] = modes.noise_precision[is_fold].reciprocal().unsqueeze(1)
     distribution = NormalMixture(loc, variance, noise_variance)
-    return search, HeldOutPredictions(distribution.log_prob(y), loc.mean(0), distribution)
+    return HeldOutPredictions(distribution.log_prob(y), loc.mean(0), distribution)
 
 
 def is_better(log_density: Tensor, other: Tensor, weight: Tensor) -> bool:

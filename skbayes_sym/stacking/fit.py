@@ -274,7 +274,7 @@ class StackActions:
         """Fit networks; ``probe`` is the name of the stage that has scored a probe of them."""
         settings: dict[str, Any] = {"member": member}
         if probe in results:
-            settings["held_out"] = results[probe].log_density
+            settings["probe"] = results[probe]
         outcome = fit_and_score(self._members, self._task, self._by_folds, settings)
         return self._collect(member, outcome)
 
@@ -299,7 +299,7 @@ class StackActions:
         # Members that model the logarithm don't decide about others, since they may be left out.
         others = self._exclude_log_targets() or self.scored
         gain, error = marginal_gain(others, outcome.log_density, self._task)
-        return ProbeResult(outcome.log_density, gain, error)
+        return ProbeResult(outcome.log_density, gain, error, outcome.excess)
 
     def _fit_weights(self, _results: Results) -> StackFit:
         """Optimise the weights of the members."""

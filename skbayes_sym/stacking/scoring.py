@@ -152,6 +152,7 @@ def score_member(member: Member, task: StackTask, by_folds: bool) -> ScoredMembe
         density.numpy() - fit.optimism,
         fit.prior_rows,
         None if cdf is None else cdf.numpy(),
+        fit.excess,
     )
 
 

@@ -397,7 +397,7 @@ def test_a_copy_of_a_member_gains_nothing_and_noise_loses():
 
 @pytest.mark.parametrize(
     ("n_rows", "n_columns", "n_classes", "width"),
-    [(100, 10, 0, 8), (1000, 8, 0, 20), (10_000, 10, 0, 8), (1000, 400, 0, 0), (240, 8, 2, 8)],
+    [(100, 10, 0, 20), (1000, 8, 0, 20), (10_000, 10, 0, 8), (1000, 400, 0, 0), (240, 8, 2, 8)],
 )
 def test_probes_have_a_weight_per_row_and_cost_no_more_than_other_members(
     n_rows, n_columns, n_classes, width
@@ -532,6 +532,33 @@ def test_probes_predict_rows_that_they_have_not_seen():
     np.testing.assert_array_equal(
         np.flatnonzero(~np.isnan(flowers.log_density)), LABELS.folds[0][1]
     )
+
+
+@pytest.mark.parametrize("n_rows", [60, 120])
+def test_probes_measure_the_optimism_of_leave_one_out(n_rows, monkeypatch):
+    """On noise the probe finds nothing; a network that is sure of itself is corrected."""
+    rng = np.random.default_rng(1)
+    task = task_of(rng.standard_normal((n_rows, 4)), rng.standard_normal(n_rows))
+    probe = score_member(NetworkProbe(8), task, by_folds=False)
+    assert -0.2 < probe.excess < 1.0
+    monkeypatch.setattr(Networks, "_fit_model", lambda _, task, **__: _Narrow(task))
+    for excess, score in ((0.25, 19.75), (-0.25, 20.0)):
+        result = ProbeResult(probe.log_density, excess=excess)
+        networks = score_member(Networks(probe=result), task, by_folds=False)
+        np.testing.assert_allclose(networks.log_density, score)
+
+
+@pytest.mark.long
+def test_probes_see_a_smooth_function_of_few_rows():
+    """Twenty units find a ridge of 150 rows, and predict rows of folds that refits haven't seen."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((300, 4))
+    y = np.tanh(2.0 * x @ [0.8, -0.6, 0.5, 0.3]) + 0.05 * rng.standard_normal(300)
+    task = task_of(x[:150], y[:150])
+    members = {"trees": score_member(MEMBERS["trees"](), task, by_folds=False)}
+    probe = score_member(NetworkProbe(20), task, by_folds=False)
+    gain, error = marginal_gain(members, probe.log_density, task)
+    assert gain > 2.0 * error > 0.0
 
 
 @pytest.mark.long

@@ -11,16 +11,25 @@ import torch
 from sklearn import config_context
 
 from skbayes_sym.base.model_factory import group_scales
+from skbayes_sym.base.noise_shape import fit_noise_shape
 from skbayes_sym.base.plan import PlannedStage, Results, Rule, TableSize, never
 from skbayes_sym.base.progress import fit_deadline
 from skbayes_sym.base.rows import Array
+from skbayes_sym.base.stacking_weights import leave_one_out
 from skbayes_sym.base.warnings import collect_warnings
 from skbayes_sym.bayesian_mlp.estimators import BayesianMLPClassifier, BayesianMLPRegressor
 from skbayes_sym.laplace.defaults import GaussNewtonDefaults, gauss_newton_cost
 from skbayes_sym.laplace.evidence_problem import GaussianEvidence
-from skbayes_sym.laplace.initialization import MODES_PER_FOLD, cross_validate
-from skbayes_sym.laplace.mode_finding import EvidenceSearch, Search, draw_initial_weights
+from skbayes_sym.laplace.initialization import HeldOutPredictions, refit_folds
+from skbayes_sym.laplace.mode_finding import (
+    EvidenceSearch,
+    Search,
+    SearchCallback,
+    draw_initial_weights,
+)
+from skbayes_sym.laplace.posterior import LinearisedModes
 from skbayes_sym.models.networks.mlp import MLP, TANH
+from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.models.priors import ARD
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.stacking.defaults import StackDefaults
@@ -35,14 +44,15 @@ def choose_probe_width(size: TableSize, defaults: StackDefaults) -> int:
     n_outputs = size.n_classes if size.n_classes > 2 else 1
     for width in defaults.probe_widths:
         n_params = MLP(size.n_columns, (width,), n_outputs, TANH).layout.n_params
+        has_rows = True
         if size.n_classes:
             steps = mixture.classification_steps(n_params)
-            cost = gauss_newton_cost(1, steps, size.n_rows, n_params, n_outputs)
+            min_rows = defaults.min_probe_rows_per_weight * n_params
+            has_rows = min_rows <= size.n_rows or width == defaults.probe_widths[-1]
         else:
-            n_modes = MODES_PER_FOLD * defaults.n_folds
-            cost = gauss_newton_cost(n_modes, defaults.probe_steps, size.n_rows, n_params)
-        min_rows = defaults.min_probe_rows_per_weight * n_params
-        has_rows = min_rows <= size.n_rows or width == defaults.probe_widths[-1]
+            # Half of the steps with all rows are made only while the evidence rises.
+            steps = 2 * defaults.probe_steps + defaults.n_folds * defaults.probe_fold_steps
+        cost = gauss_newton_cost(1, steps, size.n_rows, n_params, n_outputs)
         if has_rows and cost <= defaults.max_probe_work:
             return width
     return 0
@@ -74,6 +84,16 @@ def correct_optimism(leave_one_out: Array, held_out: Array, weight: Array) -> Ar
     return np.where(np.isfinite(held_out), held_out, leave_one_out - optimism)
 
 
+def mean_held_out_score(distribution: NormalMixture, task: StackTask) -> float:
+    """Mean log density, with a noise model, of the rows that a fold leaves out, in nats per row."""
+    index = torch.as_tensor(task.left_out_index)
+    fields = (distribution.loc, distribution.variance, distribution.noise_variance)
+    held_out = NormalMixture(*(tensor[:, index] for tensor in fields))
+    weight = task.weight[index]
+    _, density = fit_noise_shape(held_out, task.y[index], weight, is_free=True)
+    return float(weight @ density / weight.sum())
+
+
 @dataclass(frozen=True, eq=False)
 class ProbeResult:
     """Gain of the stack from networks that were fitted without the rows that score them.
@@ -88,11 +108,14 @@ class ProbeResult:
         nats per row.
     error : float, default=0.0
         Standard error of the gain.
+    excess : float, default=0.0
+        Nats per row by which the leave-one-out densities of the probe exceed its held-out ones.
     """
 
     log_density: Array | None = None
     gain: float = 0.0
     error: float = 0.0
+    excess: float = 0.0
 
     def __str__(self) -> str:
         if self.log_density is None:
@@ -130,15 +153,16 @@ class Networks(Member):
     ----------
     previous : BayesianMLPRegressor, optional
         Mixture that was fitted to nearly the same rows, from whose modes the fit continues.
-    held_out : ndarray of shape (N,), optional
-        Log densities of rows by the probe that was fitted without them, in nats; nan for other
-        rows. They correct the leave-one-out scores of classification, see `correct_optimism`.
+    probe : ProbeResult, optional
+        Scores of a probe. In classification its held-out densities correct the leave-one-out
+        scores, see `correct_optimism`. In regression the networks predict better than their probe,
+        and their scores are only lowered by the excess of its leave-one-out densities.
     """
 
     is_expensive: ClassVar[bool] = True
 
     previous: Any = None
-    held_out: Array | None = None
+    probe: ProbeResult | None = None
 
     def plan(self, name: str, size: TableSize, defaults: StackDefaults) -> list[PlannedStage]:
         """Plan a cheap probe, from which the stack has to gain, and the fit."""
@@ -175,15 +199,16 @@ class Networks(Member):
         density = model.leave_one_out_log_density
         if density is None or task.is_count:
             density = np.full(len(task), np.nan)
-        # Regression networks are better than their probe, which has fewer rows and steps. Its
-        # scores would cost them weight (tanh of a line, 300 rows: leave-one-out score 1.41, test
-        # score 1.36, probe 0.64).
-        has_scores = bool(np.isfinite(density).any()) and not task.n_classes
-        if self.held_out is not None and not has_scores:
-            density = correct_optimism(density, self.held_out, task.weight.numpy())
+        optimism = 0.0
+        if self.probe is not None and self.probe.log_density is not None:
+            if task.n_classes or not np.isfinite(density).any():
+                density = correct_optimism(density, self.probe.log_density, task.weight.numpy())
+            else:
+                optimism = max(0.0, self.probe.excess)
         if not np.isfinite(density).any():
             return MemberFit(predictor, is_calibrated=True)  # the stack refits it for each fold
-        return MemberFit(predictor, torch.as_tensor(density), is_calibrated=True)
+        density = torch.as_tensor(density)
+        return MemberFit(predictor, density, is_calibrated=True, optimism=optimism)
 
     def choose_folds(self, task: StackTask) -> list[tuple[Array, Array]]:
         """Join pairs of folds, since refits of networks take most of the time with groups."""
@@ -240,34 +265,74 @@ class NetworkProbe(Member):
     def fit(self, task: StackTask) -> MemberFit:
         """Predict held-out rows.
 
-        In regression all folds are one batch with two modes each. In classification one mode is
-        fitted without the first fold, and the densities of other rows are nan.
+        In regression a mode of all rows is refitted without each fold by a few steps. In
+        classification one mode is fitted without the first fold, and the densities of other rows
+        are nan.
         """
         if task.n_classes:
             density = torch.as_tensor(self._score_classes(task))
             return MemberFit(None, density, is_calibrated=True, used_folds=True)
-        fold = torch.full((len(task),), -1)
-        is_training = torch.zeros(len(task.folds), len(task), dtype=torch.bool)
-        for k, (train, test) in enumerate(task.folds):
-            fold[torch.as_tensor(test)] = k
-            is_training[k, torch.as_tensor(train)] = True
+
+        # Find a mode of all rows.
         network = MLP(task.rows.x.shape[1], (self.width,), 1, TANH)
         prior = group_scales(ARD().bind(network.layout))
         problem = GaussianEvidence(network, task.data, prior)
-        theta = draw_initial_weights(
-            network, MODES_PER_FOLD * len(task.folds), generator=generator_from(task.seed)
-        )
+        theta = draw_initial_weights(network, 1, generator=generator_from(task.seed))
         defaults = task.defaults
-        search = EvidenceSearch(defaults.probe_steps, defaults.probe_tol, defaults.probe_steps)
+        config = EvidenceSearch(defaults.probe_steps, defaults.probe_tol, defaults.probe_steps)
 
         def is_late(_step: int, _search: Callable[[], Search]) -> bool:
             return time.monotonic() > task.deadline
 
         with torch.no_grad():
-            _, held_out = cross_validate(search, problem, theta, fold, is_late, is_training)
+            search = config.search(problem, theta, on_step=is_late)
+            held_out = None
+            if not search.was_stopped:
+                held_out = self._refit_folds(task, problem, search, is_late)
         if held_out is None:
             raise TimeoutError("max_seconds left no time for it.")
-        return MemberFit(None, held_out.distribution, used_folds=True)
+
+        # Compare its leave-one-out densities with those of the refits.
+        mode = search.modes
+        networks = LinearisedModes(network, mode.theta, mode.factor, mode.weights)
+        outputs, covariance = networks.outputs(task.rows.x)
+        variance = covariance.diagonal(dim1=-2, dim2=-1)
+        noise_variance = mode.noise_precision.reciprocal().unsqueeze(1).expand_as(outputs)
+        distribution = NormalMixture(outputs, variance, noise_variance)
+        distribution = leave_one_out(distribution, task.y, task.weight)
+        scores = [mean_held_out_score(d, task) for d in (distribution, held_out.distribution)]
+        excess = scores[0] - scores[1]
+        return MemberFit(None, held_out.distribution, excess=excess, used_folds=True)
+
+    def _refit_folds(
+        self, task: StackTask, problem: GaussianEvidence, search: Search, is_late: SearchCallback
+    ) -> HeldOutPredictions | None:
+        """Refit a mode without each fold.
+
+        Parameters
+        ----------
+        task : StackTask
+            Training data.
+        problem : GaussianEvidence
+            Problem of all rows.
+        search : Search
+            Its mode.
+        is_late : callable
+            Whether time is up.
+
+        Returns
+        -------
+        HeldOutPredictions or None
+            None if time is up.
+        """
+        fold = torch.full((len(task),), -1)
+        is_training = torch.zeros(len(task.folds), len(task), dtype=torch.bool)
+        for k, (train, test) in enumerate(task.folds):
+            fold[torch.as_tensor(test)] = k
+            is_training[k, torch.as_tensor(train)] = True
+        steps = problem.schedule.first_best_step + task.defaults.probe_fold_steps
+        config = EvidenceSearch(steps, task.defaults.probe_tol)
+        return refit_folds(config, problem, search.modes, fold, is_training, is_late)
 
     def _score_classes(self, task: StackTask) -> Array:
         """Log probabilities of the labels of the first fold, nan for other rows."""
