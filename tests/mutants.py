@@ -62,6 +62,14 @@ MUTANTS = [
         ("torch.special.log_ndtr(distance - power * std)", "torch.special.log_ndtr(distance)"),
     ),
     *planted(
+        "laplace/initialization.py",
+        "stacking/test_estimators.py",
+        (
+            "replace(problem, weight_factor=is_training.to(mode.theta))",
+            "replace(problem, weight_factor=torch.ones_like(is_training).to(mode.theta))",
+        ),
+    ),
+    *planted(
         "stacking/scoring.py",
         "stacking/test_log_targets.py",
         ("scored.log_density + log_jacobian", "scored.log_density"),

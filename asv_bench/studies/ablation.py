@@ -50,7 +50,8 @@ STACK = {
     "min_weight": ((0.0, 0.01), ()),
     "min_gain_errors": ((-np.inf, 0.0, 1.0, 4.0, np.inf), ()),
     "probe_widths": (((8,), (20,)), ("probe",)),
-    "probe_steps": ((30, 120), ("probe",)),
+    "probe_steps": ((50, 200), ("probe",)),
+    "probe_fold_steps": ((5, 20), ("probe",)),
     "n_trees": ((100, 400), ("trees",)),
     "leaf_variance_fraction": ((0.0, 0.2), ("trees",)),
     "max_rounds": ((75, 300), ("boosting",)),
@@ -170,7 +171,8 @@ class StackFits:
             if gain > defaults.min_gain_errors * error:
                 fits["networks"] = self._fit("networks", defaults, affected)
                 networks = fits["networks"][0]
-                members["networks"] = networks._replace(log_density=probe.log_density)
+                optimism = max(0.0, probe.excess)
+                members["networks"] = networks._replace(log_density=networks.log_density - optimism)
                 seconds += fits["networks"][2]
         weights = fit_weights(members, task).weights
         with np.errstate(divide="ignore"):

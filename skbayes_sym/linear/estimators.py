@@ -15,6 +15,7 @@ from skbayes_sym.base.estimator import BayesianEstimator
 from skbayes_sym.base.model_factory import (
     PriorParameter,
     gaussian_noise,
+    give_each_target_a_scale,
     require_mlp,
     scale_array,
 )
@@ -411,6 +412,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
             )
         if not likelihood.n_params:
             return likelihood
+        likelihood = give_each_target_a_scale(likelihood, data.rows.y.shape[-1])
         return likelihood.at(gaussian_noise(self.noise_std, data).log_noise)
 
 

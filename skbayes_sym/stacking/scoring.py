@@ -190,7 +190,7 @@ def _score_log_target(member: LogTarget, task: StackTask, by_folds: bool) -> Sco
     )
     predictor = MemberPredictor(base, is_normal=False)
     # The logarithm increases, so that the distribution function stays the same.
-    return ScoredMember(predictor, scored.log_density + log_jacobian, scored.prior_rows, scored.cdf)
+    return scored._replace(predictor=predictor, log_density=scored.log_density + log_jacobian)
 
 
 def _as_counts(base: Any, task: StackTask) -> Any:
