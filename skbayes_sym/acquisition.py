@@ -272,7 +272,10 @@ def _function_moments(distribution: Any) -> tuple[Array, Array]:
 def _check_distribution(distribution: Any) -> Any:
     """Return a predictive distribution; a ValueError for models and everything else."""
     if not isinstance(distribution, PredictiveDistribution | ClassPredictive):
-        kind = "a model" if isinstance(distribution, BaseEstimator) else short_repr(distribution)
+        if isinstance(distribution, BaseEstimator):
+            kind = "a model"
+        else:
+            kind = short_repr(distribution)
         raise ValueError(
             "distribution must be a predictive distribution, skbayes_sym.predictive(model, X), "
             f"got {kind}."

@@ -128,7 +128,10 @@ def expected_calibration_error(
     y_true = column_or_1d(y_true)
     proba = check_array(y_proba, dtype=np.float64, input_name="y_proba")
     check_consistent_length(y_true, proba)
-    classes = unique_classes(y_true) if labels is None else np.atleast_1d(labels)
+    if labels is None:
+        classes = unique_classes(y_true)
+    else:
+        classes = np.atleast_1d(labels)
     if proba.shape[1] != len(classes):
         raise ValueError(
             f"y_proba has {proba.shape[1]} columns for {len(classes)} classes: give their labels."

@@ -168,7 +168,9 @@ class Predictions(BaseDistribution):
 
     def _reshape(self, values: Array) -> Any:
         """Reshape values to those of a column, or to a float for a single row."""
-        return np.reshape(values, (-1, 1)) if self.ndim else float(np.reshape(values, -1)[0])
+        if self.ndim:
+            return np.reshape(values, (-1, 1))
+        return float(np.reshape(values, -1)[0])
 
     def _mean(self) -> Any:
         return self._reshape(self.distribution.mean())
@@ -198,7 +200,9 @@ class Predictions(BaseDistribution):
         mean = self.distribution.mean()
         values, weights, cdf = Quadrature(self.distribution).nodes(mean[:, None])
         distance = 2.0 * (weights * (2.0 * cdf - 1.0) * (values - mean[:, None])).sum(axis=0)
-        return distance[:, 0] if self.ndim else float(distance[0, 0])
+        if self.ndim:
+            return distance[:, 0]
+        return float(distance[0, 0])
 
     def _energy_x(self, x: Array) -> Any:
         score = self.distribution.crps(np.reshape(x, -1))
@@ -274,7 +278,10 @@ class BayesianSkpro(BaseProbaRegressor):
     def _predict_proba(self, X: DataFrame) -> "NormalMixtures | Predictions":
         distribution = predictive(self.estimator_, X)
         if not distribution.has_normal_components:
-            kind = CountPredictions if distribution.is_discrete else Predictions
+            if distribution.is_discrete:
+                kind = CountPredictions
+            else:
+                kind = Predictions
             return kind(distribution, X.index, self._columns)
         mixture: Any = as_targets(distribution)
         weights = mixture.weights.numpy()

@@ -172,7 +172,10 @@ class Student:
             require_exact = Path(file).exists() or str(fspath(file)).endswith(".npz")
             file = file if require_exact else _with_suffix(file)
             require_regular(file)
-        name = "the file" if hasattr(file, "read") else repr(fspath(file))
+        if hasattr(file, "read"):
+            name = "the file"
+        else:
+            name = repr(fspath(file))
         try:
             student = cls(_read_arrays(file))
             student._check()
@@ -206,7 +209,10 @@ class Student:
         encoded = self.encode(row)
         outputs = self._outputs(encoded)
         n_outputs = outputs.shape[1]
-        n_expected = n_outputs // 3 * 3 if self.classes_ is None else len(self.classes_)
+        if self.classes_ is None:
+            n_expected = n_outputs // 3 * 3
+        else:
+            n_expected = len(self.classes_)
         if not np.isfinite(outputs).all() or n_outputs != n_expected or not n_outputs:
             raise ValueError("the network's outputs are invalid")
         if self.classes_ is None:
@@ -238,7 +244,9 @@ class Student:
                 f"{self.n_features_in_} features as input."
             )
         check_column_names(self._names, X)
-        return table if self._names is None else table._replace(names=self._names)
+        if self._names is None:
+            return table
+        return table._replace(names=self._names)
 
     def encode_columns(self, X: Any) -> Array:
         """Encode the columns of ``X``.
@@ -385,7 +393,10 @@ class Student:
         """Refuse a method that only students of the other kind of teacher have."""
         if (self.classes_ is not None) == is_classifier:
             return
-        required = "classifier" if is_classifier else "regressor"
+        if is_classifier:
+            required = "classifier"
+        else:
+            required = "regressor"
         actual = "regressor" if is_classifier else "classifier"
         raise AttributeError(
             f"{method} needs the student of a {required}, but this student's teacher is a {actual}."
@@ -628,7 +639,10 @@ class Student:
             dtype = np.float64 if name in double_names else np.float32
             tensors.append(numpy_helper.from_array(value.astype(dtype), name))
 
-        x_type = TensorProto.DOUBLE if double else TensorProto.FLOAT
+        if double:
+            x_type = TensorProto.DOUBLE
+        else:
+            x_type = TensorProto.FLOAT
         x_info = helper.make_tensor_value_info("X", x_type, ["n", None])
         output_info = [
             helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", None])
@@ -648,7 +662,10 @@ class Student:
             return
         k = inaccurate[0]
         j = int(a["numeric"][k])
-        column = str(j) if self._names is None else repr(self._names[j])
+        if self._names is None:
+            column = str(j)
+        else:
+            column = repr(self._names[j])
         warnings.warn(
             f"to_onnx: column {column} of X varies around {a['mean'][k]:.3g} by "
             f"{a['scale'][k]:.3g}: float32 rounds it by {rounding[k]:.1g} standard "

@@ -96,7 +96,7 @@ MUTANTS = [
         ("np.log1p(-self.max_mass) - self._log_mass_above", "-self._log_mass_above"),
         ("(uniform >= self._factor_below)", "(uniform >= 0.0)"),
         ("below = base_mean - above", "below = base_mean"),
-        ("return next_differs if total_weight < _MIN_ROWS else", "return"),
+        ("if total_weight < _MIN_ROWS:", "if False:"),
     ),
     *planted(
         "base/quadrature.py",
@@ -156,7 +156,7 @@ MUTANTS = [
     *planted(
         "numerics/tables.py",
         "base/test_columns.py",
-        ("return str(int(number)) if number.is_integer()", "return repr(number) if number == 0.5"),
+        ("        if number.is_integer():", "        if number == 0.5:"),
         ("UNKNOWN if is_ambiguous else code", "code"),
         ("    if is_declared:\n", "    if is_declared and len(values) < 2:\n"),
     ),
@@ -439,14 +439,14 @@ MUTANTS = [
         "symmetry/modules/numerical_check.py",
         "symmetry/modules/test_module_symmetry.py",
         ("if not bool(before.isfinite().all() and after.isfinite().all()):", "if False:"),
-        ("if largest is None:", "if False:"),
+        ("    if largest is None:\n        raise", "    if False:\n        raise"),
     ),
     *planted(
         "symmetry/modules/graph_analysis.py",
         "symmetry/modules/test_module_symmetry.py",
         ("            self.refused.add(name)\n            for", "            for"),
         ("if not is_uniform and name not in _CONSTANTS:", "if False:"),
-        ("return name if target.namespace in (", "return name if True or target.namespace in ("),
+        ("    if target.namespace in (", "    if True or target.namespace in ("),
     ),
     *planted(
         "symmetry/modules/rules.py",
@@ -1146,7 +1146,7 @@ MUTANTS = [
         "factorization/labels.py",
         "factorization/test_lists.py",
         ("words.get(number, str(number))", "str(number)"),
-        ("return as_integers if ", "return labels if "),
+        ("            return as_integers", "            return labels"),
         ("None else int(matched[1])", "None else None"),
     ),
     *planted(
@@ -1189,7 +1189,7 @@ MUTANTS = [
     *planted(
         "base/weighted_draws.py",
         "mcmc/test_evidence.py",
-        ("return noise_std.scale if", "return 1.0 if"),
+        ("        return noise_std.scale", "        return 1.0"),
     ),
     *planted(
         "laplace/adam_laplace.py",

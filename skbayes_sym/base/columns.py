@@ -124,14 +124,18 @@ class Column(NamedTuple):
                 names.append(f"{name}_rank")
             if not names and not self.has_indicator:
                 names = [name]
-        return [*names, f"{name}_missing"] if self.has_indicator else names
+        if self.has_indicator:
+            return [*names, f"{name}_missing"]
+        return names
 
     @property
     def example(self) -> Any:
         """A value of the column."""
         if self.date is not None:
             return format_days(self.date.reference + self.median)
-        return self.one_hot_levels[0] if self.one_hot_levels else self.median
+        if self.one_hot_levels:
+            return self.one_hot_levels[0]
+        return self.median
 
 
 def _part_names(name: str, parts: Sequence[str]) -> Iterator[str]:
@@ -153,7 +157,9 @@ def as_table(X: Any) -> Table | None:
         column_kind(values, name, is_declared)
         for name, values, is_declared in zip(*table, strict=True)
     ]
-    return table if has_missing or {"categorical", "date"} & set(kinds) else None
+    if has_missing or {"categorical", "date"} & set(kinds):
+        return table
+    return None
 
 
 def boolean_columns(X: Any) -> Array:
@@ -286,7 +292,10 @@ class Columns:
             is_open |= self._is_open(column, column_codes)
             unknown = np.flatnonzero(column_codes == UNKNOWN)
             if len(unknown):
-                n_unknown = "1 row" if len(unknown) == 1 else f"{len(unknown)} rows"
+                if len(unknown) == 1:
+                    n_unknown = "1 row"
+                else:
+                    n_unknown = f"{len(unknown)} rows"
                 warn_user(
                     f"column {column.name!r} of X holds levels that fit hasn't seen, such as "
                     f"{short_repr(column_values[unknown[0]])} ({n_unknown}): predictions for them "
@@ -355,7 +364,10 @@ def _fit_column(name: str, values: Array, is_declared: bool) -> Column:
     has_indicator = _MIN_MISSING <= float(is_missing.mean()) < 1.0
     present = values[~is_missing]
     if kind != "categorical":
-        median = float(column_medians(present.astype(np.float64))) if len(present) else 0.0
+        if len(present):
+            median = float(column_medians(present.astype(np.float64)))
+        else:
+            median = 0.0
         return Column(name, kind, (), (), median, has_indicator, has_missing)
 
     keys = [level_key(value) for value in present]
@@ -380,7 +392,10 @@ def _fit_dates(name: str, values: Array) -> Column:
     """Decide the encoding of a column of dates."""
     missing = missing_dates(values)
     present = values[~missing]
-    texts = {} if present.dtype.kind == "M" else dict.fromkeys(map(str, present.tolist()))
+    if present.dtype.kind == "M":
+        texts = {}
+    else:
+        texts = dict.fromkeys(map(str, present.tolist()))
     order = choose_day_order(texts)
     if order.undecided:
         first = "day" if order.day_first else "month"
@@ -395,7 +410,10 @@ def _fit_dates(name: str, values: Array) -> Column:
     reference = float(days.min()) if len(days) else 0.0
     parts = tuple(part for part in CALENDAR if _repeats(part, days))
     date = DateEncoding(reference, order.day_first, offset, parts)
-    median = float(column_medians(days - reference)) if len(days) else 0.0
+    if len(days):
+        median = float(column_medians(days - reference))
+    else:
+        median = 0.0
     has_indicator = _MIN_MISSING <= float(missing.mean()) < 1.0
     return Column(name, "date", (), (), median, has_indicator, bool(missing.any()), date)
 
@@ -479,7 +497,10 @@ def _encode_levels(column: Column, codes: Array) -> Array:
     levels = column.levels
     is_missing = codes == MISSING
     is_unknown = codes == UNKNOWN
-    indicator = [is_missing.astype(np.float64)] if column.has_indicator else []
+    if column.has_indicator:
+        indicator = [is_missing.astype(np.float64)]
+    else:
+        indicator = []
     if len(levels) == 2:
         # One column is enough; a value that is neither level is halfway between them.
         is_second = codes == levels.index(column.one_hot_levels[1])

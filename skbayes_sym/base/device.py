@@ -55,7 +55,10 @@ def resolve_device(device: str) -> torch.device:
             f"device={device!r} is not a device: use 'auto', 'cpu', 'cuda' or 'cuda:1'."
         )
     if resolved.type == "cuda":
-        n = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if torch.cuda.is_available():
+            n = torch.cuda.device_count()
+        else:
+            n = 0
         if (resolved.index or 0) >= n:
             raise ValueError(
                 f"device={device!r} was asked for, but torch sees {n} CUDA devices here. "
@@ -85,7 +88,10 @@ def choose_device(
     if parameter != "auto" or device.type == "cpu":
         return device
     flops = count_flops()
-    chosen = device if flops >= MIN_GPU_FLOPS else torch.device("cpu")
+    if flops >= MIN_GPU_FLOPS:
+        chosen = device
+    else:
+        chosen = torch.device("cpu")
     log_info(
         "device='auto' takes the %s: a step is about %.1e floating-point operations, and a GPU is "
         "taken from %.0e on",
@@ -114,7 +120,10 @@ def gradient_flops(network: Network, n_rows: int, n_networks: float = 1.0) -> fl
     -------
     float
     """
-    n_pixels = prod(network.input_shape[1:]) if isinstance(network, ModuleNetwork) else 1
+    if isinstance(network, ModuleNetwork):
+        n_pixels = prod(network.input_shape[1:])
+    else:
+        n_pixels = 1
     n_uses = 0
     for shape in network.layout.shapes.values():
         is_convolution = len(shape) > 2
@@ -124,4 +133,6 @@ def gradient_flops(network: Network, n_rows: int, n_networks: float = 1.0) -> fl
 
 def choose_dtype(X: np.ndarray) -> torch.dtype:
     """Return the precision of a fit: float32 if ``X`` is float32, else float64."""
-    return torch.float32 if X.dtype == np.float32 else torch.float64
+    if X.dtype == np.float32:
+        return torch.float32
+    return torch.float64

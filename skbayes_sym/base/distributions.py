@@ -272,7 +272,10 @@ class PredictiveDistribution:
         if full[-len(shape) :] != shape:
             axes = ", ".join(str(size) for size in shape)
             tail = "1" if len(shape) == 1 else "1, 1"
-            name = "(n_samples,)" if len(shape) == 1 else "(n_samples, n_targets)"
+            if len(shape) == 1:
+                name = "(n_samples,)"
+            else:
+                name = "(n_samples, n_targets)"
             comma = "," if len(shape) == 1 else ""
             raise ValueError(
                 f"y has shape {values.shape}, which doesn't broadcast to the predictions' "
@@ -418,7 +421,9 @@ class PosteriorPredictive(_GridPredictive):
     def shape(self) -> tuple[int, ...]:
         """``(n_samples,)`` or ``(n_samples, n_targets)``."""
         n_rows = num_samples(self._X)
-        return (n_rows,) if self._model._y_ndim_ == 1 else (n_rows, len(self._model.y_scale_))
+        if self._model._y_ndim_ == 1:
+            return (n_rows,)
+        return (n_rows, len(self._model.y_scale_))
 
     def take_rows(self, rows: Array) -> "PosteriorPredictive":
         """Return the distribution at positions of rows."""
@@ -438,7 +443,11 @@ class PosteriorPredictive(_GridPredictive):
         n_components = len(self._model.mixture_components(self._X[:1])[0])
         kind = f"{self._model.fitted_likelihood.kind} "
         if self._model.fitted_likelihood.kind == "normal" and not self.has_normal_components:
-            kind = "count " if self.is_discrete else ""  # of a stack's members
+            # of a stack's members
+            if self.is_discrete:
+                kind = "count "
+            else:
+                kind = ""
         parts = f"mixture of {n_components:,} {kind}components"
         return f"<{parts}, by {type(self._model).__name__}, at {num_samples(self._X):,} rows>"
 
@@ -497,7 +506,9 @@ class PosteriorPredictive(_GridPredictive):
         evaluated = TensorPredictive(distributions, is_flat=len(self.shape) == 1)
         # Rows with unknown levels come first.
         order = np.argsort(np.concatenate(positions))
-        return evaluated if (np.diff(order) > 0).all() else evaluated.take_rows(order)
+        if (np.diff(order) > 0).all():
+            return evaluated
+        return evaluated.take_rows(order)
 
 
 def _component_means(distribution: TargetPredictive) -> Tensor:
@@ -525,7 +536,10 @@ class TensorPredictive(_GridPredictive):
 
     def __repr__(self) -> str:
         n_components = len(self._blocks[0].weights)
-        kind = "normal components" if self.has_normal_components else "components"
+        if self.has_normal_components:
+            kind = "normal components"
+        else:
+            kind = "components"
         return f"<mixture of {n_components:,} {kind} at {len(self):,} rows>"
 
     @property
@@ -533,7 +547,9 @@ class TensorPredictive(_GridPredictive):
         """``(n_samples,)`` or ``(n_samples, n_targets)``."""
         n_rows = sum(distribution.n_rows for distribution in self._blocks)
         n_targets = self._blocks[0].n_targets
-        return (n_rows,) if self._is_flat else (n_rows, n_targets)
+        if self._is_flat:
+            return (n_rows,)
+        return (n_rows, n_targets)
 
     def take_rows(self, rows: Array) -> "TensorPredictive":
         """Return the distribution at positions of rows."""
@@ -563,7 +579,9 @@ class TensorPredictive(_GridPredictive):
         with torch.no_grad():
             values = torch.cat([function(distribution) for distribution in self._blocks])
         array = values.double().cpu().numpy()
-        return array.squeeze(axis=1) if self._is_flat else array
+        if self._is_flat:
+            return array.squeeze(axis=1)
+        return array
 
     def _evaluate_grid(
         self, y: Array, function: Callable[[TargetPredictive, Tensor], Tensor]
@@ -574,7 +592,9 @@ class TensorPredictive(_GridPredictive):
             pairs = zip(self._blocks, targets.split(sizes), strict=True)
             values = torch.cat([function(distribution, rows) for distribution, rows in pairs])
             grid.append(values.double().cpu().numpy())
-        return np.stack(grid) if grid else np.zeros((0, *y.shape[1:]))
+        if grid:
+            return np.stack(grid)
+        return np.zeros((0, *y.shape[1:]))
 
     def components(self) -> Components:
         """Return weights, means and standard deviations of the components."""

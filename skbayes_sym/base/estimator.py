@@ -246,7 +246,10 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
     def _set_fit(self, attributes: Mapping[str, Any]) -> None:
         """Replace the attributes of the previous fit; validation has set ``*_in_`` already."""
         columns: Columns | None = fitted_attribute(self, "columns_in_")
-        dates = "" if columns is None else columns.describe_dates()
+        if columns is None:
+            dates = ""
+        else:
+            dates = columns.describe_dates()
         if dates and "summary_" in attributes:
             attributes = {**attributes, "summary_": f"{attributes['summary_']}\n{dates}"}
         for name in [k for k in vars(self) if is_fitted_attribute(k) and not k.endswith("_in_")]:
@@ -281,7 +284,9 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         """Device of the fit if this machine has it, else the CPU."""
         device = torch.device(self.device_)
         is_missing = device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()
-        return torch.device("cpu") if is_missing else device
+        if is_missing:
+            return torch.device("cpu")
+        return device
 
     def _cached(self, key: str, make: Callable[[], CachedValue]) -> CachedValue:
         """Return a value derived from the fitted arrays, computed once and never pickled."""
@@ -396,8 +401,14 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         X = fill_masked(X)
         require_rows(X)
         table = as_table(X)
-        columns = None if table is None else Columns.from_table(table)
-        numbers = X if table is None or columns is None else columns.encode(table)
+        if table is None:
+            columns = None
+        else:
+            columns = Columns.from_table(table)
+        if table is None or columns is None:
+            numbers = X
+        else:
+            numbers = columns.encode(table)
         inputs, targets = self._validate_training_data(numbers, y)
         if table is not None:
             # Register the columns of the table instead of the encoded ones.
@@ -496,7 +507,10 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _flops_per_step(self, data: Training, model: Model) -> float:
         """Estimate the floating-point operations of a step, by which "auto" selects the device."""
-        batch_size = self.optimizer.batch_size if isinstance(self.optimizer, Adam) else "auto"
+        if isinstance(self.optimizer, Adam):
+            batch_size = self.optimizer.batch_size
+        else:
+            batch_size = "auto"
         if isinstance(batch_size, str):
             n_rows = default_batch_size(data.n_rows)
         else:
@@ -575,7 +589,10 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         if not bool(scaled_range.distances(x).any()):
             return predictor
         # Targets are kept positive after the continuation.
-        base = predictor.base if isinstance(predictor, PositivePredictor) else predictor
+        if isinstance(predictor, PositivePredictor):
+            base = predictor.base
+        else:
+            base = predictor
         rates = self._cached(
             f"rates on {x.device}",
             lambda: self._measure_rates(base, training_range, scaled_range, x),
@@ -777,7 +794,10 @@ def warn_infinite_rows(values: Array, rows: Any = slice(0, None)) -> bool:
     is_infinite = np.isinf(values).reshape(len(values), -1).any(axis=1)
     if is_infinite.any():
         position = int(is_infinite.argmax())
-        row = rows.start + position if isinstance(rows, slice) else rows[position]
+        if isinstance(rows, slice):
+            row = rows.start + position
+        else:
+            row = rows[position]
         warn_user(
             f"the prediction for row {row} of X is infinite: too far from "
             "the training data for this arithmetic. Check the row, or give X as float64.",

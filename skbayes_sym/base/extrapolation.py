@@ -136,7 +136,10 @@ class TrainingRange:
         for j in np.flatnonzero(is_far.any(axis=0)):
             n_far = int(is_far[:, j].sum())
             n_rows = "1 row" if n_far == 1 else f"{n_far} rows"
-            place = "beyond the dates" if self.is_date[j] else "far outside the range"
+            if self.is_date[j]:
+                place = "beyond the dates"
+            else:
+                place = "far outside the range"
             warn_user(
                 f"column {self.names[j]!r} of X is {place} of the training data in {n_rows}: "
                 "predictions for them are extrapolations, whose uncertainty grows with the "
@@ -281,12 +284,16 @@ def encoded_inputs(x: Any) -> Tensor:
 
 def _replace_inputs(x: Any, encoded: Tensor) -> Any:
     """Return rows with other encoded columns."""
-    return encoded if isinstance(x, Tensor) else replace(x, x=encoded)
+    if isinstance(x, Tensor):
+        return encoded
+    return replace(x, x=encoded)
 
 
 def _take_rows(x: Any, index: Tensor) -> Any:
     """Return the rows with these indices."""
-    return x[index] if isinstance(x, Tensor) else x.take(index.numpy())
+    if isinstance(x, Tensor):
+        return x[index]
+    return x.take(index.numpy())
 
 
 def measure_rates(

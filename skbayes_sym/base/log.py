@@ -42,7 +42,10 @@ def _set_level() -> None:
     """Set the logger's level to the lowest of those that the running fits and the user need."""
     level = _level_before
     if _verbosities:
-        level = logging.DEBUG if max(_verbosities) > 1 else logging.INFO
+        if max(_verbosities) > 1:
+            level = logging.DEBUG
+        else:
+            level = logging.INFO
         if _level_before != logging.NOTSET:
             level = min(level, _level_before)
     logger.setLevel(level)
@@ -53,7 +56,10 @@ class _ThreadRecords(logging.Filter):
 
     def __init__(self, verbose: int) -> None:
         super().__init__()
-        self._level = logging.DEBUG if verbose > 1 else logging.INFO
+        if verbose > 1:
+            self._level = logging.DEBUG
+        else:
+            self._level = logging.INFO
         self._thread = threading.get_ident()
 
     def filter(self, record: logging.LogRecord) -> bool:

@@ -143,7 +143,10 @@ def check_noise_std(noise_std: Any, n_targets: int) -> Array:
     with numeric_conversion("noise_std"):
         noise = np.asarray(noise_std, dtype=float)
     if noise.shape not in {(), (1,), (n_targets,)} or not np.all(np.isfinite(noise) & (noise > 0)):
-        sequence = f" or a sequence of {n_targets} of them" if n_targets > 1 else ""
+        if n_targets > 1:
+            sequence = f" or a sequence of {n_targets} of them"
+        else:
+            sequence = ""
         raise ValueError(
             f"noise_std must be 'learn' or a positive number{sequence}, got {noise_std!r}."
         )
@@ -175,7 +178,10 @@ def gaussian_noise(noise_std: Any, data: Training, previous: Array | None = None
     assert data.y_scaling is not None
     unit = data.y_scaling.scale
     if isinstance(noise_std, str | HalfNormal):
-        initial = INITIAL_NOISE * data.target_std if previous is None else previous / unit
+        if previous is None:
+            initial = INITIAL_NOISE * data.target_std
+        else:
+            initial = previous / unit
         return Gaussian(torch.as_tensor(np.log(initial)), learn=True)
     with np.errstate(over="ignore"):
         fixed = check_noise_std(noise_std, len(unit)) / unit
@@ -214,7 +220,9 @@ def resolve_prior(prior: PriorParameter) -> UnboundPrior | None:
             f"prior must be 'learn', scales of normals, or an object such as ARD(), got "
             f"{short_repr(prior)}, a transformation of the input: LILARegressor takes it."
         )
-    return prior if isinstance(prior, UnboundPrior) else Normal(prior)
+    if isinstance(prior, UnboundPrior):
+        return prior
+    return Normal(prior)
 
 
 def bind_prior(prior: PriorParameter, learned: UnboundPrior, network: Network) -> Prior:
@@ -290,7 +298,9 @@ def require_normal_or_learned_prior(prior: Prior) -> GaussianPrior | GroupScaleP
 
 def learned_scales(prior: Prior) -> GroupScalePrior | None:
     """Return the prior if its scales are learned, else None."""
-    return prior.learned_scales if prior.gaussian() is not None else None
+    if prior.gaussian() is not None:
+        return prior.learned_scales
+    return None
 
 
 def scale_attributes(
@@ -319,7 +329,10 @@ def scale_attributes(
         its geometric mean. ``prior_groups_`` has the names of the groups. ``relevance_`` has the
         standard deviations of the weights of input columns, if every column has its own.
     """
-    hyper = prior.hyper if log_precision is None else log_precision
+    if log_precision is None:
+        hyper = prior.hyper
+    else:
+        hyper = log_precision
     scale = (-0.5 * hyper).exp().double().cpu().numpy()
     mean = scale
     if log_precision is not None:
@@ -394,7 +407,9 @@ def resolve_symmetry(
     elif not isinstance(network, MLP):
         group = model_symmetry(network, prior)
         is_selected = _NAMED_FACTORS.get(symmetry)
-        return Product(group.factors).restrict(is_selected) if is_selected else group
+        if is_selected:
+            return Product(group.factors).restrict(is_selected)
+        return group
     elif symmetry == "sign_flip":
         layers = unit_layers(network.symmetry(signed=True))
         flips = tuple(Units(layer.index, permute=False, flip=True) for layer in layers)
@@ -416,7 +431,10 @@ def _check_user_group(group: SymmetryGroup, network: Network) -> None:
     """Raise an error unless the network has the same outputs at ``theta`` and at ``g.theta``."""
     generator = generator_from(0)
     theta = torch.randn(network.layout.n_params, generator=generator, dtype=torch.float64)
-    shape = network.input_shape if isinstance(network, MLP | ModuleNetwork) else (1,)
+    if isinstance(network, MLP | ModuleNetwork):
+        shape = network.input_shape
+    else:
+        shape = (1,)
     x = torch.randn(5, *shape, generator=generator, dtype=torch.float64)
     before = network.forward(theta, x)
     for name, g in group.generators():

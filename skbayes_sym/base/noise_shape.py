@@ -504,7 +504,10 @@ def _integrate_level(
         at_nodes.append(limit_noise(distribution, floor).log_prob(problem.y))
     log_density = torch.stack(at_nodes)  # (G, N)
     # Without a single row nothing is left but the prior.
-    weight = weight if len(weight) > 1 else torch.zeros_like(weight)
+    if len(weight) > 1:
+        weight = weight
+    else:
+        weight = torch.zeros_like(weight)
     log_posterior = log_prior + log_density @ weight
     leave_one_out = log_posterior.unsqueeze(1) - weight * log_density
     if bool((problem.y == problem.y[0]).all()):

@@ -23,7 +23,9 @@ def fitted_attribute(model: Any, name: str, default: Any = None) -> Any:
     -------
     object
     """
-    return vars(model).get(name, default) if isinstance(model, BaseEstimator) else default
+    if isinstance(model, BaseEstimator):
+        return vars(model).get(name, default)
+    return default
 
 
 class UnwrappedModel(NamedTuple):

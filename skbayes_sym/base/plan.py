@@ -143,7 +143,10 @@ class Execution:
         for stage in plan:
             details = {k: v for k, v in stage.settings.items() if v != stage.name}
             settings = format_settings(details)
-            title = f"{stage.name} ({settings})" if settings else stage.name
+            if settings:
+                title = f"{stage.name} ({settings})"
+            else:
+                title = stage.name
             if stage.name in self.results:
                 outcome = describe(stage.name)
             elif stage.name in self.skipped:

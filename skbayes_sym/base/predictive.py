@@ -147,7 +147,9 @@ class ForeignTargets(TargetPredictive):
     def log_prob(self, y: Tensor) -> Tensor:
         """Return the log density of targets (N, T), (N,)."""
         values = torch.as_tensor(self.distribution.log_prob(self._inward(y)[:, 0]))
-        return values if self.is_discrete else values - log(self.scale)
+        if self.is_discrete:
+            return values
+        return values - log(self.scale)
 
     def cdf(self, y: Tensor) -> Tensor:
         """Return the probability of a target at or below ``y``, (N, T)."""
@@ -280,7 +282,9 @@ class OtherPredictive(PredictiveDistribution):
     @property
     def shape(self) -> tuple[int, ...]:
         """``(n_samples,)`` or ``(n_samples, n_targets)``."""
-        return self._shape[:1] if self._shape[1:] == (1,) else self._shape
+        if self._shape[1:] == (1,):
+            return self._shape[:1]
+        return self._shape
 
     def take_rows(self, rows: Array) -> "OtherPredictive":
         """Return the distribution at positions of rows."""
@@ -395,7 +399,10 @@ def predictive(model: Any, X: Any) -> Any:
             return distribution
     if _is_transformed(inner):
         is_flat = inner._training_dim == 1  # noqa: SLF001 (scikit-learn has no public name)
-        n_targets = 1 if is_flat else inner.transformer_.n_features_in_
+        if is_flat:
+            n_targets = 1
+        else:
+            n_targets = inner.transformer_.n_features_in_
         distribution = predictive(inner.regressor_, X)
         return transformed_predictive(distribution, inner.transformer_, n_targets, is_flat=is_flat)
     if is_classifier(inner) and hasattr(inner, "predict_proba"):
@@ -414,7 +421,10 @@ def predicts_distribution(model: Any) -> bool:
     """Whether `predictive` takes a fitted model."""
     inner = unwrap(model).model
     if (kind := _kind(inner)) is not None:
-        parts = inner.estimators_ if kind[0].startswith("sklearn.") else ()
+        if kind[0].startswith("sklearn."):
+            parts = inner.estimators_
+        else:
+            parts = ()
         return all(predicts_distribution(part) for part in parts)
     if _is_transformed(inner):
         return predicts_distribution(inner.regressor_)
@@ -518,7 +528,10 @@ def _pooled(distributions: Sequence[Any], weights: Sequence[float]) -> TensorPre
 
 def _predict_voting(model: Any, X: Any) -> TensorPredictive:
     distributions = [predictive(m, X) for m in model.estimators_]
-    weights = [1.0] * len(model.estimators) if model.weights is None else model.weights
+    if model.weights is None:
+        weights = [1.0] * len(model.estimators)
+    else:
+        weights = model.weights
     pairs = zip(model.estimators, weights, strict=True)
     return _pooled(distributions, [float(w) for (_, m), w in pairs if m != "drop"])
 

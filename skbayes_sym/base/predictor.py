@@ -102,7 +102,9 @@ def select_draws(likelihood: Likelihood, index: Tensor) -> Likelihood:
     Likelihood
     """
     params = likelihood.params
-    return likelihood if params.ndim == 1 else likelihood.at(params[index.to(params.device)])
+    if params.ndim == 1:
+        return likelihood
+    return likelihood.at(params[index.to(params.device)])
 
 
 @dataclass(frozen=True, eq=False)

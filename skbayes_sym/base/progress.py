@@ -100,15 +100,21 @@ class StepConfig(NamedTuple):
 
     def n_draws(self, auto: int) -> int:
         """Return ``n_weight_samples``, or ``auto`` if that is "auto"."""
-        return auto if isinstance(self.n_weight_samples, str) else self.n_weight_samples
+        if isinstance(self.n_weight_samples, str):
+            return auto
+        return self.n_weight_samples
 
     def rate(self, auto: float) -> float:
         """Return ``learning_rate``, or ``auto`` if that is "auto"."""
-        return auto if isinstance(self.learning_rate, str) else float(self.learning_rate)
+        if isinstance(self.learning_rate, str):
+            return auto
+        return float(self.learning_rate)
 
     def absolute_tol(self, total_weight: float) -> float | None:
         """Return the tolerance of the bound that is summed over all rows, nats."""
-        return None if self.tol is None else self.tol * total_weight
+        if self.tol is None:
+            return None
+        return self.tol * total_weight
 
 
 @contextmanager

@@ -232,13 +232,20 @@ class Quadrature:
     def closed_form_crps(self, y: Array) -> Array | None:
         """Return the CRPS at targets (G, N, T), or None without a closed form."""
         closed = self._closed_form()
-        return None if closed is None else closed.form.crps(*closed.components, y)
+        if closed is None:
+            return None
+        return closed.form.crps(*closed.components, y)
 
     def _closed_form(self) -> "_ClosedForm | None":
         """Return the closed form of the last transformation if all before it are affine."""
         form = self._transformations[-1].closed_form
-        argument = None if form is None else self._affine_argument()
-        return None if form is None or argument is None else _ClosedForm(form, argument)
+        if form is None:
+            argument = None
+        else:
+            argument = self._affine_argument()
+        if form is None or argument is None:
+            return None
+        return _ClosedForm(form, argument)
 
     def _affine_argument(self) -> "NormalComponents | None":
         """Return the argument of the last transformation if all before it are affine."""

@@ -169,7 +169,9 @@ class BayesianRegressorMixin(RegressorMixin):
     def _classifier_name(self) -> str:
         """Class name of the corresponding classifier."""
         name = type(self).__name__.replace("Regressor", "Classifier")
-        return "SymmetrizedVIClassifier" if name == "LayerwiseVIClassifier" else name
+        if name == "LayerwiseVIClassifier":
+            return "SymmetrizedVIClassifier"
+        return name
 
     @property
     def _standardizes_targets(self) -> bool:
@@ -622,4 +624,6 @@ class BayesianRegressorMixin(RegressorMixin):
 
     def _match_target_ndim(self, values: Array, extra: int = 0) -> Array:
         """Drop the axis of targets, before ``extra`` axes, if ``y`` had none."""
-        return values if self._y_ndim_ == 2 else values.squeeze(axis=values.ndim - 1 - extra)
+        if self._y_ndim_ == 2:
+            return values
+        return values.squeeze(axis=values.ndim - 1 - extra)

@@ -86,8 +86,14 @@ def require_kind(
 ) -> None:
     """Raise a ValueError for a regression likelihood in a classifier, and vice versa."""
     if isinstance(likelihood, unsupported):
-        predicted = "classes" if is_classifier(estimator) else "numbers"
-        other = "numbers" if is_classifier(estimator) else "classes"
+        if is_classifier(estimator):
+            predicted = "classes"
+        else:
+            predicted = "numbers"
+        if is_classifier(estimator):
+            other = "numbers"
+        else:
+            other = "classes"
         raise ValueError(
             f"likelihood={likelihood!r} is of {other}, but {type(estimator).__name__} predicts "
             f"{predicted}. Leave likelihood at its default, or give one of {predicted}."

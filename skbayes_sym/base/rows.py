@@ -113,7 +113,10 @@ def canonical_rows(
     first = order[is_distinct]
     # `take` is five times as fast as X[first].
     distinct_X = X.take(first, axis=0) + 0.0
-    distinct_groups = None if groups is None else groups[first]
+    if groups is None:
+        distinct_groups = None
+    else:
+        distinct_groups = groups[first]
     if len(first) == len(order):
         sorted_weight = weight[first].astype(np.float64)
         return Rows(distinct_X, y[first], sorted_weight, distinct_groups), inverse_index
@@ -260,9 +263,14 @@ def numeric_conversion(name: str, remedy: str = "", X: Any = None) -> Iterator[N
 
 def _non_numeric_columns(X: Any) -> str:
     """Return a clause with the columns of a frame that aren't numbers; empty for arrays."""
-    kinds = {c: np.asarray(X[c]).dtype.kind for c in X.columns} if is_frame(X) else {}
+    if is_frame(X):
+        kinds = {c: np.asarray(X[c]).dtype.kind for c in X.columns}
+    else:
+        kinds = {}
     names = [repr(name) for name, kind in kinds.items() if kind not in "biuf"]
-    return f" (in {_enumerate(names)})" if names else ""
+    if names:
+        return f" (in {_enumerate(names)})"
+    return ""
 
 
 def _enumerate(names: list[str]) -> str:
@@ -344,7 +352,9 @@ def column_range(values: Array) -> Array:
 
 def is_standardized(standardize: bool | str, name: str) -> bool:
     """Whether the parameter ``standardize`` applies to ``name``, "X" or "y"."""
-    return standardize == name if isinstance(standardize, str) else bool(standardize)
+    if isinstance(standardize, str):
+        return standardize == name
+    return bool(standardize)
 
 
 def column_scaling(

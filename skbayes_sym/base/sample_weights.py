@@ -31,7 +31,10 @@ def weight_support(model: Any) -> Literal["all", "some", "none"]:
     """
     if isinstance(model, Pipeline):
         steps = [step for _, step in model.steps if step is not None and step != "passthrough"]
-        support = weight_support(steps[-1]) if steps else "none"
+        if steps:
+            support = weight_support(steps[-1])
+        else:
+            support = "none"
         if support == "all" and not all(_is_weighted(step) for step in steps[:-1]):
             return "some"
         return support
@@ -48,7 +51,9 @@ def weight_support(model: Any) -> Literal["all", "some", "none"]:
     # The transformation of the target takes no weights.
     transformer = getattr(model, "transformer", None)
     is_learned = transformer is not None and _requires_fit(transformer)
-    return "some" if "some" in supports or is_learned else "all"
+    if "some" in supports or is_learned:
+        return "some"
+    return "all"
 
 
 def fit_with_weights(model: Any, X: Any, y: Any, sample_weight: Array) -> None:
@@ -93,7 +98,10 @@ def fit_with_groups(model: Any, X: Any, y: Any, groups: Any) -> None:
     groups : array-like of shape (n_samples,) or None
         Groups of the rows.
     """
-    parts = list(model.get_params(deep=True).values()) if hasattr(model, "get_params") else []
+    if hasattr(model, "get_params"):
+        parts = list(model.get_params(deep=True).values())
+    else:
+        parts = []
     models = [part for part in [model, *parts] if _takes_groups(part)]
     if groups is None or not (models or any(map(splits_groups, parts))):
         model.fit(X, y)

@@ -106,7 +106,9 @@ def class_page_template() -> str:
     except PackageNotFoundError:
         return ""
     site = dict(line.split(", ", 1) for line in lines).get("Documentation", ".invalid")
-    return "" if ".invalid" in site else f"{site}/api/generated/skbayes_sym.{{estimator_name}}.html"
+    if ".invalid" in site:
+        return ""
+    return f"{site}/api/generated/skbayes_sym.{{estimator_name}}.html"
 
 
 __all__ = [

@@ -58,7 +58,10 @@ def stacking_weights(log_density: Tensor, weight: Tensor, *, prior: Tensor | Non
     """
     density = (log_density - log_density.amax(0)).clamp_min(-500.0).exp()
     p = torch.zeros(len(density)).to(density)
-    pull = torch.zeros_like(p) if prior is None else prior.to(density)
+    if prior is None:
+        pull = torch.zeros_like(p)
+    else:
+        pull = prior.to(density)
     p[-1] = 1.0
     for _ in range(100 * len(p)):
         slopes = density @ (weight / (p @ density)) + torch.where(pull > 0.0, pull / p, 0.0)
@@ -361,9 +364,15 @@ def mixture(distributions: Sequence[Mixture], weights: Sequence[float]) -> Mixtu
     is_categorical = isinstance(parts[0], CategoricalMixture)
     log_weights = []
     for part, weight in zip(parts, weights, strict=True):
-        components = part.log_probs if is_categorical else part.loc
+        if is_categorical:
+            components = part.log_probs
+        else:
+            components = part.loc
         equal = components.new_full((len(components),), -log(len(components)))
-        within = equal if part.log_weights is None else part.log_weights
+        if part.log_weights is None:
+            within = equal
+        else:
+            within = part.log_weights
         log_weights.append(within + log(weight / total))
 
     pooled: Any

@@ -159,7 +159,10 @@ def elementary_transformations(transformer: Any, n_targets: int) -> list[TargetT
         inverse = transformer.inverse_func
         if inverse is None:
             return []
-        known = _FUNCTIONS.get(inverse) if isinstance(inverse, np.ufunc) else None
+        if isinstance(inverse, np.ufunc):
+            known = _FUNCTIONS.get(inverse)
+        else:
+            known = None
         if known is not None and not transformer.inv_kw_args:
             return [known()]
     elif kind in {StandardScaler, RobustScaler, MaxAbsScaler, MinMaxScaler}:
@@ -167,7 +170,10 @@ def elementary_transformations(transformer: Any, n_targets: int) -> list[TargetT
     elif kind is PowerTransformer:
         lambdas = np.asarray(transformer.lambdas_, dtype=float)
         is_positive = transformer.method == "box-cox"
-        power = _box_cox(lambdas) if is_positive else _yeo_johnson(lambdas)
+        if is_positive:
+            power = _box_cox(lambdas)
+        else:
+            power = _yeo_johnson(lambdas)
         if not transformer.standardize:
             return [power]
         scaler = transformer._scaler  # noqa: SLF001 (scikit-learn has no public name)
@@ -686,7 +692,10 @@ def _falls(values: Array, name: str) -> bool:
     rises = bool(np.all(steps >= -rounding))
     falls = bool(np.all(steps <= rounding))
     if rises == falls:
-        problem = "is constant" if rises else "neither rises nor falls everywhere"
+        if rises:
+            problem = "is constant"
+        else:
+            problem = "neither rises nor falls everywhere"
         raise TypeError(
             f"the inverse of the target's transformation, {name}, {problem}: the predictive "
             "distribution of the target isn't known. NumPy's functions, such as "

@@ -92,7 +92,10 @@ class RegressionTargets:
         if len(self.values) < 2 or self.is_discrete or not is_constant.any():
             return
         column = int(is_constant.argmax())
-        name = "y" if self.values.shape[1] == 1 else f"column {column} of y"
+        if self.values.shape[1] == 1:
+            name = "y"
+        else:
+            name = f"column {column} of y"
         warn_user(
             f"{name} is constant ({self.values[0, column]:g}): there is nothing to learn but that, "
             "and no scale to tell noise from, so the absolute value of the targets is used as "

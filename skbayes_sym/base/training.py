@@ -158,7 +158,10 @@ class Training:
         """
         weight = _check_weights(sample_weight, X)
 
-        codes = None if groups is None else encode_groups(groups, len(weight))
+        if groups is None:
+            codes = None
+        else:
+            codes = encode_groups(groups, len(weight))
 
         # A fit with a row of weight zero equals the fit without the row.
         dtype = choose_dtype(X)
@@ -280,7 +283,9 @@ class Training:
             self.total_weight,
             torch.as_tensor(self.is_constant),
         )
-        return None if levels is None else levels.numpy() * self.y_scaling.scale
+        if levels is None:
+            return None
+        return levels.numpy() * self.y_scaling.scale
 
     @cached_property
     def log_noise_range(self) -> tuple[float, float]:
@@ -331,8 +336,14 @@ class Training:
         weight : ndarray of shape (n_rows,)
             Weights of the rows.
         """
-        X = self.rows.X if dtype is None else self.rows.X.astype(dtype)
-        y = self.rows.y if self.y_scaling is None else self.y_scaling.apply(self.rows.y)
+        if dtype is None:
+            X = self.rows.X
+        else:
+            X = self.rows.X.astype(dtype)
+        if self.y_scaling is None:
+            y = self.rows.y
+        else:
+            y = self.y_scaling.apply(self.rows.y)
         return self.x_scaling.apply(X), y, self.rows.weight
 
     def _check_range(self) -> None:
@@ -363,7 +374,9 @@ class Training:
     def tensor(self, values: Array) -> Tensor:
         """Return an array as a tensor on the device, floats in the precision of the fit."""
         tensor = torch.as_tensor(np.ascontiguousarray(values), device=self.device)
-        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+        if tensor.is_floating_point():
+            return tensor.to(self.dtype)
+        return tensor
 
     def attributes(self) -> dict[str, Any]:
         """Return the fitted attributes of every estimator that follow from its training data."""
@@ -435,7 +448,9 @@ def _canonical_rows(X: Array, y: Array, weight: Array, groups: Array | None) -> 
 
 def default_batch_size(n_rows: int) -> int:
     """Return the number of rows per step for ``batch_size="auto"``."""
-    return n_rows if n_rows <= FULL_BATCH_ROWS else MINIBATCH_ROWS
+    if n_rows <= FULL_BATCH_ROWS:
+        return n_rows
+    return MINIBATCH_ROWS
 
 
 def resolve_batch_size(batch_size: int | str, n_rows: int, auto: int | None = None) -> int:

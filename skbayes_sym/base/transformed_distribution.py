@@ -100,7 +100,10 @@ class TransformedPredictive(PredictiveDistribution):
     def quantile_grid(self, levels: Array) -> Array:
         """Return the quantiles at levels (Q,), (*shape, Q)."""
         if self._transformation.is_monotone:
-            inner_levels = 1.0 - levels if self._transformation.falls else levels
+            if self._transformation.falls:
+                inner_levels = 1.0 - levels
+            else:
+                inner_levels = levels
             return self._transform(self.inner.quantile_grid(inner_levels))
         median = self._transform(self.inner.quantile_grid(np.array([0.5])))
         median = median.reshape(1, len(self), -1)
@@ -131,7 +134,10 @@ class TransformedPredictive(PredictiveDistribution):
             z = self._round_counts(branch.inward(y))
             if branch.falls:
                 # The event is Z >= z, which includes a count z itself.
-                just_below = z - 1e-6 * (1.0 + np.abs(z)) if self.inner.is_discrete else z
+                if self.inner.is_discrete:
+                    just_below = z - 1e-6 * (1.0 + np.abs(z))
+                else:
+                    just_below = z
                 below += self._inner_cdf(np.full((1, *y.shape[1:]), branch.high))
                 below -= self._inner_cdf(just_below)
             else:
@@ -187,7 +193,9 @@ class TransformedPredictive(PredictiveDistribution):
             location, slope = self._transformation.affine
             return np.asarray(np.abs(slope) * self.inner.crps_grid((y - location) / slope))
         score = Quadrature(self).closed_form_crps(y)
-        return super().crps_grid(y) if score is None else score
+        if score is None:
+            return super().crps_grid(y)
+        return score
 
     def mean(self) -> Array:
         """Return the expected target."""

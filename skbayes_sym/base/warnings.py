@@ -59,7 +59,10 @@ def collect_warnings() -> Iterator[list[CollectedWarning]]:
 @contextmanager
 def name_in_warnings(estimator: object) -> Iterator[None]:
     """Begin warnings with the class of the user's estimator, also those of models inside it."""
-    token = None if _prefix.get() else _prefix.set(f"{type(estimator).__name__}: ")
+    if _prefix.get():
+        token = None
+    else:
+        token = _prefix.set(f"{type(estimator).__name__}: ")
     try:
         yield
     finally:
@@ -161,7 +164,10 @@ def warn_moving_mode(
     evidence = [value for value in curve if isfinite(value)]
     if tol is None or stopped != "max_iter":
         return
-    change = abs(evidence[-1] - evidence[-3]) / total_weight if len(evidence) > 2 else inf
+    if len(evidence) > 2:
+        change = abs(evidence[-1] - evidence[-3]) / total_weight
+    else:
+        change = inf
     if change > _MOVING_MODE_TOL:
         reason = "the search ended before its scales were updated three times"
         if change < inf:

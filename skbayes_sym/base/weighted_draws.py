@@ -15,7 +15,9 @@ from skbayes_sym.models.priors import CLASSIFICATION_SCALES, HalfNormal, LayerSc
 
 def noise_prior_scale(noise_std: Any) -> float:
     """Return the scale of the half-normal prior of the noise level, in scaled units."""
-    return noise_std.scale if isinstance(noise_std, HalfNormal) else 1.0
+    if isinstance(noise_std, HalfNormal):
+        return noise_std.scale
+    return 1.0
 
 
 def require_noise(likelihood: Likelihood, noise_std: Any) -> Likelihood:
@@ -44,7 +46,9 @@ def learned_class_prior(network: Network) -> LayerScales:
     Networks with hidden units need a stronger hyperprior, because the scales of separable classes
     would otherwise grow without limit.
     """
-    return CLASSIFICATION_SCALES if network.symmetry().factors else LayerScales()
+    if network.symmetry().factors:
+        return CLASSIFICATION_SCALES
+    return LayerScales()
 
 
 def draws_predictor(
@@ -73,7 +77,10 @@ def draws_predictor(
     -------
     DrawsPredictor
     """
-    log_weights = None if weights is None else torch.as_tensor(np.log(weights)).to(like)
+    if weights is None:
+        log_weights = None
+    else:
+        log_weights = torch.as_tensor(np.log(weights)).to(like)
     theta = torch.as_tensor(samples).flatten(0, -2).to(like)
     return DrawsPredictor(network, theta, likelihood.to(like), log_weights)
 

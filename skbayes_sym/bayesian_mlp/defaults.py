@@ -123,7 +123,10 @@ def _plan_regression(
 
     # Under a fixed, tiny noise level the log posterior per row never settles.
     learns_noise = bool(settings.members_model.likelihood.n_params)
-    tol = defaults.member_tol if learns_noise else None
+    if learns_noise:
+        tol = defaults.member_tol
+    else:
+        tol = None
     n_members = max(1, settings.n_members)
     if modes.rules:
         members = [_plan_members(n_members, tol, defaults.trial_progress)]

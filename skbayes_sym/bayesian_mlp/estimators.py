@@ -430,7 +430,10 @@ class BayesianMLPRegressor(BayesianRegressorMixin, NetworkMixture):
             return None
         log_precision = -2.0 * np.log(prior_scale)
         noise_precision = (self.noise_std_modes_ / self.y_scale_) ** -2.0
-        prior = LayerScales() if fitted_attribute(self, "relevance_", None) is None else ARD()
+        if fitted_attribute(self, "relevance_", None) is None:
+            prior = LayerScales()
+        else:
+            prior = ARD()
         state = (self.posterior_.loc, log_precision, noise_precision)
         return InitialModes(self.network_, prior, *map(torch.as_tensor, state))
 
@@ -693,5 +696,8 @@ class BayesianMLPClassifier(BayesianClassifierMixin, NetworkMixture):
                 self.member_network_, distributions, self.member_variance_scale_
             )
         modes = self._linearise(name, like)
-        scale = self.linear_variance_scale_ if name == "linear" else self.variance_scale_
+        if name == "linear":
+            scale = self.linear_variance_scale_
+        else:
+            scale = self.variance_scale_
         return ClassModesPredictor(modes, scale)

@@ -205,7 +205,10 @@ class PoolFit:
         for name, weight in zip(("linear", "modes", "samples"), self.weights, strict=True):
             if f"noise_std_{name}_" in attributes:
                 squares = np.square(attributes[f"noise_std_{name}_"] / scale)
-                mode_weights = attributes["posterior_"].weight if name == "modes" else None
+                if name == "modes":
+                    mode_weights = attributes["posterior_"].weight
+                else:
+                    mode_weights = None
                 variance += weight * np.average(squares, axis=0, weights=mode_weights)
         if self.noise is not None:
             variance = variance * self.noise.mean_square
@@ -829,7 +832,10 @@ class ClassificationPool(Pool):
             log_density["modes"] = modes.leave_one_out
         if members is not None and members.refit is not None:
             log_density["members"] = members.refit.leave_one_out
-        baseline = None if linear is None else linear.leave_one_out
+        if linear is None:
+            baseline = None
+        else:
+            baseline = linear.leave_one_out
         weight = data.double_data.weight
 
         proportions = dict.fromkeys(log_density, 1.0)

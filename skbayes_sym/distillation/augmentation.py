@@ -85,9 +85,18 @@ def inspect_columns(model: BaseEstimator, X: Any) -> TeacherColumns:
     """Determine how a fitted model reads its columns, by predicting incomplete rows."""
     table = to_table(X)
     names = fitted_attribute(model, "feature_names_in_")
-    names = fitted_attribute(model, "_column_names_in_") if names is None else names
-    names = column_names(X) if names is None else [str(name) for name in names]
-    encoding = model.column_encoding() if isinstance(model, BayesianEstimator) else None
+    if names is None:
+        names = fitted_attribute(model, "_column_names_in_")
+    else:
+        names = names
+    if names is None:
+        names = column_names(X)
+    else:
+        names = [str(name) for name in names]
+    if isinstance(model, BayesianEstimator):
+        encoding = model.column_encoding()
+    else:
+        encoding = None
     if encoding is not None:
         kinds = [column.kind for column in encoding.columns]
         dates = {

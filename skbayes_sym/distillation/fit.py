@@ -113,7 +113,10 @@ def distill(model: BaseEstimator, X: Any = None, *, random_state: Any = 0) -> St
         if is_classifier(inner):
             problem = make_classification_problem(teacher_values[n_held_out:], distribution.classes)
         else:
-            network_mean = encoded[:, len(arrays["units"])] if "units" in arrays else None
+            if "units" in arrays:
+                network_mean = encoded[:, len(arrays["units"])]
+            else:
+                network_mean = None
             problem = make_regression_problem(teacher_values, n_held_out, seed, network_mean)
         x = torch.as_tensor(encoded)[n_held_out:]
         with one_thread():
@@ -129,7 +132,10 @@ def distill(model: BaseEstimator, X: Any = None, *, random_state: Any = 0) -> St
     if not is_classifier(inner):
         with collect_warnings():
             arrays |= extract_features(model, rows, arrays, config)
-    second_size = config.with_networks if "units" in arrays else config.without_networks
+    if "units" in arrays:
+        second_size = config.with_networks
+    else:
+        second_size = config.without_networks
     second = train_student(NetworkSize(*second_size))
     return min(first, second, key=lambda student: student.kl_to_teacher_)
 

@@ -144,7 +144,10 @@ class _DeepEnsemble(BayesianEstimator):
     def _make_method(self) -> DeepEnsemble:
         """Constructor parameters as a training method."""
         adam = resolve_adam(self.optimizer, Adam)
-        learning_rate = 0.03 if isinstance(adam.learning_rate, str) else adam.learning_rate
+        if isinstance(adam.learning_rate, str):
+            learning_rate = 0.03
+        else:
+            learning_rate = adam.learning_rate
         return DeepEnsemble(
             self.n_members,
             noise_prior_scale(self.noise_std),
@@ -158,7 +161,10 @@ class _DeepEnsemble(BayesianEstimator):
     def _previous_fit(self) -> EnsembleFit:
         """Members of the previous fit, with the log precisions of the prior if learned."""
         scales = self.prior_scale_samples_
-        log_precision = None if scales is None else -2.0 * np.log(scales)
+        if scales is None:
+            log_precision = None
+        else:
+            log_precision = -2.0 * np.log(scales)
         return EnsembleFit(self.samples_, np.zeros((len(self.samples_), 0)), log_precision)
 
 

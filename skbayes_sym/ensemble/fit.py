@@ -285,10 +285,16 @@ class DeepEnsemble:
             # All members take their steps together, as one batched optimisation problem.
             objective = self._objective(posterior, data)
             progress.begin(n_blocks(self.max_iter), lambda: _read_members(objective))
-            tol = None if self.tol is None else self.tol * data.total_weight
+            if self.tol is None:
+                tol = None
+            else:
+                tol = self.tol * data.total_weight
             # The noise of larger minibatch steps keeps members away from a mode.
             has_all_rows = self._rows_per_step(data) >= data.n_rows
-            rate = self.learning_rate if has_all_rows else 0.3 * self.learning_rate
+            if has_all_rows:
+                rate = self.learning_rate
+            else:
+                rate = 0.3 * self.learning_rate
             noise_range = data.param_range(model.likelihood)
             groups = [
                 ParamGroup(slice(0, objective.n_theta), rate),
@@ -394,7 +400,9 @@ class DeepEnsemble:
             batches = Batches(data.data, batch_size, generator_from(batch_seed, data.device))
 
         def make_density(posterior: NetworkPosterior) -> LogDensity:
-            return posterior if batches is None else MinibatchDensity(posterior, batches)
+            if batches is None:
+                return posterior
+            return MinibatchDensity(posterior, batches)
 
         scales = learned_scales(posterior.prior)
         if scales is None:
@@ -403,12 +411,18 @@ class DeepEnsemble:
         LIKELIHOOD_WITH_HESSIAN.require(posterior.likelihood, "likelihood")
 
         # A warm start also continues from the scales that the previous fit learned.
-        previous = None if self.start is None else self.start.log_precision
+        if self.start is None:
+            previous = None
+        else:
+            previous = self.start.log_precision
         if previous is not None and previous.shape == (self.n_members, scales.n_groups):
             scales = replace(scales, hyper=torch.as_tensor(previous))
         start = replace(posterior, prior=scales)
         steps = scale_update_steps(self.max_iter)
-        noise_range = data.log_noise_range if self.learns_noise else None
+        if self.learns_noise:
+            noise_range = data.log_noise_range
+        else:
+            noise_range = None
         return ScaledModes(start, make_density, position, data.double_data, steps, noise_range)
 
     def _rows_per_step(self, data: Training) -> int:

@@ -518,7 +518,10 @@ def update_factor(
     variances = cov[own_rows].diagonal(dim1=-2, dim2=-1)[:, index_tensor(split.free, cov)]
     squared_error, log_det_precision = totals.read(ratio)
     entropy = family.entropy(variances, log_det_precision)
-    scale_statistics = None if family.is_isotropic else totals.sums
+    if family.is_isotropic:
+        scale_statistics = None
+    else:
+        scale_statistics = totals.sums
     return FactorUpdate(squared_error, entropy, scale_statistics)
 
 

@@ -161,7 +161,9 @@ def update_trust_radius(
         would limit the step.
     """
     has_fallen = bound < previous_bound - 0.1 * entries.total_weight
-    return log2_radius - 3 if has_fallen else log2_radius + 1
+    if has_fallen:
+        return log2_radius - 3
+    return log2_radius + 1
 
 
 def update_likelihood(

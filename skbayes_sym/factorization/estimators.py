@@ -631,7 +631,10 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
             likelihood.n_outputs(len(classes))
         if not isinstance(self.noise_std, str):
             return set_noise_scale(likelihood, self.noise_std / data.scale, learn=False)
-        initial_noise = _INITIAL_NOISE_LEARNED if learns_prior else _INITIAL_NOISE
+        if learns_prior:
+            initial_noise = _INITIAL_NOISE_LEARNED
+        else:
+            initial_noise = _INITIAL_NOISE
         # Without entries, Gaussian noise keeps its initial scale.
         learns_noise = len(data.observed.values) > 0 or not is_normal(likelihood)
         return set_noise_scale(likelihood, initial_noise * data.std, learn=learns_noise)

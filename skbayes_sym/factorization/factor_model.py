@@ -313,7 +313,10 @@ def resolve_symmetry(
     index = torch.arange(n_rows * n_components).view(n_rows, n_components)
     if symmetry == "auto" and prior == "ard":
         is_summed = n_components <= MAX_PERMUTED_COMPONENTS
-        symmetry = "signed_permutation" if is_summed else "sign_flip"
+        if is_summed:
+            symmetry = "signed_permutation"
+        else:
+            symmetry = "sign_flip"
     elif symmetry == "auto":
         symmetry = "orthogonal"
     if symmetry == "orthogonal":

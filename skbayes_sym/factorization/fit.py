@@ -241,7 +241,10 @@ class Factorization:
         warn_empty_rows(data.observed, has_features=[side is not None for side in data.features])
 
         # Every sweep is a block for callbacks, which may ask for the present model.
-        tol = -inf if self.tol is None else self.tol * max(1.0, data.total_weight)
+        if self.tol is None:
+            tol = -inf
+        else:
+            tol = self.tol * max(1.0, data.total_weight)
         problem = FactorProblem(
             data.entries,
             data.double_entries,

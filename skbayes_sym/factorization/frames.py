@@ -362,7 +362,10 @@ def select_context_columns(X: Any, context: Any, columns: Any) -> Any:
     ValueError
         If ``X`` isn't a frame that has them besides rows, columns and values.
     """
-    names = [context] if isinstance(context, str) else list(context)
+    if isinstance(context, str):
+        names = [context]
+    else:
+        names = list(context)
     list_columns = find_list_columns(X, columns)
     others = []
     if list_columns is not None:

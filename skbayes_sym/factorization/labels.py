@@ -45,7 +45,10 @@ def check_labels(raw: Any, name: Hashable) -> Array:
     labels = _as_array(raw, name)
     if labels.ndim != 1:
         raise ValueError(f"{name} of a list of entries must be 1D, got shape {labels.shape}.")
-    is_missing = np.ma.getmaskarray(raw) if np.ma.isMaskedArray(raw) else _is_missing(labels)
+    if np.ma.isMaskedArray(raw):
+        is_missing = np.ma.getmaskarray(raw)
+    else:
+        is_missing = _is_missing(labels)
     if is_missing.any():
         raise ValueError(
             f"{name} is missing in {np.count_nonzero(is_missing)} entries, the first at position "
@@ -55,7 +58,9 @@ def check_labels(raw: Any, name: Hashable) -> Array:
         labels = _convert_objects(labels)
     if labels.dtype.kind == "f" and (np.abs(labels) < _LARGEST_EXACT).all():
         as_integers = labels.astype(np.int64)
-        return as_integers if np.array_equal(as_integers, labels) else labels
+        if np.array_equal(as_integers, labels):
+            return as_integers
+        return labels
     if labels.dtype.kind not in _KINDS:
         return labels.astype(str)  # booleans, bytes, and NumPy's strings of variable width
     return labels
@@ -201,7 +206,9 @@ def _to_text(label: Any) -> str:
 
 def _to_python(label: Any) -> Any:
     """Convert a scalar of NumPy to Python's type."""
-    return label.item() if isinstance(label, np.generic) else label
+    if isinstance(label, np.generic):
+        return label.item()
+    return label
 
 
 def _parse_integer(text: str) -> int | None:
@@ -262,7 +269,10 @@ def locate_labels(raw: Any, n_known: int, name: str, known: Array | None) -> tup
     labels = convert_labels(check_labels(raw, name), known, name)
     order = np.argsort(known)
     index = np.searchsorted(known, labels, sorter=order).clip(max=len(known) - 1)
-    positions = order[index] if labels.size else np.zeros(0, dtype=np.int64)
+    if labels.size:
+        positions = order[index]
+    else:
+        positions = np.zeros(0, dtype=np.int64)
     is_unseen = known[positions] != labels
     unseen, inverse = np.unique(labels[is_unseen], return_inverse=True)
     positions[is_unseen] = n_known + inverse

@@ -496,7 +496,10 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         # The new entries count as observed in recommendations.
         new_index = encoder.shape[axis] + entries.row_index.numpy().astype(np.int32)
         other_index = entries.indices.numpy()
-        pairs = (new_index, other_index) if axis == 0 else (other_index, new_index)
+        if axis == 0:
+            pairs = (new_index, other_index)
+        else:
+            pairs = (other_index, new_index)
         attributes["_observed_index_"] = tuple(
             np.concatenate([old, new])
             for old, new in zip(self._observed_index_, pairs, strict=True)

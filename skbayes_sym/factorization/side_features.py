@@ -128,7 +128,10 @@ class SideFeatures(NamedTuple):
             self.labels is None or self.labels.dtype.kind not in "iu"
         )
         if self.labels is None or is_positional:
-            n_rows = self.table.shape[0] if hasattr(self.table, "shape") else len(self.table)
+            if hasattr(self.table, "shape"):
+                n_rows = self.table.shape[0]
+            else:
+                n_rows = len(self.table)
             if n_rows != n:
                 raise ValueError(f"{self.name} has {n_rows} rows, but the matrix has {n} of them.")
             return self

@@ -264,7 +264,10 @@ def cross_validate_entries(
     for method in ("fit", "predict_entries"):
         if not hasattr(estimator, method):
             raise TypeError(f"estimator must have `{method}`, got {short_repr(estimator)}.")
-    splitter = EntryKFold(int(cv), random_state=0) if isinstance(cv, (int, np.integer)) else cv
+    if isinstance(cv, (int, np.integer)):
+        splitter = EntryKFold(int(cv), random_state=0)
+    else:
+        splitter = cv
     if not hasattr(splitter, "split") or isinstance(splitter, str):
         raise TypeError(f"cv must be a number of folds or a splitter, got {short_repr(cv)}.")
     for name, argument in {"scoring": scoring, "params": params}.items():

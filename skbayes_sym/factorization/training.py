@@ -303,7 +303,10 @@ def _require_ordinal_classes(classes: Array, max_classes: int = 100) -> None:
         steps = np.diff(classes)
         has_outlier = len(steps) > 2 and steps.max() / 20.0 > np.median(steps)
     if has_outlier:
-        outlier = classes[-1] if steps[-1] == steps.max() else classes[0]
+        if steps[-1] == steps.max():
+            outlier = classes[-1]
+        else:
+            outlier = classes[0]
         raise ValueError(
             f"likelihood='ordinal' has {outlier:g}, which lies {steps.max():g} from others in "
             f"steps of {np.median(steps):g}: leave such entries out, or number the labels by their "

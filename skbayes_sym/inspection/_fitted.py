@@ -118,12 +118,17 @@ def select_target(values: Array, target: int, ndim: int) -> Array:
         If there is no such target.
     """
     has_several_targets = values.ndim > ndim
-    n_targets = values.shape[1] if has_several_targets else 1
+    if has_several_targets:
+        n_targets = values.shape[1]
+    else:
+        n_targets = 1
     if not isinstance(target, Integral) or target not in range(n_targets):
         raise ValueError(
             f"target must lie between 0 and {n_targets - 1}, got {short_repr(target)}."
         )
-    return values[:, target] if has_several_targets else values
+    if has_several_targets:
+        return values[:, target]
+    return values
 
 
 def check_observations(y: Any, target: int) -> Array:

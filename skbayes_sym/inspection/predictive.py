@@ -118,7 +118,10 @@ class PredictiveDisplay(Display):
         if not isinstance(kind, str) or kind not in _SHAPES:
             raise ValueError(f"kind must be one of {sorted(_SHAPES)}, got {kind!r}.")
         # Observed classes needn't be numbers.
-        numeric_y_observed = None if kind == "probabilities" else y_observed
+        if kind == "probabilities":
+            numeric_y_observed = None
+        else:
+            numeric_y_observed = y_observed
         arrays = check_arrays(
             "PredictiveDisplay",
             _SHAPES[kind],
@@ -138,7 +141,10 @@ class PredictiveDisplay(Display):
         self.levels = arrays.get("levels")
         self.classes = classes
         self.x_observed = arrays.get("x_observed")
-        self.y_observed = y_observed if kind == "probabilities" else arrays.get("y_observed")
+        if kind == "probabilities":
+            self.y_observed = y_observed
+        else:
+            self.y_observed = arrays.get("y_observed")
         self.x_name = x_name
         self.y_name = y_name
 
@@ -403,7 +409,11 @@ class PredictiveDisplay(Display):
 
     def _draw_probabilities(self, style: dict[str, Any]) -> None:
         """Draw one line per class over the feature, and the observations below."""
-        classes: Any = [] if self.classes is None else self.classes
+        classes: Any
+        if self.classes is None:
+            classes = []
+        else:
+            classes = self.classes
         for i, name in enumerate(classes):
             colour = COLOURS[i % len(COLOURS)]
             line = _LINES[i % len(_LINES)]
@@ -621,7 +631,9 @@ def _typical_value(column: Any) -> Any:
         return np.nanmedian(values)
     if values.dtype.kind == "M":
         present = np.sort(values[~np.isnat(values)])
-        return present[len(present) // 2] if len(present) else np.datetime64("NaT")
+        if len(present):
+            return present[len(present) // 2]
+        return np.datetime64("NaT")
     values = np.asarray([value for value in values.tolist() if value == value], dtype=object)
     if not len(values):
         return None

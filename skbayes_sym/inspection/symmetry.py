@@ -388,7 +388,11 @@ def _weight_names(model: Any, n_weights: int, layer: int) -> list[str]:
 
 def _weight_positions(pair: Any, names: list[str]) -> list[int]:
     """Indices of two weights given by index or name."""
-    index: list[Any] = list(pair) if isinstance(pair, tuple | list) else []
+    index: list[Any]
+    if isinstance(pair, tuple | list):
+        index = list(pair)
+    else:
+        index = []
     index = [names.index(k) if isinstance(k, str) and k in names else k for k in index]
     if (
         len(index) != 2

@@ -364,7 +364,10 @@ class AdamLaplace:
         half_width_rate = 0.0
         if self.objective.reward is None:
             half_width_rate = self._half_width_rate(problem.model)
-        likelihood_rate = rate if problem.model.likelihood.n_params else 0.0
+        if problem.model.likelihood.n_params:
+            likelihood_rate = rate
+        else:
+            likelihood_rate = 0.0
         rates = HyperRates(half_width_rate, likelihood_rate, rate if learns_prior else 0.0)
         if not any(rates):
             return None

@@ -171,7 +171,9 @@ class _BaseLaplace(BayesianEstimator):
     @property
     def _n_restarts(self) -> int | str:
         optimizer = self.optimizer
-        return optimizer.n_restarts if isinstance(optimizer, GaussNewton) else "auto"
+        if isinstance(optimizer, GaussNewton):
+            return optimizer.n_restarts
+        return "auto"
 
     @property
     def _max_modes(self) -> int:
@@ -195,12 +197,16 @@ class _BaseLaplace(BayesianEstimator):
         """Optimiser of the parameter. "auto" is Adam for other likelihoods than the default."""
         optimizer = self.optimizer
         if not isinstance(optimizer, str):
-            return "gauss-newton" if isinstance(optimizer, GaussNewton) else "adam"
+            if isinstance(optimizer, GaussNewton):
+                return "gauss-newton"
+            return "adam"
         likelihoods = self._likelihoods_by_name
         is_default = isinstance(self.likelihood, str) and (
             likelihoods.get(self.likelihood) is likelihoods["auto"]
         )
-        return optimizer if is_default or optimizer != "auto" else "adam"
+        if is_default or optimizer != "auto":
+            return optimizer
+        return "adam"
 
     def _make_model(self, data: Training) -> Model:
         if isinstance(self.optimizer, Optimizer):
@@ -247,7 +253,9 @@ class _BaseLaplace(BayesianEstimator):
         return float(self._max_restarts * n_weights)
 
     def _make_method(self) -> Method:
-        return self._gauss_newton() if self.optimizer_ == "gauss-newton" else self._adam()
+        if self.optimizer_ == "gauss-newton":
+            return self._gauss_newton()
+        return self._adam()
 
     def _adam(self) -> AdamLaplace:
         adam = resolve_adam(self.optimizer, EvidenceAdam)
@@ -687,7 +695,9 @@ class LaplaceClassifier(BayesianClassifierMixin, _BaseLaplace):
 
     @property
     def _integral(self) -> str:
-        return self.predictive if isinstance(self.predictive, str) else "sampling"
+        if isinstance(self.predictive, str):
+            return self.predictive
+        return "sampling"
 
     @property
     def _max_modes(self) -> int:
@@ -708,7 +718,9 @@ class LaplaceClassifier(BayesianClassifierMixin, _BaseLaplace):
     def _count_outputs(self, data: Training) -> int:
         n_classes = len(data.classes)
         has_logistic = self.optimizer_ == "gauss-newton" and isinstance(self.network, str)
-        return 1 if has_logistic and n_classes == 2 else n_classes
+        if has_logistic and n_classes == 2:
+            return 1
+        return n_classes
 
     def _learned_prior(self, network: Network) -> UnboundPrior:
         # A linear model has one mode, whose scales don't run away.

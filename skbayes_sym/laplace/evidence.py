@@ -72,7 +72,9 @@ class AveragedNetwork:
     def layers(self) -> Sequence[WeightLayer]:
         """Weight layers that the Laplace approximation covers."""
         layers = self.network.weight_layers
-        return layers if self.n_last is None else layers[len(layers) - self.n_last :]
+        if self.n_last is None:
+            return layers
+        return layers[len(layers) - self.n_last :]
 
     @property
     def n_half_widths(self) -> int:
@@ -290,7 +292,10 @@ class LaplaceEvidence:
         """
         likelihood = self.model.likelihood.to(averaged).at(lik_params)
         log_lik = (batch.weight * likelihood.log_prob(averaged, batch.y)).sum()
-        outputs = averaged if create_graph else averaged.detach()
+        if create_graph:
+            outputs = averaged
+        else:
+            outputs = averaged.detach()
         directions = self.directions.columns(likelihood, outputs, batch.y, generator=generator)
         jacobian = AveragedJacobian(
             recording, self.model.layers, self.model.n_samples, averaged, directions, create_graph

@@ -159,7 +159,9 @@ class EvidenceProblem:
     def weight(self) -> Tensor:
         """Weights of the rows, (R, N). R is 1 if they are the same for all restarts."""
         weight = self.data.weight.unsqueeze(0)
-        return weight if self.weight_factor is None else weight * self.weight_factor
+        if self.weight_factor is None:
+            return weight
+        return weight * self.weight_factor
 
     @cached_property
     def total_weight(self) -> Tensor:
@@ -422,7 +424,10 @@ class GaussianEvidence(EvidenceProblem):
         packed = theta.new_zeros(1, 1, 1)
         is_small = n_restarts * y.numel() * p <= 1 << 19  # J stays in the cache
         takes_all_rows = uses_row_space or is_small
-        size = len(x) if takes_all_rows else jacobian_block_size(self.network, n_restarts)
+        if takes_all_rows:
+            size = len(x)
+        else:
+            size = jacobian_block_size(self.network, n_restarts)
         for rows in torch.arange(len(x), device=x.device).split(size):
             outputs, jacobian = outputs_and_factors(self.network, theta, x[rows])
             weight = self.weight[:, rows]
@@ -612,7 +617,10 @@ class CategoricalEvidence(EvidenceProblem):
                     roots.append((symmetric_root(weighted) @ jacobian.dense()[0]).flatten(0, 1))
                 else:
                     packed = packed + jacobian.packed(weighted.unsqueeze(0))
-            product = torch.cat(roots) if uses_row_space else jacobian.gauss_newton(packed)[0]
+            if uses_row_space:
+                product = torch.cat(roots)
+            else:
+                product = jacobian.gauss_newton(packed)[0]
             parts.append((value, gradient, product))
         values, gradients, products = (torch.stack(t) for t in zip(*parts, strict=True))
         curvature: Curvature = RowCurvature(products)

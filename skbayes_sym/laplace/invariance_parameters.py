@@ -138,7 +138,10 @@ class TransformationFamilies:
         bound = [family.bind(std, self.image_shape) for family in self.families]
         for family in bound:
             _warn_if_standardised(family, rows)
-        composed = bound[0] if len(bound) == 1 else Composed(tuple(bound))
+        if len(bound) == 1:
+            composed = bound[0]
+        else:
+            composed = Composed(tuple(bound))
         mean, scale = data.x_scaling
         if self.image_shape is not None or not (np.any(mean) or np.any(scale != 1.0)):
             return composed

@@ -321,7 +321,10 @@ class AveragedProblem:
         """The evidence that is reported, without sketch and with many transformations."""
         evidence = self.evidence
         model = self.model
-        n_samples = max(model.n_samples, EVALUATION_SAMPLES) if model.n_half_widths else 1
+        if model.n_half_widths:
+            n_samples = max(model.n_samples, EVALUATION_SAMPLES)
+        else:
+            n_samples = 1
         batch_size = max(1, evidence.batch_size * model.n_samples // n_samples)
         directions = evidence.directions
         if directions.kind == "sketch":

@@ -613,7 +613,10 @@ def _has_update(problem: EvidenceProblem, i: int) -> bool:
     schedule = problem.schedule
     n_steps = i - schedule.first_hyper_step
     is_large = problem.network.layout.n_params > schedule.large_n_params
-    interval = schedule.check_interval if is_large else 1
+    if is_large:
+        interval = schedule.check_interval
+    else:
+        interval = 1
     return n_steps >= 0 and n_steps % interval == 0
 
 

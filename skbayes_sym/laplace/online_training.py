@@ -133,13 +133,19 @@ class JointDensity:
     def evaluate(self, position: Tensor) -> Evaluation:
         """Estimate value and gradient at a position (1, D) from the next batch."""
         x, y, weight = batch = self._batches.next()
-        recorder = self._recorder if self._is_recorded(self._n_evaluations) else None
+        if self._is_recorded(self._n_evaluations):
+            recorder = self._recorder
+        else:
+            recorder = None
         self._n_evaluations += 1
         leaf = position[0].detach().clone().requires_grad_()
         likelihood = self._likelihood.at(self._h["likelihood"])
         noise = self._model.noise(len(x), x, self._batches.generator)
         with torch.enable_grad():
-            eta = leaf[self._n :] if self._reward is not None else self._h["eta"]
+            if self._reward is not None:
+                eta = leaf[self._n :]
+            else:
+                eta = self._h["eta"]
             theta = leaf[: self._n]
             recorded = None
             if recorder is not None:
@@ -287,7 +293,10 @@ class OnlineEvidence:
         scale = float(self._evidence.data.weight.double().sum()) / self._gathered_weight
         factors = [scale * f for f in self._factors]
         precision = self._evidence.precision(factors, hyper)
-        gradient = None if self._gradient is None else scale * self._gradient
+        if self._gradient is None:
+            gradient = None
+        else:
+            gradient = scale * self._gradient
         sums = DataSums(torch.tensor(scale * self._log_lik, dtype=torch.float64), factors)
         self._reset()
         self._preconditioners = precision.preconditioners()

@@ -197,7 +197,10 @@ class ModeMixture:
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
         """Modes, factors and weights, float64 on the CPU."""
-        weight = np.full(self.n_modes, 1.0 / self.n_modes) if self.weight is None else self.weight
+        if self.weight is None:
+            weight = np.full(self.n_modes, 1.0 / self.n_modes)
+        else:
+            weight = self.weight
         return torch.as_tensor(self.loc), torch.as_tensor(self.factor), torch.as_tensor(weight)
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:

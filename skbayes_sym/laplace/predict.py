@@ -62,7 +62,9 @@ class LinearisedPredictor(BasePredictor):
                 self.likelihood.noise_scale.square(),
                 covariance=outputs.covariance.unsqueeze(0),
             )
-            return distribution if self.levels is None else at_levels(distribution, self.levels)
+            if self.levels is None:
+                return distribution
+            return at_levels(distribution, self.levels)
         if outputs.mean.shape[-1] > 1:
             return self.likelihood.predictive(draw_outputs(outputs, self.n_draws, self.seed))
         nodes, weights = (t.to(x) for t in gauss_hermite(N_NODES))
@@ -77,7 +79,9 @@ class LinearisedPredictor(BasePredictor):
 
     def covariance(self, x: Tensor) -> Tensor | None:
         """Joint covariance of the function at all rows, (N, N, T), for normal noise."""
-        return self.network.covariance(x) if self.likelihood.kind == "normal" else None
+        if self.likelihood.kind == "normal":
+            return self.network.covariance(x)
+        return None
 
     def sample_conditionals(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
         """Distributions of the targets given ``n`` functions drawn from the posterior."""
@@ -254,7 +258,10 @@ class ClassModesPredictor(JointClassPredictor):
         self.network, self.theta, factor, weight = modes
         self.covariances = torch.cholesky_inverse(factor)
         self.weights = weight / weight.sum()
-        self.variance_scale = 0.0 if integral == "plugin" else variance_scale
+        if integral == "plugin":
+            self.variance_scale = 0.0
+        else:
+            self.variance_scale = variance_scale
 
     def expectations(self, i: int, x: Tensor) -> SoftmaxExpectations:
         """Expectations under the logits of rows (float64) around mode ``i``."""

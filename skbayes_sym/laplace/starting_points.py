@@ -118,7 +118,10 @@ def find_regression_modes(
     O(n (N P^2 + P^3)) a step.
     """
     learns_noise = likelihood.n_params > 0
-    noise = None if learns_noise else likelihood.noise_scale.double() ** -2
+    if learns_noise:
+        noise = None
+    else:
+        noise = likelihood.noise_scale.double() ** -2
 
     def draw(n_starts: int) -> Tensor:
         theta = draw_initial_weights(network, n_starts, generator=generator_from(seed))

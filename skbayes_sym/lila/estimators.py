@@ -120,7 +120,9 @@ class LILAEstimator(BayesianEstimator):
 
     def _scale_inputs(self, rows: Rows) -> Scaling:
         is_image = self.image_shape is not None and is_standardized(self.standardize, "X")
-        return image_scaling(rows) if is_image else super()._scale_inputs(rows)
+        if is_image:
+            return image_scaling(rows)
+        return super()._scale_inputs(rows)
 
     def _resolve_image_shape(self, n_features: int) -> ImageShape | None:
         """Return the shape (C, H, W) of images, None for tables."""
@@ -129,7 +131,9 @@ class LILAEstimator(BayesianEstimator):
     def _n_parallel_networks(self, _n_weights: int) -> float:
         """Return the number of transformations per row."""
         invariances = resolve_invariances(self.invariances)
-        return 1.0 if invariances is None else float(invariances.n_augmentations)
+        if invariances is None:
+            return 1.0
+        return float(invariances.n_augmentations)
 
     @property
     def _learns_scales(self) -> bool:
@@ -196,7 +200,9 @@ class LILAEstimator(BayesianEstimator):
         invariances = resolve_invariances(self.invariances)
         if invariances is not None and not isinstance(invariances.n_predict_augmentations, str):
             return invariances.n_predict_augmentations
-        return 1 if self._predicts_plainly_ else EVALUATION_SAMPLES
+        if self._predicts_plainly_:
+            return 1
+        return EVALUATION_SAMPLES
 
 
 @dataclass(eq=False, repr=False)

@@ -86,7 +86,10 @@ class SufficientStatistics(NamedTuple):
         -------
         SufficientStatistics
         """
-        weighted = features if weight is None else features * weight[:, None]
+        if weight is None:
+            weighted = features
+        else:
+            weighted = features * weight[:, None]
         product = weighted.T @ features
         eigenvalues, axes = torch.linalg.eigh(product)
         # Eigenvalues of a product have seven correct digits down to this fraction of the largest.
@@ -103,7 +106,10 @@ class SufficientStatistics(NamedTuple):
         inverse = np.divide(1.0, values, out=np.zeros_like(values), where=values > smallest)
         coefficients = axes @ torch.as_tensor(inverse * b, device=y.device)
         residual = torch.addmv(y, features, coefficients, alpha=-1.0)
-        weighted_residual = residual if weight is None else weight * residual
+        if weight is None:
+            weighted_residual = residual
+        else:
+            weighted_residual = weight * residual
         return cls(
             weight=float(len(y) if weight is None else weight.sum()),
             residual=float(weighted_residual @ residual),
@@ -192,7 +198,10 @@ class SufficientStatistics(NamedTuple):
         -------
         ndarray of shape (G,)
         """
-        noise = np.zeros_like(log_variance) if log_noise is None else 2.0 * log_noise
+        if log_noise is None:
+            noise = np.zeros_like(log_variance)
+        else:
+            noise = 2.0 * log_noise
         ratio = np.exp(noise - log_variance)[:, None]
         misfit = self.residual + (self.explained * ratio / (self.eigenvalues + ratio)).sum(1)
         volume = np.log1p(self.eigenvalues / ratio).sum(1)
@@ -228,7 +237,10 @@ def _decompose_by_qr(
     """
     r = features.shape[1]
     rows = torch.cat([features, y[:, None]], 1)
-    rows = rows if weight is None else rows * weight.sqrt()[:, None]
+    if weight is None:
+        rows = rows
+    else:
+        rows = rows * weight.sqrt()[:, None]
     triangle = torch.linalg.qr(rows, mode="r")[1]
     left_vectors, sizes, right_vectors = torch.linalg.svd(triangle[:r, :r])
     sizes = torch.where(sizes > sizes[0] * r * _EPS, sizes, 0.0)

@@ -109,7 +109,10 @@ class LinearEstimator(BayesianEstimator):
         """Return the linear model: a network without hidden layers."""
         likelihood = self._make_likelihood(data)
         # A softmax has one output per class. Several targets are fitted one by one.
-        n_outputs = self._count_outputs(data) if likelihood.kind == "softmax" else 1
+        if likelihood.kind == "softmax":
+            n_outputs = self._count_outputs(data)
+        else:
+            n_outputs = 1
         network = MLP(data.n_features, (), n_outputs, IDENTITY)
         return Model(network, likelihood, self._make_prior(network), Trivial())
 
@@ -201,7 +204,10 @@ class LinearEstimator(BayesianEstimator):
         check_is_fitted(self)
         basis = self.posterior_.basis
         scale = self.posterior_.scale
-        row_space = np.eye(len(scale)) if basis is None else basis / scale[:, None]
+        if basis is None:
+            row_space = np.eye(len(scale))
+        else:
+            row_space = basis / scale[:, None]
         return Translation(torch.as_tensor(row_space.T))
 
     @property
@@ -564,7 +570,10 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
         if not isinstance(likelihood, str):
             return self._check_likelihood(likelihood)
         if likelihood == "auto":
-            likelihood = "bernoulli" if n_classes == 2 else "categorical"
+            if n_classes == 2:
+                likelihood = "bernoulli"
+            else:
+                likelihood = "categorical"
         return CLASSIFICATION_LIKELIHOODS[likelihood]
 
     def _make_likelihood(self, data: Training) -> Likelihood:

@@ -273,7 +273,10 @@ class SiteInference:
         LinearFit
         """
         is_exact = is_conjugate(model.likelihood)
-        n_outputs = data.rows.y.shape[1] if is_exact else model.network.n_outputs
+        if is_exact:
+            n_outputs = data.rows.y.shape[1]
+        else:
+            n_outputs = model.network.n_outputs
         require_covariance(data, n_outputs)
         prior_unit = np.ones(data.n_features)
         if self.prior_scale is not None:
@@ -301,8 +304,14 @@ class SiteInference:
         """Return the exact posterior at the scales of the highest evidence, for every target."""
         # Centre the targets, and compute statistics without weights if all are 1.
         _, y, weight = data.double_data
-        row_weight = None if (data.rows.weight == 1.0).all() else weight
-        diagonal = None if design.basis is None else weight @ design.inputs.square()
+        if (data.rows.weight == 1.0).all():
+            row_weight = None
+        else:
+            row_weight = weight
+        if design.basis is None:
+            diagonal = None
+        else:
+            diagonal = weight @ design.inputs.square()
         intercepts = np.zeros(y.shape[1])
         if self.fit_intercept:
             intercepts = (weight @ y).cpu().numpy() / data.total_weight
@@ -320,7 +329,10 @@ class SiteInference:
         gap = sum(s.mean_field_gap(*at) for s, at in pairs)
         log_variance_array, log_noise_array = np.array([scales for _, scales in pairs]).T
         noise = np.exp(log_noise_array)
-        levels = self._noise_levels(data, pairs) if self.learns_noise else None
+        if self.learns_noise:
+            levels = self._noise_levels(data, pairs)
+        else:
+            levels = None
 
         # The site of a row is its target with the variance of the noise.
         assert data.y_scaling is not None
@@ -387,7 +399,10 @@ class SiteInference:
         scales = maximize_evidence(
             statistics, (log_variance, log_noise), ranges, learns_noise=self.learns_noise
         )
-        log_noises = [scales.log_noise] if self.learns_noise else []
+        if self.learns_noise:
+            log_noises = [scales.log_noise]
+        else:
+            log_noises = []
         warn_range_limits(scales.log_variance, log_noises, ranges)
         return scales
 

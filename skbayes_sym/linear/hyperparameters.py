@@ -135,7 +135,9 @@ class ElboAtSites:
     def highest_log_variance(self) -> float:
         """Limit beyond which sites times prior aren't normalisable, with a margin of 0.1."""
         lowest = float(self._eigenvalues[0])
-        return -log(-lowest) - 0.1 if lowest < 0.0 else inf
+        if lowest < 0.0:
+            return -log(-lowest) - 0.1
+        return inf
 
     def __call__(self, log_variance: Tensor, params: Tensor) -> Tensor:
         """Return the ELBO in nats.
@@ -376,4 +378,6 @@ def _set_hyperparameters(
     sites = Sites(state.sites.shift * factor, state.sites.precision * factor)
     likelihood = state.likelihood.at(like.new_tensor(hyper[1:]))
     moved = solve_sites(data, sites, like.new_tensor(hyper[0]).exp(), likelihood)
-    return moved if moved is not None and bool(torch.isfinite(moved.elbo)) else None
+    if moved is not None and bool(torch.isfinite(moved.elbo)):
+        return moved
+    return None

@@ -168,9 +168,10 @@ class LowRankGaussian:
         loc = self._tensor(self.loc, theta)
         scale = self._tensor(self.scale, theta)
         standardized = (theta.unflatten(-1, self.loc.shape) - loc) / scale
-        inside = (
-            standardized if self.basis is None else standardized @ self._tensor(self.basis, theta)
-        )
+        if self.basis is None:
+            inside = standardized
+        else:
+            inside = standardized @ self._tensor(self.basis, theta)
         free = (standardized * standardized).sum(-1) - (inside * inside).sum(-1)
         factor = self._factor().to(theta.device)
         z = torch.linalg.solve_triangular(factor, inside.flatten(-2).unsqueeze(-1), upper=False)
@@ -197,7 +198,10 @@ class LowRankGaussian:
         loc = torch.as_tensor(self.loc).to(x)
         scale = torch.as_tensor(self.scale).to(x)
         scaled = x * scale
-        inside = scaled if self.basis is None else scaled @ torch.as_tensor(self.basis).to(x)
+        if self.basis is None:
+            inside = scaled
+        else:
+            inside = scaled @ torch.as_tensor(self.basis).to(x)
         free = ((scaled * scaled).sum(-1) - (inside * inside).sum(-1)).clamp_min(0.0)
         blocks = torch.as_tensor(self._blocks).to(x)
         covariance = torch.einsum("nr,crds,ns->ncd", inside, blocks, inside)
@@ -209,7 +213,10 @@ class LowRankGaussian:
     def output_covariance(self, x: Tensor) -> Tensor:
         """Return the joint covariance (N, N, C) of every output at all inputs (N, K), float64."""
         scaled = x * torch.as_tensor(self.scale).to(x)
-        inside = scaled if self.basis is None else scaled @ torch.as_tensor(self.basis).to(x)
+        if self.basis is None:
+            inside = scaled
+        else:
+            inside = scaled @ torch.as_tensor(self.basis).to(x)
         blocks = torch.as_tensor(np.einsum("crcs->crs", self._blocks)).to(x)
         covariance = (inside @ blocks @ inside.T).movedim(0, -1)
         if self.basis is None:

@@ -51,7 +51,9 @@ class LinearPredictor(BasePredictor):
             noise = self.likelihood.noise_scale.square()
             variance = covariance.diagonal(0, -2, -1)
             distribution = NormalMixture(mean[None].to(x), variance[None].to(x), noise)
-            return distribution if self.levels is None else at_levels(distribution, self.levels)
+            if self.levels is None:
+                return distribution
+            return at_levels(distribution, self.levels)
         nodes, weights = (t.to(mean) for t in gauss_hermite(N_NODES))
         outputs = mean + covariance[..., 0].sqrt() * nodes[:, None, None]
         return self.likelihood.predictive(outputs.to(x), weights.log().to(x))

@@ -415,7 +415,9 @@ def update_sites(
 
     def try_sites(sites: Sites) -> SiteState | None:
         trial = solve_sites(data, sites, state.prior_variance, state.likelihood, family)
-        return trial if trial is not None and bool(trial.elbo >= min_elbo) else None
+        if trial is not None and bool(trial.elbo >= min_elbo):
+            return trial
+        return None
 
     trial = None
     if acceleration is not None:

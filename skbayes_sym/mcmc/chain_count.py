@@ -96,7 +96,10 @@ def _find_n_chains(pi: Probabilities, max_failure: float) -> int:
     """Smallest number of chains that miss a mode with probability at most ``max_failure``."""
     log_miss = np.log1p(-pi)
     tolerance = max_failure * (1.0 + _ROUNDING)
-    upper_bound = ceil(log(max_failure / len(pi)) / log_miss.max()) if len(pi) > 1 else 1
+    if len(pi) > 1:
+        upper_bound = ceil(log(max_failure / len(pi)) / log_miss.max())
+    else:
+        upper_bound = 1
 
     def find_smallest(failure: Callable[[int], float], high: int) -> int:
         """Smallest n in [1, high] at which the decreasing ``failure`` probability is tolerable."""

@@ -183,7 +183,9 @@ class SamplingConfig:
 
         def to_float64(tensor: Tensor) -> Tensor:
             tensor = tensor.cpu()
-            return tensor.double() if tensor.is_floating_point() else tensor
+            if tensor.is_floating_point():
+                return tensor.double()
+            return tensor
 
         return self._make_posterior(Data(*map(to_float64, self.data.data)))
 
@@ -249,7 +251,10 @@ def make_posterior(model: Model, data: Data, noise_prior_scale: float | None) ->
     total_weight = float(data.weight.sum())
     learns_noise = isinstance(likelihood, Gaussian) and likelihood.n_params > 0
     if noise_prior_scale is not None or not learns_noise or total_weight >= MAX_FREEDOMS:
-        scale = 1.0 if noise_prior_scale is None else noise_prior_scale
+        if noise_prior_scale is None:
+            scale = 1.0
+        else:
+            scale = noise_prior_scale
         return NetworkPosterior(network, likelihood, prior, data, scale)  # type: ignore[arg-type]
     return NetworkPosterior(
         network,

@@ -89,7 +89,10 @@ def run_initial_chains(config: SamplingConfig) -> ChainDraws:
     # Anneal, warm up and draw. A warm start continues without annealing.
     if annealing and not config.previous_blocks:
         sampler = replace(sampler, burn_in=make_burn_in(config, annealing))
-    n_burn_in = sampler.burn_in.n_steps if sampler.burn_in else 0
+    if sampler.burn_in:
+        n_burn_in = sampler.burn_in.n_steps
+    else:
+        n_burn_in = 0
     n_moves = n_burn_in + n_warmup + n_draws * config.thinning
     chains = sample_chains(
         sampler,

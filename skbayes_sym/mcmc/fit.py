@@ -176,7 +176,10 @@ class Sampling:
             )
         kernel = sampler.kernel
         if isinstance(kernel, str):
-            kernel = init_defaults.kernel if kernel == "auto" else HMC()
+            if kernel == "auto":
+                kernel = init_defaults.kernel
+            else:
+                kernel = HMC()
         annealing = init_defaults.annealing
         if not isinstance(sampler.init, str):
             annealing = sampler.init
@@ -382,8 +385,14 @@ def _require_memory(config: SamplingConfig) -> None:
     n_chains = config.n_chains
     n_params = model.network.layout.n_params
     item_size = data.dtype.itemsize
-    n_copies = 3 if config.remove_symmetries and model.group.factors else 2
-    n_metrics = 2 * n_chains if config.init == "laplace" else 0
+    if config.remove_symmetries and model.group.factors:
+        n_copies = 3
+    else:
+        n_copies = 2
+    if config.init == "laplace":
+        n_metrics = 2 * n_chains
+    else:
+        n_metrics = 0
     draws = MemoryAllocation(
         f"{n_chains} chains of {config.n_draws} draws of {n_params:,} weights",
         n_copies * n_chains * config.n_draws * n_params * item_size,

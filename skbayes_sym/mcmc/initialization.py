@@ -132,7 +132,10 @@ def _start_at_laplace_modes(config: SamplingConfig) -> list[Block]:
             return find_regression_modes(mlp, likelihood, data, scales, n=n, seed=seed)
 
         n_modes = min(config.n_chains, config.defaults.regression_modes)
-        n_extra = _n_extra_searches(config) if config.uses_evidence else 0
+        if config.uses_evidence:
+            n_extra = _n_extra_searches(config)
+        else:
+            n_extra = 0
         starts = find_distinct_modes(
             search, config.model.group, n=n_modes, n_extra=n_extra, seed=seed
         )
@@ -173,7 +176,10 @@ def _start_at_random_networks(config: SamplingConfig) -> list[Block]:
     noise = config.model.likelihood.params.to(theta).expand(len(theta), -1)
     position = torch.cat([theta, noise], 1).to(posterior.data.x)
     is_cpu = position.device.type == "cpu"
-    block_size = config.defaults.annealed_block if is_cpu else len(theta)
+    if is_cpu:
+        block_size = config.defaults.annealed_block
+    else:
+        block_size = len(theta)
     return start_blocks(position, posterior, block_size=block_size, seed=config.seeds.chains)
 
 
@@ -326,7 +332,9 @@ def _convert_block(block: Block, convert: Callable[[Any], Any]) -> Block:
         if not isinstance(value, tuple):
             return convert(value)
         items = [convert_nested(item) for item in value]
-        return tuple(items) if type(value) is tuple else type(value)(*items)
+        if type(value) is tuple:
+            return tuple(items)
+        return type(value)(*items)
 
     preconditioner: Any = block.preconditioner
     arrays = {

@@ -323,7 +323,10 @@ class ModeSampler:
 
         # Otherwise make trajectories as long as the budget allows.
         steps_per_draw = calls_per_draw - MOVE_OVERHEAD
-        steps_per_move = gradients_per_move if budget.remaining == inf else full_length
+        if budget.remaining == inf:
+            steps_per_move = gradients_per_move
+        else:
+            steps_per_move = full_length
         steps_per_draw = min(steps_per_draw, max_thin * steps_per_move)
         max_steps = int(min(max(steps_per_draw / 0.75, _WARMUP_KERNEL.max_leapfrog), 1024))
         n_moves = steps_per_draw / min(full_length, 0.75 * max_steps)

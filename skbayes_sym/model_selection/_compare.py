@@ -231,7 +231,10 @@ def compare_models(
         raise ValueError("compare_models needs y, the targets or labels of the rows, got None.")
     X, y = indexable(X, y)
     classes = _classes(estimators, y)
-    codes = None if groups is None else encode_groups(groups, num_samples(X))
+    if groups is None:
+        codes = None
+    else:
+        codes = encode_groups(groups, num_samples(X))
     task = Task(X, y, classes, codes)
 
     # All models get the same folds and the same seeds.
@@ -263,7 +266,10 @@ def compare_models(
     for name, fits, is_needed in zip(names, by_model, needs_full_fit, strict=True):
         full_fits = [next(remaining)] if is_needed else []
         _report_problems(name, [*fits, *full_fits])
-        folds = [] if any(fit.error for fit in fits) else [fit.value for fit in fits]
+        if any(fit.error for fit in fits):
+            folds = []
+        else:
+            folds = [fit.value for fit in fits]
         full_report = full_fits[0].value if full_fits else None
         densities.append(_row_densities(folds, len(task.y)))
         rows.append(_table_row(folds, full_report, task))
@@ -298,9 +304,15 @@ def _split_rows(
     """
     is_number = isinstance(cv, (int, np.integer))
     if is_number and groups is not None:
-        splitter = GroupKFold(int(cv)) if task.classes is None else StratifiedGroupKFold(int(cv))
+        if task.classes is None:
+            splitter = GroupKFold(int(cv))
+        else:
+            splitter = StratifiedGroupKFold(int(cv))
     elif is_number:
-        fold_class = KFold if task.classes is None else StratifiedKFold
+        if task.classes is None:
+            fold_class = KFold
+        else:
+            fold_class = StratifiedKFold
         splitter = fold_class(int(cv), shuffle=True, random_state=rng)
     else:
         splitter = check_cv(cv, task.y, classifier=task.classes is not None)
@@ -524,7 +536,10 @@ def _report_fold(model: Any, task: Task, train: Array, test: Array) -> FoldRepor
         Predictions of the test rows.
     """
     # Regressors of skpro have no tags of scikit-learn.
-    tagged = model if isinstance(model, BaseEstimator) else BaseEstimator()
+    if isinstance(model, BaseEstimator):
+        tagged = model
+    else:
+        tagged = BaseEstimator()
     X_train, y_train = safe_split(tagged, task.X, task.y, train)
     X_test, y_test = safe_split(tagged, task.X, task.y, test, train)
     start = time.perf_counter()
@@ -604,7 +619,10 @@ def estimate_leave_one_out(estimator: BaseEstimator, X: Any, y: Any) -> dict[str
     likelihood = np.exp(values - values.max(axis=(0, 1)))
     efficiency = mean_ess(likelihood, weights) / values[..., 0].size
     efficiency = efficiency[np.isfinite(efficiency)]
-    r_eff = float(np.mean(efficiency)) if efficiency.size else 1.0
+    if efficiency.size:
+        r_eff = float(np.mean(efficiency))
+    else:
+        r_eff = 1.0
     # arviz takes log likelihoods of equally weighted draws and smooths their negatives.
     weighted = (values - np.log(weights)[:, None, None]).reshape(-1, values.shape[-1]).T
     log_ratios, shapes = array_stats.psislw(weighted, r_eff=r_eff)

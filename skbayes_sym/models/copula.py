@@ -304,7 +304,10 @@ def _evaluate_draws(
     n_draws, n_rows = draws.shape
     n_repeats = max(1, min(n_draws, _BLOCK // max(1, n_rows)))
     rows = np.tile(np.arange(n_rows), n_repeats)
-    repeated = marginal.take(rows) if n_repeats > 1 else marginal
+    if n_repeats > 1:
+        repeated = marginal.take(rows)
+    else:
+        repeated = marginal
     values = []
     for block in draws.split(n_repeats):
         distribution = repeated
@@ -338,13 +341,19 @@ def invert_scores(marginal: TargetPredictive, scores: Tensor) -> Tensor:
     high = quantiles[columns, index]
     ends = torch.stack([scores, low, high], dim=-1)
 
-    search = _search_count if marginal.is_discrete else _search_value
+    if marginal.is_discrete:
+        search = _search_count
+    else:
+        search = _search_value
     n_draws, n_rows = scores.shape
     n_repeats = max(1, min(n_draws, _BLOCK // max(1, n_rows)))
     values = []
     for block in ends.split(n_repeats):
         rows = np.tile(np.arange(n_rows), len(block))
-        distribution = marginal.take(rows) if len(block) > 1 else marginal
+        if len(block) > 1:
+            distribution = marginal.take(rows)
+        else:
+            distribution = marginal
         target, lower, upper = block.reshape(-1, 3, 1).unbind(1)
         values.append(search(distribution, target, lower, upper).reshape(len(block), n_rows))
     return torch.cat(values)
@@ -377,7 +386,10 @@ def _search_value(
         return lower + fraction.clamp(0.0, 1.0) * (upper - lower)
 
     for step in range(_N_STEPS):
-        value = secant() if step % 2 == 0 else 0.5 * (lower + upper)
+        if step % 2 == 0:
+            value = secant()
+        else:
+            value = 0.5 * (lower + upper)
         excess = bounded_scores(distribution.cdf(value)) - scores
         is_below = excess < 0.0
         lower = torch.where(is_below, value, lower)

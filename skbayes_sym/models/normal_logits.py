@@ -112,7 +112,9 @@ class SoftmaxExpectations:
     @property
     def weights(self) -> Tensor:
         """Weights of the points, (S,)."""
-        return self.outputs.new_ones(1) if self.root is None else self._rule.weights
+        if self.root is None:
+            return self.outputs.new_ones(1)
+        return self._rule.weights
 
     @property
     def _rule(self) -> NormalPoints:

@@ -55,7 +55,9 @@ def choose_mass_below(total_weight: float) -> float:
     float
     """
     next_differs = 1.0 / (total_weight + 2.0)
-    return next_differs if total_weight < _MIN_ROWS else min(next_differs, MAX_MASS_BELOW)
+    if total_weight < _MIN_ROWS:
+        return next_differs
+    return min(next_differs, MAX_MASS_BELOW)
 
 
 @dataclass(frozen=True, eq=False)

@@ -406,7 +406,10 @@ class TargetMixture(TargetPredictive):
     def _units(self) -> tuple[Tensor, Tensor]:
         """Location and scale, 0 and 1 by default."""
         zero = self.outputs.new_zeros(())
-        location = zero if self.location is None else self.location
+        if self.location is None:
+            location = zero
+        else:
+            location = self.location
         return location, zero + 1.0 if self.scale is None else self.scale
 
     @cached_property

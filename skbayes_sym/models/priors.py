@@ -533,14 +533,20 @@ class LayerScales:
         names: list[str] = []
         variances: list[float] = []
         for name, size in layout.shapes.items():
-            columns = size[1] if self._by_column and name == weights[0] else 1
+            if self._by_column and name == weights[0]:
+                columns = size[1]
+            else:
+                columns = 1
             group.append(len(names) + torch.arange(columns).broadcast_to(size).reshape(-1))
             names += [name] if columns == 1 else [f"{name}[:, {j}]" for j in range(columns)]
             variance = 1.0
             if name in weights:
                 # Pre-activations have variance 2.25 for standardised features, so that tanh units
                 # are nonlinear within the range of the data, but not saturated.
-                variance = self.output_variance if name == weights[-1] else 2.25
+                if name == weights[-1]:
+                    variance = self.output_variance
+                else:
+                    variance = 2.25
                 variance /= float(np.prod(size[1:]))
             variances += columns * [variance]
         reference = torch.tensor(variances, dtype=torch.float64)

@@ -24,7 +24,10 @@ def check_count(name: str, value: Any, minimum: int = 1, maximum: float = inf) -
     is_count = isinstance(value, Integral) and not isinstance(value, bool | np.bool_)
     if not is_count or not minimum <= value <= maximum:
         has_maximum = maximum < inf
-        limit = f"from {minimum} to {maximum:g}" if has_maximum else f"of at least {minimum}"
+        if has_maximum:
+            limit = f"from {minimum} to {maximum:g}"
+        else:
+            limit = f"of at least {minimum}"
         raise ValueError(f"{name} must be an int {limit}, got {short_repr(value)}.")
     return int(value)
 
@@ -67,7 +70,10 @@ def is_number(value: Any) -> bool:
 def check_positive(name: str, value: Any, high: float = inf) -> float:
     """Return a finite number above zero and at most ``high``, or raise ValueError."""
     if not is_number(value) or not 0.0 < value <= high or value == inf:
-        limit = "" if high == inf else f" of at most {high:g}"
+        if high == inf:
+            limit = ""
+        else:
+            limit = f" of at most {high:g}"
         raise ValueError(f"{name} must be a positive number{limit}, got {short_repr(value)}.")
     return float(value)
 
@@ -143,7 +149,10 @@ def check_arrays(
     checked = {}
     for name, value in arguments.items():
         shape = shapes[name]
-        axes = [str(shape)] if isinstance(shape, int) else list(shape.removesuffix("?"))
+        if isinstance(shape, int):
+            axes = [str(shape)]
+        else:
+            axes = list(shape.removesuffix("?"))
         if value is None and str(shape).endswith("?"):
             continue
         array = _as_numeric(value)
@@ -154,8 +163,14 @@ def check_arrays(
         )  # fmt: skip
         if array is None or not agrees:
             expected = ", ".join(str(lengths.get(axis, axis)) for axis in axes)
-            expected = f"({expected},)" if len(axes) == 1 else f"({expected})"
-            got = short_repr(value) if array is None else f"shape {array.shape}"
+            if len(axes) == 1:
+                expected = f"({expected},)"
+            else:
+                expected = f"({expected})"
+            if array is None:
+                got = short_repr(value)
+            else:
+                got = f"shape {array.shape}"
             raise ValueError(f"{owner}: {name} must be numbers of shape {expected}, got {got}.")
         checked[name] = array
     return checked
@@ -173,7 +188,10 @@ def check_names(owner: str, name: str, value: Any, n: int) -> list[str]:
     n : int
         Expected number of strings.
     """
-    names = list(value) if isinstance(value, Collection) and not isinstance(value, str) else None
+    if isinstance(value, Collection) and not isinstance(value, str):
+        names = list(value)
+    else:
+        names = None
     if names is None or len(names) != n or not all(isinstance(text, str) for text in names):
         raise ValueError(f"{owner}: {name} must be {n} strings, got {short_repr(value)}.")
     return names
@@ -188,7 +206,10 @@ def check_not_masked(name: str, value: Any) -> None:
     else:
         return
     if is_masked.any():
-        row = int(np.argwhere(is_masked)[0, 0]) if is_masked.ndim else 0
+        if is_masked.ndim:
+            row = int(np.argwhere(is_masked)[0, 0])
+        else:
+            row = 0
         n = int(is_masked.sum())
         raise ValueError(
             f"{name} has {n} masked entr{'y' if n == 1 else 'ies'}, the first in row {row}: leave "

@@ -139,7 +139,10 @@ def _read_match(parts: dict[str, Any]) -> ParsedDate | None:
         day = int(parts["second_number"])
     else:
         name = parts.get("name")
-        month = int(parts["month"]) if name is None else _MONTH_NUMBERS.get(name.lower(), 0)
+        if name is None:
+            month = int(parts["month"])
+        else:
+            month = _MONTH_NUMBERS.get(name.lower(), 0)
         day = int(parts.get("day") or 1)
         is_monthly = not parts.get("day") and name is None
         if is_monthly and not _MONTHLY_YEARS[0] <= year <= _MONTHLY_YEARS[1]:
@@ -389,7 +392,10 @@ def _describe_invalid(name: str, row: int, value: Any, day_first: bool) -> str:
     day_first : bool
         Whether the day precedes the month in text such as 1/2/2020.
     """
-    date = parse_text(value) if isinstance(value, str) else None
+    if isinstance(value, str):
+        date = parse_text(value)
+    else:
+        date = None
     order = ""
     if date is not None and date.separator:
         order = f" with the {'day' if day_first else 'month'} first, as in other rows"
@@ -480,7 +486,9 @@ def format_days(days: float) -> str:
     """Return days since 1970-01-01 as an ISO date, with the time of the day unless it is 0."""
     microseconds = round(days * _MICROSECONDS_PER_DAY)
     date, time = str(np.datetime64(microseconds, "us")).split("T")
-    return date if time.startswith("00:00:00.000000") else f"{date} {time.split('.')[0]}"
+    if time.startswith("00:00:00.000000"):
+        return date
+    return f"{date} {time.split('.')[0]}"
 
 
 def to_datetimes(days: Array) -> Array:

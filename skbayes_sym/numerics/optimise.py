@@ -485,7 +485,10 @@ class FlatAdam:
             (params[g.span], g.lower, g.upper) for g in groups if g.lower > -inf or g.upper < inf
         ]
         self._t = params.new_zeros((), dtype=torch.float32)  # number of steps
-        self._update = _fused_adam if _has_fused_adam(params) else _adam
+        if _has_fused_adam(params):
+            self._update = _fused_adam
+        else:
+            self._update = _adam
 
     def step(self, factor: float) -> None:
         """Make one step, with step sizes multiplied by ``factor``."""

@@ -133,5 +133,8 @@ class Estimate(NamedTuple):
 def mean_and_error(values: Tensor) -> Estimate:
     """Return the mean of independent draws (n,) with its standard error, computed in float64."""
     values = values.double()
-    error = float(values.std() / len(values) ** 0.5) if len(values) > 1 else float("nan")
+    if len(values) > 1:
+        error = float(values.std() / len(values) ** 0.5)
+    else:
+        error = float("nan")
     return Estimate(float(values.mean()), error)

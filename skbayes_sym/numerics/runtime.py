@@ -130,7 +130,10 @@ def _run_job(payload: Any, i: int) -> Any:
 
     ``payload`` are the jobs, or their pickled bytes.
     """
-    jobs = pickle.loads(payload.data) if isinstance(payload, np.ndarray) else payload
+    if isinstance(payload, np.ndarray):
+        jobs = pickle.loads(payload.data)
+    else:
+        jobs = payload
     with one_thread(), torch.no_grad():
         return jobs[i]()
 

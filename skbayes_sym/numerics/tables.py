@@ -82,7 +82,10 @@ def check_column_names(fitted: list[str] | None, X: Any) -> None:
 def is_declared_categorical(column: Any) -> bool:
     """Whether the dtype of a frame's column is categorical, whatever its levels."""
     dtype = getattr(column, "dtype", getattr(column, "type", None))
-    name = dtype.__name__ if isinstance(dtype, type) else type(dtype).__name__
+    if isinstance(dtype, type):
+        name = dtype.__name__
+    else:
+        name = type(dtype).__name__
     is_categorical = name in {"CategoricalDtype", "Categorical", "Enum", "DictionaryType"}
     return is_categorical or str(dtype).startswith("dictionary<")
 
@@ -160,7 +163,10 @@ def _to_array(column: Any) -> Array:
     if getattr(dtype, "time_zone", getattr(dtype, "tz", None)) is None:
         return np.asarray(column)
     # NumPy's own conversion of polars and pyarrow drops the zone.
-    values = column.to_pylist() if hasattr(column, "to_pylist") else column.to_list()
+    if hasattr(column, "to_pylist"):
+        values = column.to_pylist()
+    else:
+        values = column.to_list()
     return np.array(values, dtype=object)
 
 
@@ -247,7 +253,10 @@ def column_kind(values: Array, name: str, is_declared: bool = False) -> str:
 
 def check_no_dates(values: Array, name: str) -> None:
     """Raise ValueError if a column that held no dates in `fit` holds dates or durations."""
-    first = values[:1000].tolist() if values.dtype.kind == "O" else []
+    if values.dtype.kind == "O":
+        first = values[:1000].tolist()
+    else:
+        first = []
     is_duration = values.dtype.kind == "m" or any(isinstance(v, datetime.timedelta) for v in first)
     if is_duration:
         raise ValueError(
@@ -271,8 +280,13 @@ def level_key(value: Any) -> str:
         return str(int(value))
     if isinstance(value, Real | Decimal):
         # The text of a float32 has as few digits as it was written with.
-        number = float(str(value)) if isinstance(value, np.floating) else float(value)
-        return str(int(number)) if number.is_integer() else repr(number)
+        if isinstance(value, np.floating):
+            number = float(str(value))
+        else:
+            number = float(value)
+        if number.is_integer():
+            return str(int(number))
+        return repr(number)
     return str(value)
 
 
@@ -362,7 +376,10 @@ def to_float(name: str, kind: str, values: Array) -> Array:
             numbers[row] = _parse_number(value, kind == "boolean")
         except ValueError as error:
             text = str(value)
-            comma = " Decimals need a point." if re.fullmatch(r"[+-]?\d+,\d+", text) else ""
+            if re.fullmatch(r"[+-]?\d+,\d+", text):
+                comma = " Decimals need a point."
+            else:
+                comma = ""
             raise ValueError(
                 f"X must hold numbers in column {name!r}, as it did in fit, got "
                 f"{short_repr(value)} in row {row}.{comma}"

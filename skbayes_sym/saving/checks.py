@@ -236,7 +236,10 @@ def _is_instance(value: Any, kind: Any) -> bool:
 def _check_range(name: str, field: str, value: Any) -> None:
     """Check all numbers in a field, also in tuples and arrays."""
     if isinstance(value, np.ndarray | torch.Tensor):
-        array = value.detach().numpy() if isinstance(value, torch.Tensor) else value
+        if isinstance(value, torch.Tensor):
+            array = value.detach().numpy()
+        else:
+            array = value
         if array.dtype.kind not in "fiub" or not array.size:
             return
         low = float(array.min())

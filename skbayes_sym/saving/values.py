@@ -176,7 +176,11 @@ def rebuild_estimator(name: str, parameters: dict[str, Any], attributes: dict[st
     ValueError
         If the class has no such parameters or attributes, or if the state isn't that of a fit.
     """
-    kind: Any = package_classes()[name] if name in package_classes() else sklearn_classes()[name]
+    kind: Any
+    if name in package_classes():
+        kind = package_classes()[name]
+    else:
+        kind = sklearn_classes()[name]
     unknown = sorted(set(parameters) - set(_parameter_names(kind)))
     if name in estimator_classes():
         unknown += [key for key in attributes if not is_fitted_attribute(key)]
@@ -308,7 +312,9 @@ class Encoder:
         if value is None or type(value) in (bool, int, str):
             return value
         if type(value) is float:
-            return value if isfinite(value) else {"kind": "float", "value": repr(value)}
+            if isfinite(value):
+                return value
+            return {"kind": "float", "value": repr(value)}
         if isinstance(value, (np.ndarray, np.generic, torch.Tensor)):
             return self._encode_array(value, name)
         if type(value) in (list, tuple):
@@ -392,7 +398,10 @@ class Encoder:
         held: dict[str, Any] = value._asdict() if is_tuple else vars(value)  # type: ignore[attr-defined]
         if hasattr(value, "file_fields"):  # arrays in place of compiled objects
             held = value.file_fields()
-        names = [f.name for f in fields(value) if f.init] if is_dataclass(value) else list(held)
+        if is_dataclass(value):
+            names = [f.name for f in fields(value) if f.init]
+        else:
+            names = list(held)
         parts = {n: self.encode(held[n], f"{name}.{n}") for n in names}
         return {"kind": "object", "name": kind.__name__, "fields": parts}
 
@@ -433,7 +442,9 @@ class Decoder:
         """
         if isinstance(encoded, list):
             raise ValueError("a list without a kind")
-        return _KINDS[encoded["kind"]](self, encoded) if isinstance(encoded, dict) else encoded
+        if isinstance(encoded, dict):
+            return _KINDS[encoded["kind"]](self, encoded)
+        return encoded
 
     def by_name(self, encoded: Mapping[str, Encoded]) -> dict[str, Any]:
         """Decode parameters, attributes or fields by name."""

@@ -307,13 +307,19 @@ class BaseStacking(BayesianEstimator, BaseComposition):
 
     def _require_estimator(self, name: str, candidate: Any) -> None:
         """Raise an error unless a member is an estimator of the same type as the stack."""
-        has_type = is_classifier if is_classifier(self) else is_regression_model
+        if is_classifier(self):
+            has_type = is_classifier
+        else:
+            has_type = is_regression_model
         try:
             is_valid = not isinstance(candidate, type) and has_type(candidate)
         except AttributeError:  # not an estimator at all
             is_valid = False
         if not is_valid:
-            expected = "classifier" if is_classifier(self) else "regressor"
+            if is_classifier(self):
+                expected = "classifier"
+            else:
+                expected = "regressor"
             raise ValueError(f"estimators: {name!r} must be a {expected}, got {candidate!r}.")
 
     def _make_task(self, data: Training, X: Any, y: Any, groups: Any) -> StackTask:
@@ -349,7 +355,10 @@ class BaseStacking(BayesianEstimator, BaseComposition):
 
         defaults = StackDefaults()
         if self.cv is None or isinstance(self.cv, Integral):
-            n_folds = defaults.n_folds if self.cv is None else int(self.cv)
+            if self.cv is None:
+                n_folds = defaults.n_folds
+            else:
+                n_folds = int(self.cv)
             folds = self._make_folds(original_targets, n_folds, data.seed, data.rows.groups)
         else:
             folds = self._split_original_rows(X, y, groups, first_index)
@@ -360,7 +369,10 @@ class BaseStacking(BayesianEstimator, BaseComposition):
             deadline = time.monotonic() + self.max_seconds
 
         # A warm start fits all members again once there are many more rows.
-        n_rows_full_fit = self._n_rows_full_fit_ if self._continues_fit else 0
+        if self._continues_fit:
+            n_rows_full_fit = self._n_rows_full_fit_
+        else:
+            n_rows_full_fit = 0
         if len(weight) >= defaults.full_refit_growth * n_rows_full_fit:
             n_rows_full_fit = 0
 
@@ -415,7 +427,10 @@ class BaseStacking(BayesianEstimator, BaseComposition):
         n = len(targets)
         if n < 2:
             return [(np.arange(n), np.arange(n))]
-        n_groups = n if groups is None else int(groups.max()) + 1
+        if groups is None:
+            n_groups = n
+        else:
+            n_groups = int(groups.max()) + 1
         n_folds = min(n_folds, n_groups)
         is_stratified = False
         if is_classifier(self):
@@ -425,9 +440,15 @@ class BaseStacking(BayesianEstimator, BaseComposition):
             is_stratified = np.bincount(pairs[:, 0]).min() >= n_folds
         splitter: Any
         if groups is not None:
-            splitter = StratifiedGroupKFold(n_folds) if is_stratified else GroupKFold(n_folds)
+            if is_stratified:
+                splitter = StratifiedGroupKFold(n_folds)
+            else:
+                splitter = GroupKFold(n_folds)
         else:
-            splitter_class = StratifiedKFold if is_stratified else KFold
+            if is_stratified:
+                splitter_class = StratifiedKFold
+            else:
+                splitter_class = KFold
             splitter = splitter_class(n_folds, shuffle=True, random_state=seed % 2**32)
         with filters_lock:
             folds = list(splitter.split(targets, targets, groups))
@@ -497,7 +518,10 @@ class BaseStacking(BayesianEstimator, BaseComposition):
 
     def _describe_known_members(self, task: StackTask, stack: StackFit) -> dict[str, str]:
         """Parameters of the members whose result for these rows is known."""
-        previous = self._member_params_ if task.n_rows_full_fit else {}
+        if task.n_rows_full_fit:
+            previous = self._member_params_
+        else:
+            previous = {}
         params = describe_members(self._make_members())
         return {
             name: description
@@ -508,7 +532,10 @@ class BaseStacking(BayesianEstimator, BaseComposition):
     def _stack_attributes(self, data: Training, task: StackTask, stack: StackFit) -> dict[str, Any]:
         """Attributes of the fitted estimator."""
         # Densities are converted to the units of y. Probabilities of counts have no units.
-        log_scale = 0.0 if task.is_count else float(np.log(task.target_scaling[1]))
+        if task.is_count:
+            log_scale = 0.0
+        else:
+            log_scale = float(np.log(task.target_scaling[1]))
         scores = {}
         for name, member in stack.members.items():
             mean, error = mean_score(member.log_density, task)
@@ -947,7 +974,10 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
             weight = np.asarray(sample_weight, dtype=float)
         correlation = fit_correlation(cdf, weight)
         reasons = {stack.stop_reason_ for stack in stacks.values()}
-        stop_reason = "tol" if reasons == {"tol"} else (reasons - {"tol"}).pop()
+        if reasons == {"tol"}:
+            stop_reason = "tol"
+        else:
+            stop_reason = (reasons - {"tol"}).pop()
         summaries = [f"target {name}: {stack.summary_}" for name, stack in stacks.items()]
         # The columns are those of every stack.
         attributes = {k: value for k, value in vars(first).items() if k.endswith("_in_")}
@@ -1067,7 +1097,9 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
 
     def _predict_mean(self, X: Any) -> Array:
         targets = self._target_stacks
-        return super()._predict_mean(X) if targets is None else targets.mean(X)
+        if targets is None:
+            return super()._predict_mean(X)
+        return targets.mean(X)
 
     def _mean_and_covariance(self, X: Any) -> tuple[Array, Array]:
         if self._stacks_:

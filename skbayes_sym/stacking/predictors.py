@@ -327,7 +327,10 @@ class ForestPredictor(TreesPredictor):
         for k, (find_leaves, value, impurity) in enumerate(self._leaf_tables):
             leaf = find_leaves(rows)
             prediction = value[leaf]
-            tree_weight = np.ones(1) if weight is None else weight[order, k]
+            if weight is None:
+                tree_weight = np.ones(1)
+            else:
+                tree_weight = weight[order, k]
             average += tree_weight[:, None] * prediction
             if with_squares and not self.n_classes:
                 mean_square += tree_weight * (impurity[leaf] + prediction[:, 0] ** 2)

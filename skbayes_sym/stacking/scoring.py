@@ -104,7 +104,10 @@ def score_member(member: Member, task: StackTask, by_folds: bool) -> ScoredMembe
     cdf: Tensor | None = None
     uses_folds = held_out is None or by_folds or fit.used_folds
     if held_out is None or (by_folds and not fit.used_folds):
-        folds = task.folds if by_folds else member.choose_folds(task)
+        if by_folds:
+            folds = task.folds
+        else:
+            folds = member.choose_folds(task)
         predictions = _predict_folds(member, task, fit, folds)
         if isinstance(predictions, HeldOutScores):
             held_out, cdf = predictions
@@ -137,7 +140,10 @@ def score_member(member: Member, task: StackTask, by_folds: bool) -> ScoredMembe
         unknown = torch.full_like(task.weight, torch.nan)
         scored_index = (torch.as_tensor(task.left_out_index),)
         density = unknown.index_put(scored_index, density)
-        cdf = None if cdf is None else unknown.index_put(scored_index, cdf)
+        if cdf is None:
+            cdf = None
+        else:
+            cdf = unknown.index_put(scored_index, cdf)
     if bool(density.isposinf().any() | density.isnan().all()):
         raise ValueError("the log densities of its held-out rows aren't finite.")
 
@@ -158,7 +164,9 @@ def score_member(member: Member, task: StackTask, by_folds: bool) -> ScoredMembe
 
 def _row_values(held_out: NormalMixture | Tensor) -> Tensor:
     """Values of held-out predictions with the rows as their first axis."""
-    return held_out.mean() if isinstance(held_out, NormalMixture) else held_out
+    if isinstance(held_out, NormalMixture):
+        return held_out.mean()
+    return held_out
 
 
 def _take_rows(held_out: NormalMixture | Tensor, index: Array) -> NormalMixture | Tensor:

@@ -39,7 +39,11 @@ def read_targets(y: Any) -> tuple[Array, list[str]] | None:
         If a column isn't numeric or has missing values. The message names it.
     """
     is_nested = isinstance(y, list | tuple) and len(y) > 0 and np.ndim(y[0]) == 1
-    shape: tuple[int, ...] = np.shape(y) if is_nested else getattr(y, "shape", ())
+    shape: tuple[int, ...]
+    if is_nested:
+        shape = np.shape(y)
+    else:
+        shape = getattr(y, "shape", ())
     if len(shape) != 2 or shape[1] < 2:
         return None
     check_not_masked("y", y)
@@ -48,7 +52,10 @@ def read_targets(y: Any) -> tuple[Array, list[str]] | None:
     if len(set(names)) < len(names):
         raise ValueError(f"y has two columns of the same name: {', '.join(names)}. Rename one.")
     with numeric_conversion("y"):
-        array = y.toarray() if hasattr(y, "toarray") else np.asarray(y)
+        if hasattr(y, "toarray"):
+            array = y.toarray()
+        else:
+            array = np.asarray(y)
         values = np.array(array, dtype=np.float64)
     is_invalid = ~np.isfinite(values)
     if is_invalid.any():
@@ -190,7 +197,10 @@ class TargetStacks:
         positions = []
         for marginals, rows in blocks:
             distribution = CopulaTargets(marginals, correlation)
-            arguments = [] if y is None else [torch.as_tensor(np.ascontiguousarray(y[rows[0]]))]
+            if y is None:
+                arguments = []
+            else:
+                arguments = [torch.as_tensor(np.ascontiguousarray(y[rows[0]]))]
             results.append([value.cpu().numpy() for value in functional(distribution, *arguments)])
             positions.append(rows[0])
         order = np.argsort(np.concatenate(positions))

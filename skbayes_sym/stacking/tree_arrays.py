@@ -289,7 +289,10 @@ def build_forest(trees: TreeArrays, n_columns: int, n_classes: int) -> Any:
     values = np.column_stack([total[:, :2], impurity_of_node, value_of_node])
 
     # A fit to a row per class gives the classes of the trees and the form of their nodes.
-    forest_class = ExtraTreesClassifier if n_classes else ExtraTreesRegressor
+    if n_classes:
+        forest_class = ExtraTreesClassifier
+    else:
+        forest_class = ExtraTreesRegressor
     targets = np.resize(np.arange(n_outputs), max(2, n_outputs))
     with filters_lock:
         forest = forest_class(1, bootstrap=True, random_state=0)
@@ -394,7 +397,10 @@ def build_boosting(trees: TreeArrays, baseline: Array, n_columns: int, n_classes
         raise ValueError("boosting with a wrong number of classes")
 
     # A fit to a row per class gives everything except the trees.
-    model_class = HistGradientBoostingClassifier if n_classes else HistGradientBoostingRegressor
+    if n_classes:
+        model_class = HistGradientBoostingClassifier
+    else:
+        model_class = HistGradientBoostingRegressor
     targets = np.resize(np.arange(max(1, n_classes)), max(2, n_classes))
     model = model_class(max_iter=1, early_stopping=False, random_state=0)
     with filters_lock:

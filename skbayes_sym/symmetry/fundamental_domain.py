@@ -115,7 +115,10 @@ def can_enumerate(group: SymmetryGroup, *, max_order: int = MAX_ORDER) -> bool:
 def _enumerate_elements(layer: UnitGroup) -> SignedPermutation:
     """Return all elements of one layer's group, with batch shape (|G|,)."""
     d = layer.n_units
-    orders = list(permutations(range(d))) if layer.permutes else [tuple(range(d))]
+    if layer.permutes:
+        orders = list(permutations(range(d)))
+    else:
+        orders = [tuple(range(d))]
     sign_values = (1, -1) if layer.flips else (1,)
     orders_table = torch.tensor(orders)
     signs = torch.tensor(list(product(sign_values, repeat=d)))

@@ -261,7 +261,10 @@ class Product(WeightValidationMixin):
     def check_element(self, g: Any) -> None:
         """Raise unless ``g`` has an element of every factor."""
         if not isinstance(g, tuple) or len(g) != len(self.factors):
-            received = f"{len(g)} parts" if isinstance(g, tuple) else type(g).__name__
+            if isinstance(g, tuple):
+                received = f"{len(g)} parts"
+            else:
+                received = type(g).__name__
             raise ValueError(
                 f"an element of this group is a tuple with one element for each of its "
                 f"{len(self.factors)} factors, got {received}: take one of group.sample or "

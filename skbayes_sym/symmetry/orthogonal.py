@@ -39,7 +39,9 @@ class Orthogonal(WeightValidationMixin, SimpleGroup):
     @cached_property
     def n_params(self) -> int:  # type: ignore[override]
         """Length of the shortest ``theta`` that has all entries that the group moves."""
-        return 1 + int(self.index.max()) if self.index.numel() else 0
+        if self.index.numel():
+            return 1 + int(self.index.max())
+        return 0
 
     @property
     def n_components(self) -> int:

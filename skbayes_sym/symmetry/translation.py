@@ -64,7 +64,10 @@ class Translation(WeightValidationMixin, SimpleGroup):
         """Orthonormal basis, the columns of a matrix (K, K - rank)."""
         _, values, rows = torch.linalg.svd(self.inputs, full_matrices=True)
         eps = torch.finfo(self.inputs.dtype).eps * max(self.inputs.shape)
-        rank = int((values > eps * values.max()).sum()) if len(values) else 0
+        if len(values):
+            rank = int((values > eps * values.max()).sum())
+        else:
+            rank = 0
         return rows[rank:].T
 
     def element(self, v: Tensor) -> Tensor:

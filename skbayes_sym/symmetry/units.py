@@ -103,7 +103,10 @@ class SignedPermutations(InPlaceActionMixin, SimpleGroup):
     @property
     def log_order(self) -> float:
         """Log of the number of elements, in nats."""
-        permutations = lgamma(self.n_units + 1) if self.permute else 0.0
+        if self.permute:
+            permutations = lgamma(self.n_units + 1)
+        else:
+            permutations = 0.0
         return prod(self.outer_shape) * (permutations + self.n_signs * self.n_units * log(2.0))
 
     def __repr__(self) -> str:
@@ -112,10 +115,16 @@ class SignedPermutations(InPlaceActionMixin, SimpleGroup):
     @property
     def moves(self) -> str:
         """Description of the units and of how they move."""
-        copies = f"{prod(self.outer_shape)} times " if self.outer_shape else ""
+        if self.outer_shape:
+            copies = f"{prod(self.outer_shape)} times "
+        else:
+            copies = ""
         moves = ["exchanged" if self.permute else "in their places"]
         if self.n_signs:
-            signs = "a sign" if self.n_signs == 1 else f"{self.n_signs} signs"
+            if self.n_signs == 1:
+                signs = "a sign"
+            else:
+                signs = f"{self.n_signs} signs"
             moves.append(f"each with {signs}")
         return f"{copies}{self.n_units} units, {', '.join(moves)}"
 
@@ -163,7 +172,10 @@ class SignedPermutations(InPlaceActionMixin, SimpleGroup):
         generators = []
         orders = {"0 and 1 exchanged": [1, 0, *range(2, d)], "rotated": [d - 1, *range(d - 1)]}
         for position in product(*map(range, self.outer_shape)):
-            suffix = f" at place {', '.join(map(str, position))}" if position else ""
+            if position:
+                suffix = f" at place {', '.join(map(str, position))}"
+            else:
+                suffix = ""
             for name, order in orders.items() if self.permute and d > 1 else ():
                 permutation, signs = (part.clone() for part in self.identity())
                 permutation[position] = torch.tensor(order)
@@ -274,7 +286,9 @@ class Units(SignedPermutations):
     @cached_property
     def n_params(self) -> int:  # type: ignore[override]
         """Length of the shortest ``theta`` that has all entries that the group moves."""
-        return 1 + int(self.index.max()) if self.index.numel() else 0
+        if self.index.numel():
+            return 1 + int(self.index.max())
+        return 0
 
     @property
     def permutes(self) -> bool:

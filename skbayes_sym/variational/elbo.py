@@ -442,7 +442,10 @@ class SymmetrizedElbo:
 
     def start_params(self, r: int | None = None) -> Tensor:
         """Vector of a start, see `pack`; by default of the start with the lowest last loss."""
-        r = int(self._losses.argmin()) if r is None else r
+        if r is None:
+            r = int(self._losses.argmin())
+        else:
+            r = r
         parts = (self._loc, self._log_variance, self._likelihood_params)
         return torch.cat([part[r] for part in parts])
 

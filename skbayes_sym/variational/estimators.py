@@ -88,7 +88,9 @@ class _SymmetrizedVI(BayesianEstimator):
         n_weight_samples = resolve_adam(self.optimizer, VariationalAdam).n_weight_samples
         if not isinstance(n_weight_samples, str):
             return float(n_weight_samples)
-        return 1.0 if isinstance(self.network, str | MLP) else 2.0
+        if isinstance(self.network, str | MLP):
+            return 1.0
+        return 2.0
 
     @property
     def _continues_fit(self) -> bool:
@@ -99,7 +101,10 @@ class _SymmetrizedVI(BayesianEstimator):
     def _make_method(self) -> MeanFieldVI:
         """Constructor parameters as a training method."""
         adam = resolve_adam(self.optimizer, VariationalAdam)
-        max_iter = 1000 if isinstance(self.max_iter, str) else self.max_iter
+        if isinstance(self.max_iter, str):
+            max_iter = 1000
+        else:
+            max_iter = self.max_iter
         steps = StepConfig.from_optimizer(adam, max_iter, self.tol)
         start = self.posterior_ if self._continues_fit else None
         return MeanFieldVI(
@@ -310,7 +315,10 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
 
     def _default_likelihood(self, data: Training) -> Likelihood:
         """Normal noise, which starts at that of the previous fit if the fit continues."""
-        previous = np.atleast_1d(self.noise_std_) if self._continues_fit else None
+        if self._continues_fit:
+            previous = np.atleast_1d(self.noise_std_)
+        else:
+            previous = None
         return gaussian_noise(self.noise_std, data, previous)
 
 

@@ -183,7 +183,9 @@ class Bounds(NamedTuple):
     @property
     def saturation(self) -> float:
         """The gap divided by ``log |G|``; NaN for the trivial group."""
-        return self.gap.value / self.log_order if self.log_order > 0.0 else float("nan")
+        if self.log_order > 0.0:
+            return self.gap.value / self.log_order
+        return float("nan")
 
 
 @dataclass(frozen=True, eq=False)
@@ -515,7 +517,10 @@ class MeanFieldVI:
 
         def sort_key(ascent: _Ascent) -> tuple[float, float]:
             learns_noise = ascent.model.likelihood.kind == "normal"
-            noise = float(ascent.fit.likelihood_params.sum()) if learns_noise else 0.0
+            if learns_noise:
+                noise = float(ascent.fit.likelihood_params.sum())
+            else:
+                noise = 0.0
             return noise, -ascent.bounds.elbo
 
         return min(tied, key=sort_key)

@@ -103,7 +103,10 @@ class Symmetrized(BaseEstimator):
 
 def as_symmetrized(symmetry: "str | SymmetryGroup | Symmetrized | None") -> Symmetrized:
     """Convert the parameter ``symmetry`` to a valid object."""
-    scheme = symmetry if isinstance(symmetry, Symmetrized) else Symmetrized(symmetry)
+    if isinstance(symmetry, Symmetrized):
+        scheme = symmetry
+    else:
+        scheme = Symmetrized(symmetry)
     return scheme.check()
 
 
@@ -212,7 +215,9 @@ class SymmetryGap:
 
         None for a gap with its own group.
         """
-        return None if self._custom_gap else UnitGap(self.group, Soules(tighten=False))
+        if self._custom_gap:
+            return None
+        return UnitGap(self.group, Soules(tighten=False))
 
     @property
     def reported(self) -> tuple[Gap[MeanField], Gap[MeanField] | None]:

@@ -96,7 +96,9 @@ class MeanFieldHidden:
                 width = 0.05 * start_scale
             values[f"loc{layer}"] = draw * loc_scale
             values[f"log_variance{layer}"] = (2.0 * width.log()).expand(shape)
-        return self.layout.flatten(values) if values else data.x.new_zeros(0)
+        if values:
+            return self.layout.flatten(values)
+        return data.x.new_zeros(0)
 
     def draw(
         self, params: Tensor, n: int, *, generator: torch.Generator

@@ -307,7 +307,10 @@ class LayerwiseVI:
 
             best = max(ascents, key=lambda ascent: ascent.objective)
             last_stop = ascents[-1].result.stopped
-            stopped = last_stop if last_stop in _EARLY_STOPS else best.result.stopped
+            if last_stop in _EARLY_STOPS:
+                stopped = last_stop
+            else:
+                stopped = best.result.stopped
             fit = problem.read_fit(best.result.params, best, stopped)
         progress.end(fit)
 
@@ -324,7 +327,10 @@ class LayerwiseVI:
         *scales, last_scale = prior.layer_scales(prior.start)
         hidden: HiddenPosterior = MeanFieldHidden(network, tuple(scales))
         if hidden_posterior != "mean_field":
-            n_inducing = 100 if isinstance(hidden_posterior, str) else hidden_posterior
+            if isinstance(hidden_posterior, str):
+                n_inducing = 100
+            else:
+                n_inducing = hidden_posterior
             hidden = InducingHidden(network, tuple(scales), min(n_inducing, n_rows))
         return LayerwiseFamily(network, hidden, last_scale)
 
@@ -339,7 +345,10 @@ class LayerwiseVI:
         groups = []
         for name, index in family.hidden.layout.slices.items():
             is_variance = name.startswith("log_variance")
-            factor = self.steps.log_variance_rate if is_variance else 1.0
+            if is_variance:
+                factor = self.steps.log_variance_rate
+            else:
+                factor = 1.0
             groups.append(ParamGroup(index, rate * factor, *param_range))
         n_hidden = family.hidden.layout.n_params
         n_variational = n_hidden + family.network.n_outputs
@@ -531,7 +540,9 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, BayesianEstimator):
     def _n_parallel_networks(self, _n_weights: int) -> float:
         """Number of draws per step."""
         n_weight_samples = resolve_adam(self.optimizer, VariationalAdam).n_weight_samples
-        return 2.0 if isinstance(n_weight_samples, str) else float(n_weight_samples)
+        if isinstance(n_weight_samples, str):
+            return 2.0
+        return float(n_weight_samples)
 
     def _make_method(self) -> LayerwiseVI:
         """Constructor parameters as a training method."""

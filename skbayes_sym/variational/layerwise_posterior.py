@@ -74,7 +74,10 @@ class LayerwisePrior:
 
     def __post_init__(self) -> None:
         # Learned scales that are equal now can differ later, so their groups are compared.
-        values = self.scales.group.double() if self.scales.is_learned else self.scales.scale
+        if self.scales.is_learned:
+            values = self.scales.group.double()
+        else:
+            values = self.scales.scale
         for weight, bias in self.network.layers(values):
             if not bool((weight == weight[:1]).all() and (bias == bias[:1]).all()):
                 raise ValueError(
@@ -340,7 +343,10 @@ class LayerwiseElbo:
 
     def __call__(self, step: int) -> Tensor:
         """Return the loss in nats and write the gradient."""
-        progress = min(1.0, step / self._warm_up) if self._warm_up else 1.0
+        if self._warm_up:
+            progress = min(1.0, step / self._warm_up)
+        else:
+            progress = 1.0
         kl_weight = 0.02 + (1.0 - 0.02) * progress
         with torch.enable_grad():
             params = self.params.detach().requires_grad_()

@@ -200,7 +200,10 @@ class NegativeBinomial(TargetLikelihood):
             rising = _log_rising(clone_if_inference(y), (-rows).exp())
             (rising_slope,) = torch.autograd.grad(rising.sum(), rows)
         value = terms.value + (rising.detach() - torch.lgamma(y + 1.0))[:, 0]
-        d_params = terms.d_params + rising_slope if self.learn else terms.d_params
+        if self.learn:
+            d_params = terms.d_params + rising_slope
+        else:
+            d_params = terms.d_params
         return terms._replace(value=value, d_params=d_params)
 
     def mean(self, outputs: Tensor) -> Tensor:

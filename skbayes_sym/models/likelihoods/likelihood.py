@@ -220,7 +220,10 @@ def expect_by_autograd(
             sd = variance.clamp_min(_MIN_VARIANCE).sqrt()
             value = likelihood.log_prob(mean + sd * noise, y)
         slopes = torch.autograd.grad(value.sum(), leaves, create_graph=graph)
-    d_params = slopes[2] if len(slopes) > 2 else mean.new_zeros(len(mean), 0)
+    if len(slopes) > 2:
+        d_params = slopes[2]
+    else:
+        d_params = mean.new_zeros(len(mean), 0)
     return ExpectedLogProb(value if graph else value.detach(), slopes[0], slopes[1], d_params)
 
 

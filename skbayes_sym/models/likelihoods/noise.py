@@ -167,14 +167,20 @@ class GaussianTerm:
 
     def gradient(self, outputs: Tensor, params: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
         """Return the value and the derivative by ``params``; the one by outputs goes to ``out``."""
-        log_noise = params if self.fixed is None else self.fixed.expand(len(params), -1)
+        if self.fixed is None:
+            log_noise = params
+        else:
+            log_noise = self.fixed.expand(len(params), -1)
         precision = torch.add(self._log_weight, log_noise.unsqueeze(2), alpha=-2.0).exp_()
         residual = torch.sub(self.y, outputs, out=outputs)
         torch.mul(residual, precision, out=out)
         squares = residual.mul_(out).sum(2)  # (C, O)
         minus_twice = torch.addcmul(squares, log_noise, self._total, value=2.0).sum(1)
         value = torch.add(self._constant, minus_twice, alpha=-0.5)
-        d_params = squares.sub_(self._total) if self.fixed is None else params
+        if self.fixed is None:
+            d_params = squares.sub_(self._total)
+        else:
+            d_params = params
         return value, d_params
 
 
@@ -361,7 +367,10 @@ class HeteroscedasticTerm:
         torch.mul(weighted, residual, out=second)  # the square of z
         terms = torch.add(second, log_std, alpha=2.0)
         weight = self.weight
-        value = terms.sum((1, 2)) * weight if len(weight) == 1 else terms.sum(1) @ weight
+        if len(weight) == 1:
+            value = terms.sum((1, 2)) * weight
+        else:
+            value = terms.sum(1) @ weight
         value.mul_(-0.5)
         value.sub_((0.5 * log(2 * pi) * self.total_weight * n_targets).to(value))
         second.sub_(1.0).mul_(slope)
@@ -522,7 +531,10 @@ class StudentT(TargetLikelihood):
     @property
     def params(self) -> Tensor:
         """Free parameters, (n_params,)."""
-        noise = self.log_noise if self.learn else self.log_noise[..., :0]
+        if self.learn:
+            noise = self.log_noise
+        else:
+            noise = self.log_noise[..., :0]
         if not self._learns_df:
             return noise
         noise = noise.expand(*self.log_tail.shape[:-1], noise.shape[-1])
@@ -589,12 +601,18 @@ class StudentT(TargetLikelihood):
         squares = (y - mean).square() + variance
         z = squares * precision / df
         weight = (df + 1) / (df * (1.0 + z)) * precision
-        slopes = [weight * squares - 1.0] if self.learn else []
+        if self.learn:
+            slopes = [weight * squares - 1.0]
+        else:
+            slopes = []
         if self._learns_df:  # derivative with respect to log(4 / df)
             digamma = torch.digamma(0.5 * (df + 1)) - torch.digamma(0.5 * df)
             by_df = 0.5 * (digamma - 1.0 / df - torch.log1p(z) + (df + 1) / df * z / (1.0 + z))
             slopes.append((-df * by_df).sum(-1, keepdim=True))
-        d_params = torch.cat(slopes, -1) if slopes else squares[:, :0]
+        if slopes:
+            d_params = torch.cat(slopes, -1)
+        else:
+            d_params = squares[:, :0]
         value = self._log_prob(squares.sqrt()).sum(-1)
         return ExpectedLogProb(value, weight * (y - mean), -0.5 * weight, d_params)
 

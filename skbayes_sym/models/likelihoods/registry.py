@@ -54,7 +54,10 @@ def register_likelihood(likelihood: Likelihood | type[Likelihood], name: str | N
     ...         return torch.distributions.Laplace(outputs, 1.0, validate_args=False)
     >>> register_likelihood(UnitLaplace(), "unit_laplace")
     """
-    cls = likelihood if isinstance(likelihood, type) else type(likelihood)
+    if isinstance(likelihood, type):
+        cls = likelihood
+    else:
+        cls = type(likelihood)
     if not issubclass(cls, TargetLikelihood | ClassLikelihood):
         raise TypeError(
             f"a registered likelihood inherits from TargetLikelihood or ClassLikelihood, got "

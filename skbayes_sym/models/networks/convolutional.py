@@ -182,7 +182,10 @@ class _WideBlock(_Branch):
         active = F.relu(self.biases[0](x))
         out = self.biases[2](F.relu(self.biases[1](self.conv1(active))))
         out = self.biases[3](self.multiplier(self.conv2(out)))
-        residual = x if isinstance(self.shortcut, nn.Identity) else self.shortcut(active)
+        if isinstance(self.shortcut, nn.Identity):
+            residual = x
+        else:
+            residual = self.shortcut(active)
         return residual + out
 
 

@@ -458,7 +458,10 @@ class MLP:
         shape = (n, self.layout.n_params)
         theta = float64_normal(shape, generator=generator)
         for i, (weight, bias) in enumerate(self.layers(theta), start=1):
-            gain = self.activation.gain if i < self.n_layers else 1.0
+            if i < self.n_layers:
+                gain = self.activation.gain
+            else:
+                gain = 1.0
             weight *= gain / max(weight.shape[-1], 1) ** 0.5
             bias *= 0.1
         return theta
@@ -468,7 +471,10 @@ class MLP:
         flat = theta.reshape(-1, theta.shape[-1])
         # Activations can be applied in place if no gradient is needed.
         has_gradient = torch.is_grad_enabled() and (theta.requires_grad or x.requires_grad)
-        activation = self.activation.function if has_gradient else self.activation.apply_
+        if has_gradient:
+            activation = self.activation.function
+        else:
+            activation = self.activation.apply_
         h = x.T.expand(len(flat), -1, -1)
         for i, (weight, bias) in enumerate(self.layers(flat), start=1):
             h = torch.baddbmm(bias.unsqueeze(2), weight, h)

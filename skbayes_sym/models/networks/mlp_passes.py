@@ -186,9 +186,15 @@ class ElboLikelihood:
             ``d/d mean`` and ``2 d/d variance`` of the outputs.
         """
         for layer in range(len(self._hidden), -1, -1):
-            below = self._hidden[layer - 1] if layer else None
+            if layer:
+                below = self._hidden[layer - 1]
+            else:
+                below = None
             h = below.h if below else self._for_all(x)
-            h2 = below.h2 if below else self._for_all(self._x2)
+            if below:
+                h2 = below.h2
+            else:
+                h2 = self._for_all(self._x2)
             weight_gradient(dm, h, out=views.d_loc[layer][0])
             torch.sum(dm, 1, out=views.d_loc[layer][1])
             weight_gradient(dv, h2, out=views.d_variance[layer][0])
@@ -252,7 +258,10 @@ def _scratch(n_starts: int, n_draws: int, n_moments: int, width: int, like: Tens
     """
     h, h2, dm, dv, product = (like.new_empty(n_starts, n_draws, width) for _ in range(5))
     sd = like.new_empty(n_starts, n_moments, width)
-    mean = h if n_moments == n_draws else torch.empty_like(sd)
+    if n_moments == n_draws:
+        mean = h
+    else:
+        mean = torch.empty_like(sd)
     return _Units(mean, sd, h, h2, dm, dv, product)
 
 
@@ -665,7 +674,10 @@ class FactoredJacobian(NamedTuple):
         """
         parts = []
         has_one_output = weight.shape[-1] == 1
-        by_row = [] if has_one_output else [layer.by_row for layer in self.layers]
+        if has_one_output:
+            by_row = []
+        else:
+            by_row = [layer.by_row for layer in self.layers]
         weighted = [weight @ slopes for slopes in by_row]
         for i, k in combinations_with_replacement(range(len(self.layers)), 2):
             earlier = self.layers[i]
@@ -695,7 +707,10 @@ class FactoredJacobian(NamedTuple):
         """Return ``J C J'`` of each row, (R, N, K, K), for matrices C (R, Q) from `pack`."""
         half: Tensor | float = 0.0
         has_one_output = self.layers[0].slopes.shape[1] == 1
-        by_row = [] if has_one_output else [layer.by_row for layer in self.layers]
+        if has_one_output:
+            by_row = []
+        else:
+            by_row = [layer.by_row for layer in self.layers]
         for i, k in combinations_with_replacement(range(len(self.layers)), 2):
             a, d = self.layers[i]
             b, e = self.layers[k]
@@ -713,7 +728,10 @@ class FactoredJacobian(NamedTuple):
             if has_one_output:
                 half = half + _bilinear_form(middle, d[:, 0], e[:, 0], is_same)
                 continue
-            between = _halved_matrix(middle.mT, n) if is_same else middle.mT.unflatten(2, (n, m))
+            if is_same:
+                between = _halved_matrix(middle.mT, n)
+            else:
+                between = middle.mT.unflatten(2, (n, m))
             half = half + by_row[i] @ between @ by_row[k].mT
         assert isinstance(half, Tensor)
         if has_one_output:

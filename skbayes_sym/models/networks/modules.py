@@ -202,7 +202,10 @@ class ModuleNetwork(BaseNetwork):
     @cached_property
     def _has_head(self) -> bool:
         """Whether the last layers are linear, an elementwise activation, and linear."""
-        tail = list(self.module)[-3:] if isinstance(self.module, nn.Sequential) else []
+        if isinstance(self.module, nn.Sequential):
+            tail = list(self.module)[-3:]
+        else:
+            tail = []
         if len(tail) < 3 or not isinstance(tail[1], _ELEMENTWISE):
             return False
         is_linear = isinstance(tail[0], nn.Linear) and isinstance(tail[2], nn.Linear)

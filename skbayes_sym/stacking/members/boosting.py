@@ -46,7 +46,10 @@ class Boosting(Member):
             return {"max_rounds": 1, "max_bins": max_bins}
         if not size.n_classes:
             return {"max_rounds": defaults.max_rounds, "max_bins": max_bins}
-        trees_per_round = size.n_classes if size.n_classes > 2 else 1
+        if size.n_classes > 2:
+            trees_per_round = size.n_classes
+        else:
+            trees_per_round = 1
         affordable = defaults.max_classification_trees // trees_per_round
         max_rounds = min(defaults.max_classification_rounds, affordable)
         max_rounds = max(defaults.min_classification_rounds, max_rounds)
@@ -87,7 +90,10 @@ class Boosting(Member):
         held_out = np.ones((self.max_rounds, len(y), max(n_classes, 1)))
         for train, test in task.folds:
             model = self._fit_model(task, self.max_rounds, train)
-            predict_stages = model.staged_predict_proba if n_classes else model.staged_predict
+            if n_classes:
+                predict_stages = model.staged_predict_proba
+            else:
+                predict_stages = model.staged_predict
             with filters_lock:
                 stages = list(predict_stages(x[test]))
             for n_round, stage in enumerate(stages):
@@ -109,9 +115,10 @@ class Boosting(Member):
         from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
         defaults = task.defaults
-        model_class = (
-            HistGradientBoostingClassifier if task.n_classes else HistGradientBoostingRegressor
-        )
+        if task.n_classes:
+            model_class = HistGradientBoostingClassifier
+        else:
+            model_class = HistGradientBoostingRegressor
         model = model_class(
             max_iter=n_rounds,
             learning_rate=defaults.learning_rate,

@@ -118,7 +118,10 @@ class ExtraTrees(Member):
         from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 
         x, y, weight = task.arrays
-        forest_class = ExtraTreesClassifier if task.n_classes else ExtraTreesRegressor
+        if task.n_classes:
+            forest_class = ExtraTreesClassifier
+        else:
+            forest_class = ExtraTreesRegressor
         seed = task.seed % 2**32
         forest = forest_class(n_trees, bootstrap=True, random_state=seed)
         with filters_lock:

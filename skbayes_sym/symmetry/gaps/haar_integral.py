@@ -60,7 +60,10 @@ def log_haar_integral(singular_values: Tensor) -> Tensor:
     (2016, equation 7) takes from Butler & Wood (2003) is 15 nats too low at k = 20, s = k. In its
     printed form, with the product over all pairs, it also has the wrong growth at large s.
     """
-    k = singular_values.shape[-1] if singular_values.ndim else 0
+    if singular_values.ndim:
+        k = singular_values.shape[-1]
+    else:
+        k = 0
     if k == 0:
         raise ValueError(
             "singular_values must have shape (*B, k) with k >= 1, got "

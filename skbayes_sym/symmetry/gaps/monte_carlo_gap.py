@@ -99,7 +99,9 @@ class MonteCarloGap:
     @property
     def side(self) -> Side:
         """Side of the gap on which `estimate` lies in expectation."""
-        return "exact" if can_enumerate(self.group, max_order=self.max_order) else "lower"
+        if can_enumerate(self.group, max_order=self.max_order):
+            return "exact"
+        return "lower"
 
     def estimate(
         self,

@@ -297,7 +297,9 @@ class IsotropicRotationGap:
     @property
     def side(self) -> Side:
         """Exact if F is exact, otherwise a lower bound if the large-rank saddle lies above F."""
-        return "exact" if self.group.n_components <= EXACT_UP_TO else "lower"
+        if self.group.n_components <= EXACT_UP_TO:
+            return "exact"
+        return "lower"
 
     def estimate(
         self, posterior: RowPosterior, n_draws: int | None = None, *, generator: torch.Generator
@@ -356,7 +358,10 @@ class AnchoredRotationGap:
         n_pairs = (1 + (n_draws or default)) // 2
         k = posterior.mean.shape[1]
         # A free mixing matrix needs as many draws as are averaged, two weights need fewer.
-        n_training = n_pairs if k <= FREE_MIXING_UP_TO else max(1, n_pairs // 8)
+        if k <= FREE_MIXING_UP_TO:
+            n_training = n_pairs
+        else:
+            n_training = max(1, n_pairs // 8)
         centre = posterior.mean.new_zeros(2 * k, k)
         noise = centre.new_zeros(n_training + n_pairs, 2 * k, k)
         for part in _row_blocks(posterior):

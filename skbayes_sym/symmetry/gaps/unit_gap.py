@@ -277,7 +277,10 @@ class _UnitLogRatios(torch.autograd.Function):
         # The diagonal is known exactly. In the general expression, terms as large as
         # (mu / scale)^2 would have to cancel.
         odd_diagonal = odd.view_as(ratios).diagonal(dim1=-2, dim2=-1)
-        diagonal = F.softplus(-2.0 * odd_diagonal) if flips else torch.zeros_like(odd_diagonal)
+        if flips:
+            diagonal = F.softplus(-2.0 * odd_diagonal)
+        else:
+            diagonal = torch.zeros_like(odd_diagonal)
         ratios.diagonal(dim1=-2, dim2=-1).copy_(diagonal)
         return ratios
 
@@ -288,7 +291,10 @@ class _UnitLogRatios(torch.autograd.Function):
         received = weights.sum((1, 2)).unsqueeze(-1)
         sent = weights.sum((1, 3)).unsqueeze(-1)
         weights = weights.flatten(1, 2)
-        signed = weights if odd is None else weights * odd.tanh()
+        if odd is None:
+            signed = weights
+        else:
+            signed = weights * odd.tanh()
         by_mean = torch.bmm(signed, natural_mean)
         by_square = torch.bmm(weights, precision)
         d_w = torch.addcmul(by_mean, w, by_square, value=-1.0)

@@ -280,7 +280,10 @@ class AxisPartition:
                 inner = self._replacement(block, factor.exponents)
                 if len(inner) > 1 and products != ONE:  # a concatenation inside a product
                     inner = [[self.freeze(inner)]]
-                products = inner if products == ONE else [p + inner[0] for p in products]
+                if products == ONE:
+                    products = inner
+                else:
+                    products = [p + inner[0] for p in products]
             resolved += products
         return resolved
 
@@ -488,7 +491,10 @@ class AxisPartition:
             return [(block, exponents)]
         equations = []
         for i, segment in enumerate(pieces):
-            piece = _rename_variables((exponents, {}), i)[0] if len(pieces) > 1 else exponents
+            if len(pieces) > 1:
+                piece = _rename_variables((exponents, {}), i)[0]
+            else:
+                piece = exponents
             equations += [pair for x in segment for pair in self._distribute(x, piece)]
         return equations
 

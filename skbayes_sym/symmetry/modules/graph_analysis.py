@@ -231,7 +231,10 @@ def _padded_sequences() -> Iterator[None]:
     functions = torch._VF
 
     def pack(padded: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Any]:
-        steps = padded.transpose(0, 1) if batch_first else padded
+        if batch_first:
+            steps = padded.transpose(0, 1)
+        else:
+            steps = padded
         return steps.flatten(0, 1), _PaddedLengths(steps.shape[1], steps.shape[0], lengths)
 
     def unpack(data: Tensor, sizes: Any, batch_first: bool, *_args: Any) -> tuple[Tensor, Tensor]:
@@ -445,7 +448,11 @@ class GraphAnalysis:
         """Return axes of new blocks, each with a variable for its sign and scale."""
         axes: TensorAxes = []
         for k, n in enumerate(sizes):
-            exponents: Exponents = {f"{variable}.{k}": Fraction(1)} if variable else {}
+            exponents: Exponents
+            if variable:
+                exponents = {f"{variable}.{k}": Fraction(1)}
+            else:
+                exponents = {}
             block = self.partition.add_block(n, fixed=fixed, controllers=set() if fixed else None)
             axes.append([[Factor(block, (exponents, exponents))]])
         return axes
@@ -755,7 +762,9 @@ def operation(node: fx.Node) -> str:
     if not isinstance(target, OpOverload):
         return str(getattr(target, "__name__", target))
     name = str(target.overloadpacket.__name__)
-    return name if target.namespace in ("aten", "prims") else f"{target.namespace}::{name}"
+    if target.namespace in ("aten", "prims"):
+        return name
+    return f"{target.namespace}::{name}"
 
 
 def output_shape(node: Any) -> torch.Size:
@@ -765,7 +774,9 @@ def output_shape(node: Any) -> torch.Size:
 
 
 def _shape(value: Any) -> torch.Size:
-    return value.shape if isinstance(value, Tensor) else torch.Size()
+    if isinstance(value, Tensor):
+        return value.shape
+    return torch.Size()
 
 
 def _is_sequence(value: Any) -> bool:

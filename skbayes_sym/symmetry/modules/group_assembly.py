@@ -237,7 +237,10 @@ class _GroupAssembler:
             for i, segment in enumerate(segments or ()):
                 sizes = [partition.size[x] for x in segment]
                 is_concatenation = segments is not None and len(segments) > 1
-                name = f"{axis.variable}/{i}" if is_concatenation else axis.variable
+                if is_concatenation:
+                    name = f"{axis.variable}/{i}"
+                else:
+                    name = axis.variable
                 strides = [axis.stride * prod(sizes[m + 1 :]) for m in range(len(sizes))]
                 inner = map(_Dimension, segment, [name] * len(sizes), sizes, strides)
                 axes = [*piece.axes[:k], *inner, *piece.axes[k + 1 :]]
@@ -319,7 +322,10 @@ class _GroupAssembler:
             if only >= 0 and not piece.find_axes(only):
                 continue
             negated = [piece.axes[k].variable in variables for k in piece.find_axes(block)]
-            negated = [sum(negated) % 2 == 1] if all_units else negated[:2]
+            if all_units:
+                negated = [sum(negated) % 2 == 1]
+            else:
+                negated = negated[:2]
             for m, bit in enumerate(negated):
                 bits |= bit << (2 * n + m)
         return bits
@@ -425,8 +431,14 @@ class _GroupAssembler:
                 if power == 0:
                     continue
                 orientation = orientation or (1 if power > 0 else -1)
-                suffix = "" if abs(power) == 1 else f" (power {abs(power)})"
-                tensors = multiplied if power * orientation > 0 else divided
+                if abs(power) == 1:
+                    suffix = ""
+                else:
+                    suffix = f" (power {abs(power)})"
+                if power * orientation > 0:
+                    tensors = multiplied
+                else:
+                    tensors = divided
                 tensors[self._describe_axis(piece, k) + suffix] = None
         n_outer = prod(self.partition.size[x] for x in self.outer[block])
         return Rescaling(tuple(multiplied), tuple(divided), n_outer * self.partition.size[block])

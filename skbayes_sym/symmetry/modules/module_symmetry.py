@@ -304,7 +304,10 @@ def derive_symmetry(
     ]
     hints: tuple[str, ...] = ()
     if constant and not buffers:
-        others = "" if len(constant) == 1 else f" and {len(constant) - 1} more"
+        if len(constant) == 1:
+            others = ""
+        else:
+            others = f" and {len(constant) - 1} more"
         hints = (
             f"buffers are constants here ({constant[0]}{others}), which keeps units in their "
             "places: with buffers=True they move along",

@@ -118,7 +118,10 @@ def largest_output_change(
         except NotCheckableError as error:
             failure = str(error)
         else:
-            largest = change if largest is None else max(largest, change)
+            if largest is None:
+                largest = change
+            else:
+                largest = max(largest, change)
     if largest is None:
         raise NotCheckableError(failure)
     return largest

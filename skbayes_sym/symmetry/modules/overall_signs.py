@@ -118,11 +118,15 @@ class _SignAnalysis:
         """Return the sign of an operation's result, and add the equations that it needs."""
         inputs = node.all_input_nodes
         if node.target is getitem:
-            return self._signs[inputs[0]] if self._has_sign(node) else {}
+            if self._has_sign(node):
+                return self._signs[inputs[0]]
+            return {}
         name = operation(node)
         if not inputs or name.endswith("_like"):
             is_constant_zero = name.startswith(("zeros", "empty")) or node.args[1:2] == (0,)
-            return self._add_variable(f"c{node.name}") if is_constant_zero else {}
+            if is_constant_zero:
+                return self._add_variable(f"c{node.name}")
+            return {}
         if name in _ODD or (name == "constant_pad_nd" and not any(node.args[2:])):
             self._require_plus([other for other in inputs if other is not node.args[0]])
             return self._signs[inputs[0]]

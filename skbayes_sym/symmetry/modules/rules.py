@@ -187,7 +187,10 @@ def _compare(analysis: GraphAnalysis, node: fx.Node, *arguments: Any) -> TensorA
     tensors = [a for a in arguments if isinstance(a, list)]
     if operation(node) in ("eq", "ne") and arguments[1] == 0:
         return analysis.apply_powers(tensors[0], (0, 0))
-    mode = SAME if operation(node) in ("maximum", "minimum") else TRIVIAL
+    if operation(node) in ("maximum", "minimum"):
+        mode = SAME
+    else:
+        mode = TRIVIAL
     return analysis.combine(len(output_shape(node)), tensors, (TRIVIAL, mode))
 
 

@@ -53,7 +53,10 @@ def _fix_axes(
     powers : tuple, default=(1, 1)
         Powers of the sign and the scale.
     """
-    selected = [d % len(x) for d in dims] if len(x) else []
+    if len(x):
+        selected = [d % len(x) for d in dims]
+    else:
+        selected = []
     analysis.fix_and_record(x, selected, "along an axis of units")
     sizes = output_shape(node)
     result = analysis.apply_powers(x, powers)
@@ -122,7 +125,10 @@ def _repeat(
     copies = analysis.constant_axes(("repeat", node), node.meta["val"], fixed=False)
     result: TensorAxes = []
     for k, n in enumerate(repeats):
-        axis = resolve(x[k - n_new]) if k >= n_new else ONE
+        if k >= n_new:
+            axis = resolve(x[k - n_new])
+        else:
+            axis = ONE
         if n == 1:
             result.append(axis)
         elif axis == ONE:
@@ -491,9 +497,16 @@ def _order(analysis: GraphAnalysis, node: fx.Node, x: TensorAxes, *args: Any, **
     if not isinstance(node.meta["val"], tuple | list):  # over all axes
         return reduce(analysis, x, None, False, (None, 1))
     name = operation(node)
-    n_first = 1 if name in ("topk", "kthvalue") else 0  # how many entries, or which one
+    # how many entries, or which one
+    if name in ("topk", "kthvalue"):
+        n_first = 1
+    else:
+        n_first = 0
     is_reduced = name not in ("sort", "topk")
-    dim = args[n_first] if len(args) > n_first else kwargs.get("dim", -1)
+    if len(args) > n_first:
+        dim = args[n_first]
+    else:
+        dim = kwargs.get("dim", -1)
     if isinstance(dim, bool) or not len(x):  # an overload with other arguments
         return None
     dim = dim % len(x)

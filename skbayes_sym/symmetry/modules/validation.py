@@ -77,7 +77,10 @@ def validate_inputs(example_input: Any) -> tuple[Any, ...]:
             "example_input is a PackedSequence: give a padded tensor instead, on which the module "
             "computes the same."
         )
-    inputs = example_input if isinstance(example_input, tuple) else (example_input,)
+    if isinstance(example_input, tuple):
+        inputs = example_input
+    else:
+        inputs = (example_input,)
     for value in inputs:
         if not isinstance(value, Tensor):
             raise TypeError(
