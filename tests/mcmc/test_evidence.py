@@ -49,7 +49,7 @@ def test_one_hidden_unit_has_its_evidence_by_quadrature(dtype):
     rng = np.random.default_rng(0)
     x = np.linspace(-2, 2, 25)
     y = 1.2 * np.tanh(1.5 * x + 0.5) + 0.3 * rng.standard_normal(25)
-    reg = MCMCRegressor((1,), standardize=False, **FAST)
+    reg = MCMCRegressor((1,), standardize=False, noise_std=HalfNormal(), **FAST)
     reg.fit(x[:, None].astype(dtype), y)
     exact = one_unit_log_evidence(*tensors(x, y))
     assert abs(reg.log_evidence_ - exact) < 0.1

@@ -10,7 +10,7 @@ from sklearn.datasets import load_diabetes, load_iris
 from skbayes_sym import HMC, Chains, MCMCClassifier, MCMCRegressor, ModeWeights
 from skbayes_sym.mcmc.config import SamplingDefaults
 from skbayes_sym.mcmc.initialization import choose_init
-from skbayes_sym.models import MLP, TANH, Categorical, Gaussian, Model, Poisson
+from skbayes_sym.models import MLP, TANH, Categorical, Gaussian, HalfNormal, Model, Poisson
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.priors import ARD, LayerScales
 from skbayes_sym.numerics.preconditioners import DensePreconditioner
@@ -51,7 +51,8 @@ def test_one_hidden_unit_under_learned_scales_has_its_evidence(init, exact):
     x, y = one_unit_data()
     many = {**FAST, "n_chains": 32}  # of 8 chains the standard error is .07 already
     many["sampler"] = chains(init, 100)
-    reg = MCMCRegressor((1,), prior=LayerScales(shape=2.0), standardize=False, **many)
+    prior = {"prior": LayerScales(shape=2.0), "noise_std": HalfNormal()}
+    reg = MCMCRegressor((1,), standardize=False, **prior, **many)
     reg.fit(x[:, None], y)
     assert abs(reg.log_evidence_ - exact) < 0.1
     assert abs(reg.log_evidence_ - exact) < 4 * reg.log_evidence_std_error_
@@ -67,7 +68,7 @@ def test_evidences_under_cauchy_tails_are_off_by_their_errors():
         exact = one_unit_log_evidence_of_learned_scales(*map(torch.as_tensor, (x, y)), 0.5)
         reg = MCMCRegressor(
             (1,), sampler=Chains(n_warmup=200), n_chains=16, n_draws=50, standardize=False,
-            random_state=seed,
+            noise_std=HalfNormal(), random_state=seed,
         ).fit(x[:, None], y)  # fmt: skip
         z.append((reg.log_evidence_ - exact) / reg.log_evidence_std_error_)
     assert np.mean(np.square(z)) ** 0.5 < 1.0 + 3.0 / 40**0.5
