@@ -443,11 +443,10 @@ class PosteriorPredictive(_GridPredictive):
         n_components = len(self._model.mixture_components(self._X[:1])[0])
         kind = f"{self._model.fitted_likelihood.kind} "
         if self._model.fitted_likelihood.kind == "normal" and not self.has_normal_components:
-            # of a stack's members
+            # The members of a stack have other distributions than its likelihood.
+            kind = ""
             if self.is_discrete:
                 kind = "count "
-            else:
-                kind = ""
         parts = f"mixture of {n_components:,} {kind}components"
         return f"<{parts}, by {type(self._model).__name__}, at {num_samples(self._X):,} rows>"
 

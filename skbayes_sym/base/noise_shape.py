@@ -503,10 +503,8 @@ def _integrate_level(
         distribution = problem.shaped(torch.cat([offset.reshape(1), position[1:]]))
         at_nodes.append(limit_noise(distribution, floor).log_prob(problem.y))
     log_density = torch.stack(at_nodes)  # (G, N)
-    # Without a single row nothing is left but the prior.
-    if len(weight) > 1:
-        weight = weight
-    else:
+    if len(weight) == 1:
+        # Without the only row there is only the prior.
         weight = torch.zeros_like(weight)
     log_posterior = log_prior + log_density @ weight
     leave_one_out = log_posterior.unsqueeze(1) - weight * log_density

@@ -240,10 +240,9 @@ class Quadrature:
         """Return the closed form of the last transformation if all before it are affine."""
         form = self._transformations[-1].closed_form
         if form is None:
-            argument = None
-        else:
-            argument = self._affine_argument()
-        if form is None or argument is None:
+            return None
+        argument = self._affine_argument()
+        if argument is None:
             return None
         return _ClosedForm(form, argument)
 

@@ -88,11 +88,9 @@ def require_kind(
     if isinstance(likelihood, unsupported):
         if is_classifier(estimator):
             predicted = "classes"
-        else:
-            predicted = "numbers"
-        if is_classifier(estimator):
             other = "numbers"
         else:
+            predicted = "numbers"
             other = "classes"
         raise ValueError(
             f"likelihood={likelihood!r} is of {other}, but {type(estimator).__name__} predicts "

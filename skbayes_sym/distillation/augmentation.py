@@ -87,8 +87,6 @@ def inspect_columns(model: BaseEstimator, X: Any) -> TeacherColumns:
     names = fitted_attribute(model, "feature_names_in_")
     if names is None:
         names = fitted_attribute(model, "_column_names_in_")
-    else:
-        names = names
     if names is None:
         names = column_names(X)
     else:

@@ -617,11 +617,10 @@ def _decompose(matrix: Tensor) -> tuple[Tensor, Tensor]:
     divide and conquer may fail to converge if there are many, and on some matrices that are mostly
     zero.
     """
-    # is fast for small matrices
+    wide = matrix
     if len(matrix) <= 512:
+        # Double precision is fast for small matrices.
         wide = matrix.double()
-    else:
-        wide = matrix
     alive = (wide.diagonal() != 0.0).nonzero().squeeze(1)
     values = torch.zeros_like(wide[0])
     vectors = torch.eye(len(wide)).to(wide)

@@ -237,9 +237,7 @@ def _decompose_by_qr(
     """
     r = features.shape[1]
     rows = torch.cat([features, y[:, None]], 1)
-    if weight is None:
-        rows = rows
-    else:
+    if weight is not None:
         rows = rows * weight.sqrt()[:, None]
     triangle = torch.linalg.qr(rows, mode="r")[1]
     left_vectors, sizes, right_vectors = torch.linalg.svd(triangle[:r, :r])

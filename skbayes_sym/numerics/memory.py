@@ -177,7 +177,7 @@ def _free_in_group(names: tuple[str, str, str]) -> float:
 def _read_limit(path: str) -> float:
     """Return a container's memory limit in bytes, or infinity."""
     limit = _read_number(path)
-    # the first version writes its largest number
+    # Without a limit the first version writes its largest number.
     if limit < 2.0**60:
         return limit
     return inf

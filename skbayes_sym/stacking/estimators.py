@@ -308,18 +308,16 @@ class BaseStacking(BayesianEstimator, BaseComposition):
     def _require_estimator(self, name: str, candidate: Any) -> None:
         """Raise an error unless a member is an estimator of the same type as the stack."""
         if is_classifier(self):
+            expected = "classifier"
             has_type = is_classifier
         else:
+            expected = "regressor"
             has_type = is_regression_model
         try:
             is_valid = not isinstance(candidate, type) and has_type(candidate)
         except AttributeError:  # not an estimator at all
             is_valid = False
         if not is_valid:
-            if is_classifier(self):
-                expected = "classifier"
-            else:
-                expected = "regressor"
             raise ValueError(f"estimators: {name!r} must be a {expected}, got {candidate!r}.")
 
     def _make_task(self, data: Training, X: Any, y: Any, groups: Any) -> StackTask:
@@ -355,9 +353,8 @@ class BaseStacking(BayesianEstimator, BaseComposition):
 
         defaults = StackDefaults()
         if self.cv is None or isinstance(self.cv, Integral):
-            if self.cv is None:
-                n_folds = defaults.n_folds
-            else:
+            n_folds = defaults.n_folds
+            if self.cv is not None:
                 n_folds = int(self.cv)
             folds = self._make_folds(original_targets, n_folds, data.seed, data.rows.groups)
         else:
@@ -439,17 +436,15 @@ class BaseStacking(BayesianEstimator, BaseComposition):
             pairs = np.unique(np.column_stack([codes, units]), axis=0)
             is_stratified = np.bincount(pairs[:, 0]).min() >= n_folds
         splitter: Any
-        if groups is not None:
-            if is_stratified:
-                splitter = StratifiedGroupKFold(n_folds)
-            else:
-                splitter = GroupKFold(n_folds)
+        shuffling = {"shuffle": True, "random_state": seed % 2**32}
+        if groups is not None and is_stratified:
+            splitter = StratifiedGroupKFold(n_folds)
+        elif groups is not None:
+            splitter = GroupKFold(n_folds)
+        elif is_stratified:
+            splitter = StratifiedKFold(n_folds, **shuffling)
         else:
-            if is_stratified:
-                splitter_class = StratifiedKFold
-            else:
-                splitter_class = KFold
-            splitter = splitter_class(n_folds, shuffle=True, random_state=seed % 2**32)
+            splitter = KFold(n_folds, **shuffling)
         with filters_lock:
             folds = list(splitter.split(targets, targets, groups))
         return [(train, test) for train, test in folds if len(test)]

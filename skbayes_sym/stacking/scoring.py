@@ -140,9 +140,7 @@ def score_member(member: Member, task: StackTask, by_folds: bool) -> ScoredMembe
         unknown = torch.full_like(task.weight, torch.nan)
         scored_index = (torch.as_tensor(task.left_out_index),)
         density = unknown.index_put(scored_index, density)
-        if cdf is None:
-            cdf = None
-        else:
+        if cdf is not None:
             cdf = unknown.index_put(scored_index, cdf)
     if bool(density.isposinf().any() | density.isnan().all()):
         raise ValueError("the log densities of its held-out rows aren't finite.")

@@ -444,8 +444,6 @@ class SymmetrizedElbo:
         """Vector of a start, see `pack`; by default of the start with the lowest last loss."""
         if r is None:
             r = int(self._losses.argmin())
-        else:
-            r = r
         parts = (self._loc, self._log_variance, self._likelihood_params)
         return torch.cat([part[r] for part in parts])
 

@@ -497,11 +497,8 @@ def _order(analysis: GraphAnalysis, node: fx.Node, x: TensorAxes, *args: Any, **
     if not isinstance(node.meta["val"], tuple | list):  # over all axes
         return reduce(analysis, x, None, False, (None, 1))
     name = operation(node)
-    # how many entries, or which one
-    if name in ("topk", "kthvalue"):
-        n_first = 1
-    else:
-        n_first = 0
+    # The number of entries, or the index of one, comes before the axis.
+    n_first = int(name in ("topk", "kthvalue"))
     is_reduced = name not in ("sort", "topk")
     if len(args) > n_first:
         dim = args[n_first]
