@@ -23,7 +23,6 @@ were chosen on other tables.
 import argparse
 import json
 import os
-import subprocess
 import time
 import warnings
 from collections.abc import Callable
@@ -36,6 +35,7 @@ import numpy as np
 import torch
 from scipy.stats import spearmanr
 from sklearn.model_selection import KFold
+from timing import current_commit
 
 from skbayes_sym import GaussNewton, LaplaceRegressor, MCMCRegressor, predictive
 from skbayes_sym.base.stacking_weights import leave_one_out
@@ -159,9 +159,7 @@ def run(names: list[str]) -> None:
     """Evaluate the data sets that have no stored results."""
     results = load_results()
     if "commit" not in results:
-        results["commit"] = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-        ).stdout.strip()
+        results["commit"] = current_commit()
     done = {network["data"] for network in results["networks"]}
     for k, name in enumerate(names):
         if name in done:

@@ -14,7 +14,6 @@ balancing it is zero. The chains' evidence is the reference. Results are written
 
 import argparse
 import json
-import subprocess
 import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -24,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from evidence_and_symmetry import Problem, table
+from timing import current_commit
 
 from skbayes_sym import LaplaceRegressor, MCMCRegressor
 from skbayes_sym.laplace import mode_finding
@@ -113,10 +113,7 @@ def main() -> None:
         known = {k: None if np.isnan(v) else round(float(v), 3) for k, v in values.items()}
         rows.append(known)
         print(rows[-1], flush=True)
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    header = {"date": datetime.now(UTC).date().isoformat(), "commit": commit}
+    header = {"date": datetime.now(UTC).date().isoformat(), "commit": current_commit()}
     lines = ",\n".join(json.dumps(row) for row in rows)
     RESULTS.write_text(json.dumps(header)[:-1] + ', "networks": [\n' + lines + "\n]}\n")
     compared = [row for row in rows if row["chains"] is not None]

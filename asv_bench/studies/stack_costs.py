@@ -22,7 +22,6 @@ import pickle
 import subprocess
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,6 +36,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from threadpoolctl import threadpool_limits
+from timing import cpu_seconds
 
 import skbayes_sym as sk
 
@@ -60,13 +60,6 @@ class Table(NamedTuple):
     X_new: Any
     y_new: Any
     has_classes: bool = False
-
-
-def cpu_seconds(work: Callable[[], Any]) -> tuple[Any, float]:
-    """What the call returns, and its CPU time."""
-    start = time.process_time()
-    found = work()
-    return found, time.process_time() - start
 
 
 def numbers(n_rows: int, seed: int) -> Table:

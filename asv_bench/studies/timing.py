@@ -5,10 +5,12 @@ the median over rounds of the ratio within a round, because the speed of a share
 """
 
 import random
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,6 +47,14 @@ def fresh(work: Callable[..., Any], *args: Any) -> Any:
     """What a process of its own returns: for peaks of memory, and what has to come first."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         return process.submit(work, *args).result()
+
+
+def current_commit() -> str:
+    """Short name of the commit that this checkout is at, or "unknown"."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    folder = Path(__file__).parent
+    found = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "unknown"
 
 
 class Check(NamedTuple):

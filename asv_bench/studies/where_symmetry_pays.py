@@ -15,7 +15,6 @@ intervals, and by the CPU seconds of fit and predictions. The results are append
 import argparse
 import itertools
 import json
-import subprocess
 import time
 import warnings
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from timing import current_commit
 
 from skbayes_sym import (
     GaussNewton,
@@ -102,10 +102,8 @@ def load_results() -> dict[str, Any]:
     if RESULTS.exists():
         stored: dict[str, Any] = json.loads(RESULTS.read_text())
         return stored
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    return {"date": datetime.now(UTC).date().isoformat(), "commit": commit, "fits": []}
+    date = datetime.now(UTC).date().isoformat()
+    return {"date": date, "commit": current_commit(), "fits": []}
 
 
 def run(seeds: list[int], rows: list[int], models: list[str]) -> None:

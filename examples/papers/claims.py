@@ -24,6 +24,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from paper_data import current_commit
+
 RUNS = Path(__file__).with_name("runs.json")
 ROOT = Path(__file__).resolve().parents[2]
 PAPERS = "gelberg", "moore", "kurle", "wiese", "immer"
@@ -73,13 +75,6 @@ def runs() -> dict[str, dict[str, Any]]:
     return json.loads(RUNS.read_text(encoding="utf-8"))
 
 
-def commit() -> str:
-    """The commit that this checkout is at, or "unknown"."""
-    git = ["git", "rev-parse", "--short", "HEAD"]
-    found = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False)
-    return found.stdout.strip() or "unknown"
-
-
 def unsupported_figures(cell: str, run: dict[str, Any]) -> list[str]:
     """The decimal figures in a cell that no printed figure of the run rounds to.
 
@@ -114,7 +109,7 @@ def run(command: str, *, fast: bool) -> None:
         stored = runs()
         stored[command] = {
             "date": str(date.today()),
-            "commit": commit(),
+            "commit": current_commit(),
             "seconds": seconds,
             "output": found.stdout.splitlines(),
         }

@@ -37,13 +37,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from paper_data import current_commit
 from reproduce_gelberg_cnn import METHODS as BOUNDS
-from reproduce_gelberg_cnn import Images
+from reproduce_gelberg_cnn import Images, make_model
 from reproduce_immer_mnist import scaled_images
-from reproduce_immer_table1 import METHODS, SIZES, commit, hours, run
-
-from skbayes_sym import SymmetrizedVIClassifier
-from skbayes_sym.base.optimizers import VariationalAdam
+from reproduce_immer_table1 import METHODS, SIZES, hours, run
 
 FOLDER = Path(__file__).parent
 WIDTHS = (100, 300, 1000)
@@ -136,10 +134,9 @@ def fit_bound(
         train, test = slice(0, 200), slice(200, 400)
     shape = {"network": Images()} if network == "cnn" else {"hidden_layer_sizes": (network,)}
     start = time.perf_counter()
-    model = SymmetrizedVIClassifier(
-        **shape, symmetry=symmetry, standardize=False, max_iter=n_steps, tol=None, device=device,
-        optimizer=VariationalAdam(batch_size=100, learning_rate=0.001), random_state=seed,
-    ).fit(X[train], labels[train])  # fmt: skip
+    model = make_model(shape, symmetry, n_steps, learning_rate=0.001, seed=seed, device=device).fit(
+        X[train], labels[train]
+    )
     return {
         "accuracy": round(100.0 * model.score(X[test], labels[test]), 3),
         "log density": round(float(model.log_predictive_density(X[test], labels[test]).mean()), 4),
@@ -147,7 +144,7 @@ def fit_bound(
         "symmetry gap": round(model.symmetry_gap_, 3),
         "seconds": round(time.perf_counter() - start),
         "date": str(date.today()),
-        "commit": commit(),
+        "commit": current_commit(),
     }
 
 

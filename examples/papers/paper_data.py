@@ -3,6 +3,7 @@
 import gzip
 import math
 import os
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -60,6 +61,14 @@ _AT_OPENML = {
     "fashion_mnist": 40996, "forest_fire": 44962, "mnist": 554, "yacht": 42370,
 }  # fmt: skip
 _IMAGES = ("cifar10", "fashion_mnist", "mnist")
+
+
+def current_commit() -> str:
+    """Short name of the commit that this checkout is at, or "unknown"."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    folder = Path(__file__).parent
+    found = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "unknown"
 
 
 def load_dataset(

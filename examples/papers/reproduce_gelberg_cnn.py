@@ -57,6 +57,15 @@ def split_images(n_train, n_test, seed):
     return images[train], labels[train], images[test], labels[test]
 
 
+def make_model(network, symmetry, n_steps, *, learning_rate, seed, device):
+    """Estimator of batches of 100 images; ``network`` holds its parameters that set the network."""
+    return SymmetrizedVIClassifier(
+        **network, symmetry=symmetry, standardize=False, max_iter=n_steps, tol=None,
+        optimizer=VariationalAdam(batch_size=100, learning_rate=learning_rate), device=device,
+        random_state=seed,
+    )  # fmt: skip
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.strip().split("\n")[0])
     parser.add_argument("--fast", action="store_true", help="a test run: 100 images, 10 steps")
@@ -71,10 +80,9 @@ def main():
     for method, symmetry in METHODS.items():
         for seed in range(n_seeds):
             X, y, X_test, y_test = split_images(n_train, n_train // 4, seed)
-            model = SymmetrizedVIClassifier(
-                network=Images(), symmetry=symmetry, standardize=False, max_iter=n_steps, tol=None,
-                optimizer=VariationalAdam(batch_size=100, learning_rate=0.003), device=args.device,
-                random_state=seed,
+            model = make_model(
+                {"network": Images()}, symmetry, n_steps, learning_rate=0.003, seed=seed,
+                device=args.device,
             ).fit(X, y)  # fmt: skip
             density = model.log_predictive_density(X_test, y_test).mean()
             share = model.symmetry_gap_ / group.log_order if symmetry else float("nan")

@@ -25,13 +25,13 @@ Augerino's reward is 0.1 and its prior 3.0.
 
 import argparse
 import json
-import subprocess
 from collections import Counter
 from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+from paper_data import current_commit
 from reproduce_immer_mnist import NETWORKS, VERSIONS, density, fit, load
 
 RESULTS = Path(__file__).with_name("immer_table1.json")
@@ -64,14 +64,6 @@ def size_of(args):
     return f"{size}, {args.hidden} units" if args.network == "mlp" else size
 
 
-def commit():
-    """The commit that this checkout is at, or "unknown"."""
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    folder = Path(__file__).parent
-    found = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    return found.stdout.strip() or "unknown"
-
-
 def run(method, version, seed, args):
     """One fit: accuracy, log density, log evidence, seconds and half-widths."""
     given = settings(args)
@@ -83,7 +75,7 @@ def run(method, version, seed, args):
         "accuracy": round(100.0 * model.score(X_test, y_test), 2),
         "log density": round(density(model, X_test, y_test), 3),
         "log evidence": round(model.log_evidence_), "CPU s": round(seconds),
-        "half-widths": half_widths, "date": str(date.today()), "commit": commit(),
+        "half-widths": half_widths, "date": str(date.today()), "commit": current_commit(),
     }  # fmt: skip
 
 
