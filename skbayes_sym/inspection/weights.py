@@ -98,10 +98,18 @@ class StackWeightsDisplay(Display):
         ------
         TypeError
             If the estimator isn't a stack.
+        ValueError
+            If it is a stack of several targets, each of which has weights of its own.
         """
         model: Any = unwrap_fitted(estimator).model
         required = ["weights_", "leave_one_out_log_density_"]
         require_attributes(model, required, cls.__name__, "a stack")
+        if any(isinstance(weight, dict) for weight in model.weights_.values()):
+            targets = ", ".join(map(repr, model.weights_))
+            raise ValueError(
+                f"{cls.__name__} shows a stack of one target, but this one has the targets "
+                f"{targets}. Pass the stack of one of them, estimators_[name]."
+            )
         names = sorted(model.weights_, key=model.weights_.__getitem__, reverse=True)
         scores = model.leave_one_out_log_density_
         unknown = (np.nan, np.nan)

@@ -82,6 +82,15 @@ def test_weights_are_those_of_the_stack(table):
     assert len(display.bars_) == len(stack.weights_)
 
 
+def test_a_stack_of_several_targets_is_shown_by_target(table):
+    X, y = table
+    targets = np.column_stack([y, -y])
+    stack = PredictiveStackingRegressor([("line", "linear")], random_state=0).fit(X, targets)
+    with pytest.raises(ValueError, match=r"has the targets '0', '1'\. Pass the stack of one"):
+        StackWeightsDisplay.from_estimator(stack)
+    assert StackWeightsDisplay.from_estimator(stack.estimators_["1"]).names == ["line"]
+
+
 def test_every_weight_needs_a_name():
     with pytest.raises(ValueError, match="names must have one entry for each of the 2 weights"):
         StackWeightsDisplay(["linear"], [0.5, 0.5], [-1, -1], [0.1, 0.1])
