@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,14 @@ def test_the_oldest_environment_can_import(folder):
                 spec = importlib.util.find_spec(name)
                 if spec is not None and "site-packages" in str(spec.origin):
                     assert name in EVERYWHERE, f"{path.name} imports {name} at its top"
+
+
+def test_headings_of_docstrings_stand_on_lines_of_their_own():
+    package = Path(skbayes_sym.__file__).parent
+    joined = [
+        f"{path.relative_to(package)}: {line.strip()[:40]}"
+        for path in sorted(package.rglob("*.py"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.match(r" +[A-Z][A-Za-z ]+ -{4,} \S", line)
+    ]
+    assert joined == []

@@ -915,12 +915,14 @@ def crps(distribution: TargetPredictive, y: Tensor) -> Tensor:
     Tensor of shape (N, T)
         Scores in the units of the targets.
 
-    Notes ----- For mixtures of up to 200 normals the result is exact, at a cost of O(S^2) per row.
-    Otherwise the integral is adaptive, with a relative error of about 1e-6 in float64: panels are
-    halved as long as that changes the integral. It takes at least 192 evaluations of the cdf, and
-    32 more for each halved panel. For counts the integral is a sum over the counts between two
-    extreme quantiles. If there are more than 4,096 of them, steps of 1 are negligible and the sum
-    is computed as an integral.
+    Notes
+    -----
+    For mixtures of up to 200 normals the result is exact, at a cost of O(S^2) per row. Otherwise
+    the integral is adaptive, with a relative error of about 1e-6 in float64: panels are halved as
+    long as that changes the integral. It takes at least 192 evaluations of the cdf, and 32 more for
+    each halved panel. For counts the integral is a sum over the counts between two extreme
+    quantiles. If there are more than 4,096 of them, steps of 1 are negligible and the sum is
+    computed as an integral.
     """
     if isinstance(distribution, NormalMixture) and len(distribution.loc) <= 200:
         return _normal_mixture_crps(distribution, y)

@@ -117,9 +117,11 @@ def sample_assignments(
     ValueError
         If ``log_weights`` isn't a floating tensor of shape (*B, d, d).
 
-    Notes ----- The distribution is equivariant under permutations of the rows. If ties were broken
-    by row index, the symmetrisation gap would be too large, since draws of a factorised posterior
-    are in identity order. If only zero weights are left, the assignment is completed uniformly. The
+    Notes
+    -----
+    The distribution is equivariant under permutations of the rows. If ties were broken by row
+    index, the symmetrisation gap would be too large, since draws of a factorised posterior are in
+    identity order. If only zero weights are left, the assignment is completed uniformly. The
     computation is in float64, without gradients, and takes O(n d^2) per matrix.
     """
     require_square(log_weights)

@@ -179,9 +179,11 @@ def resolvent(matrix: Tensor, gain: Tensor, right: Tensor) -> Resolvent:
     Resolvent
         Solutions, traces and log determinants.
 
-    Notes ----- The cost is O(n^3 + n^2 J H) instead of O(n^3 H) for H Cholesky factors. The
-    gradient is explicit: with ``y = (I + a K)^-1 xbar`` it is ``-sum a_h y x'`` for K. Repeated
-    eigenvalues, at which the derivatives of eigenvectors are infinite, are therefore harmless.
+    Notes
+    -----
+    The cost is O(n^3 + n^2 J H) instead of O(n^3 H) for H Cholesky factors. The gradient is
+    explicit: with ``y = (I + a K)^-1 xbar`` it is ``-sum a_h y x'`` for K. Repeated eigenvalues, at
+    which the derivatives of eigenvectors are infinite, are therefore harmless.
     """
     return Resolvent(*_Resolvent.apply(matrix, gain, right))
 
@@ -240,8 +242,10 @@ class RidgePosterior:
     y : Tensor of shape (*B, n)
         Targets in units of the noise.
 
-    Notes ----- This takes one Cholesky factor of ``I + A A'`` if ``is_wide`` (d > n), and of ``I +
-    A' A`` otherwise: O(n d r + r^3) with ``r = min(n, d)``.
+    Notes
+    -----
+    This takes one Cholesky factor of ``I + A A'`` if ``is_wide`` (d > n), and of ``I + A' A``
+    otherwise: O(n d r + r^3) with ``r = min(n, d)``.
     """
 
     features: Tensor

@@ -59,9 +59,11 @@ def sinkhorn(log_weights: Tensor, n_iter: int = 10) -> Tensor:
         Log of the scaled matrix, about -1e30 for a zero weight. Rows of ``exp(B)`` sum to one, and
         columns do in the limit.
 
-    Notes ----- The result is differentiable; O(n_iter d^2). Convergence is geometric if every
-    positive entry is part of a permutation of positive entries. Otherwise it is slow, or absent if
-    the permanent is 0 (Sinkhorn & Knopp 1967).
+    Notes
+    -----
+    The result is differentiable; O(n_iter d^2). Convergence is geometric if every positive entry is
+    part of a permutation of positive entries. Otherwise it is slow, or absent if the permanent is 0
+    (Sinkhorn & Knopp 1967).
     """
     require_square(log_weights)
     scaled = log_weights.clamp(min=_LOG_ZERO).log_softmax(-1)
@@ -142,8 +144,10 @@ def round_to_doubly_stochastic(matrix: Tensor) -> Tensor:
     matrix : Tensor of shape (*B, d, d)
         Non-negative matrix.
 
-    Notes ----- O(d^2). Missing mass within rounding error is ignored, so zero entries of a doubly
-    stochastic matrix stay zero.
+    Notes
+    -----
+    O(d^2). Missing mass within rounding error is ignored, so zero entries of a doubly stochastic
+    matrix stay zero.
     """
     if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2]:
         raise ValueError(f"matrix must have shape (*B, d, d), got {tuple(matrix.shape)}.")
@@ -405,9 +409,11 @@ def bethe_bound(log_weights: Tensor, n_iter: int = BETHE_ITERATIONS) -> Tensor:
         Bounds in nats; -inf if rounding puts mass on a zero weight. The gradient is P, held fixed,
         which is exact at the maximum.
 
-    Notes ----- O(n_iter d^2). After convergence the bound is at most (d/2) log 2 nats below the log
-    permanent (Anari & Rezaei 2019). Convergence is slow if two assignments nearly tie. Source:
-    Vontobel (2013).
+    Notes
+    -----
+    O(n_iter d^2). After convergence the bound is at most (d/2) log 2 nats below the log permanent
+    (Anari & Rezaei 2019). Convergence is slow if two assignments nearly tie. Source: Vontobel
+    (2013).
     """
     require_square(log_weights)
     log_marginals = bethe_log_marginals(log_weights.detach(), n_iter)

@@ -54,11 +54,13 @@ class SoftmaxSites(SiteLikelihood):
     points : Tensor of shape (S, C - 1)
         Points of ``N(0, I)`` (`skbayes_sym.numerics.gaussian.sobol_normal`), the same for all rows.
 
-    Notes ----- Gradient and curvature are those of the S-point average itself, so a fixed point is
-    a stationary point of it. A shift of all outputs changes nothing, so only C - 1 orthonormal
-    contrasts ``g = H f`` are random: ``g = H m + L z``, where L is the Cholesky factor of their
-    covariance. The derivative with respect to the covariance is ``sym(L^-T Phi(L' E[l' z'])
-    L^-1)``, where Phi takes the lower triangle and halves its diagonal (Murray 2016, eq. 10).
+    Notes
+    -----
+    Gradient and curvature are those of the S-point average itself, so a fixed point is a stationary
+    point of it. A shift of all outputs changes nothing, so only C - 1 orthonormal contrasts ``g = H
+    f`` are random: ``g = H m + L z``, where L is the Cholesky factor of their covariance. The
+    derivative with respect to the covariance is ``sym(L^-T Phi(L' E[l' z']) L^-1)``, where Phi
+    takes the lower triangle and halves its diagonal (Murray 2016, eq. 10).
     """
 
     points: Tensor

@@ -146,8 +146,10 @@ def expect_by_quadrature(
     ExpectedLogProb
         Expectations and their derivatives.
 
-    Notes ----- The derivatives are those of the quadrature itself, so a fixed point of them is a
-    stationary point of the value: ``d/dv E[l(m + s z)] = E[l'(m + s z) z] / (2 s)``.
+    Notes
+    -----
+    The derivatives are those of the quadrature itself, so a fixed point of them is a stationary
+    point of the value: ``d/dv E[l(m + s z)] = E[l'(m + s z) z] / (2 s)``.
     """
     nodes, weights = (t.to(mean) for t in gauss_hermite(n_nodes))
     sd = variance.clamp_min(_MIN_VARIANCE).sqrt()
@@ -192,9 +194,11 @@ def expect_by_autograd(
     ExpectedLogProb
         Expectations and their derivatives. They are differentiable if the arguments are.
 
-    Notes ----- If each target depends on one output, the expectation of a sum of such terms is
-    exact at nodes that all outputs share, which takes 64 evaluations. Otherwise there is one draw
-    per row, ``f = m + sqrt(v) noise``, which is unbiased.
+    Notes
+    -----
+    If each target depends on one output, the expectation of a sum of such terms is exact at nodes
+    that all outputs share, which takes 64 evaluations. Otherwise there is one draw per row, ``f = m
+    + sqrt(v) noise``, which is unbiased.
     """
     integrates = not likelihood.n_noise(mean.shape[1])
     graph = torch.is_grad_enabled() and any(

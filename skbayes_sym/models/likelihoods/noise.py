@@ -206,10 +206,12 @@ class Heteroscedastic(TargetLikelihood):
         likelihood grows without bound as their noise falls to 0. With repeated rows, give at least
         the rounding error of the targets.
 
-    Notes ----- Expectations over normal outputs are in closed form. With ``least`` they are
-    computed by quadrature over the second output. The curvature is the expected one (Fisher
-    information), which is diagonal, ``1 / sigma^2`` and ``2 (d log sigma / d f_2)^2``. The observed
-    one isn't positive definite. `NaturalHeteroscedastic` has a full matrix.
+    Notes
+    -----
+    Expectations over normal outputs are in closed form. With ``least`` they are computed by
+    quadrature over the second output. The curvature is the expected one (Fisher information), which
+    is diagonal, ``1 / sigma^2`` and ``2 (d log sigma / d f_2)^2``. The observed one isn't positive
+    definite. `NaturalHeteroscedastic` has a full matrix.
 
     References
     ----------
@@ -387,8 +389,10 @@ class NaturalHeteroscedastic(TargetLikelihood):
     parameters (Immer et al. 2023). The prior that `Heteroscedastic` has on the mean is here one on
     the mean over the variance, so a priori means are larger where there is more noise.
 
-    Notes ----- The log density is concave in the natural parameters, so the Gauss-Newton curvature
-    is the Fisher information, a full matrix for every row,
+    Notes
+    -----
+    The log density is concave in the natural parameters, so the Gauss-Newton curvature is the
+    Fisher information, a full matrix for every row,
 
     .. math:: \begin{pmatrix} \sigma^2 & -\mu \\ -\mu & \mu^2 / \sigma^2 + 1/2 \end{pmatrix},
 

@@ -164,9 +164,11 @@ class MLPChainLikelihood:
     weight : Tensor of shape (N,)
         Weights of the rows.
 
-    Notes ----- Scratch arrays and their views are reused between calls, since for small networks
-    allocating them costs more than the arithmetic. Each thread has its own, of twice the size of
-    all units of a block of chains.
+    Notes
+    -----
+    Scratch arrays and their views are reused between calls, since for small networks allocating
+    them costs more than the arithmetic. Each thread has its own, of twice the size of all units of
+    a block of chains.
     """
 
     def __init__(

@@ -427,9 +427,11 @@ def pack(matrix: Tensor, sizes: tuple[int, ...]) -> Tensor:
         Sums in the order of `FactoredJacobian.packed`, so that their inner product is the trace of
         the product of both matrices.
 
-    Notes ----- Let ``m`` be the entry of the units ``j <= k`` at their inputs ``a <= b``. It
-    represents the entries ``m[ja, kb]``, ``m[jb, ka]`` and their transposes, which are equal. For
-    equal units or equal inputs some of them are the same entry, which counts once.
+    Notes
+    -----
+    Let ``m`` be the entry of the units ``j <= k`` at their inputs ``a <= b``. It represents the
+    entries ``m[ja, kb]``, ``m[jb, ka]`` and their transposes, which are equal. For equal units or
+    equal inputs some of them are the same entry, which counts once.
     """
     parts = []
     for first, second in _layer_pairs(sizes):
