@@ -53,7 +53,10 @@ MUTANTS = [
         ("if not is_candidate[order[k - 1]]:", "if False:"),
         ("> MAX_EXPLAINED", "> 2.0"),
         ("levels = add_absent_levels(X)", "levels = X"),
-        ("(y != most_frequent) |", "(y == y) |"),
+        (
+            "low, median, high = 0.5 * np.quantile(y,",
+            "low, median, high = 0.5 * np.quantile(y[y != 0],",
+        ),
     ),
     *planted(
         "models/log_targets.py",

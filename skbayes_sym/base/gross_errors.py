@@ -132,16 +132,13 @@ def add_absent_levels(X: Array) -> Array:
 def _scale_robustly(y: Array) -> Array | None:
     """Return targets minus their median, in units of the range of their central 90 %.
 
-    A value that more than half of the targets have, such as 0 in amounts of claims, doesn't count.
-    None if the other values have no range or are too few.
+    None if there are too few targets, or if the central 90 % are equal, such as zeros in amounts of
+    claims. Values apart from these are no errors then.
     """
-    values, counts = np.unique(y, return_counts=True)
-    most_frequent = values[counts.argmax()]
-    y_varying = y[(y != most_frequent) | (counts.max() <= 0.5 * len(y))]
-    if len(y_varying) < MIN_ROWS:
+    if len(y) < MIN_ROWS:
         return None
     # Differences of halves don't overflow.
-    low, median, high = 0.5 * np.quantile(y_varying, [0.05, 0.5, 0.95])
+    low, median, high = 0.5 * np.quantile(y, [0.05, 0.5, 0.95])
     half_range = high - low
     if half_range == 0.0:
         return None

@@ -95,6 +95,16 @@ def test_heavy_tails_are_no_errors(name):
     assert not len(find_rows(X, y.astype(float)))
 
 
+@pytest.mark.parametrize("share", [0.02, 0.04, 0.15])
+@pytest.mark.parametrize("seed", range(3))
+def test_rare_claims_of_similar_amounts_are_no_errors(seed, share):
+    """Nearly all targets are zero, and the others are far from zero and close to one another."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(1000, 3))
+    y = (rng.random(1000) < share) * rng.uniform(900.0, 1100.0, 1000)
+    assert len(find_rows(X, y)) == 0
+
+
 def test_a_rare_category_is_no_error():
     X, y, _ = make_data(5)
     is_rare = np.arange(N_ROWS) < 6
