@@ -37,6 +37,12 @@ def planted(module: str, tests: str, *texts: tuple[str, str]) -> list[Mutant]:
 
 MUTANTS = [
     *planted(
+        "inspection/predictive.py",
+        "inspection/test_predictive.py",
+        ("levels.sort(key=dtype.categories.tolist().index)", "pass"),
+        ("upper - lower, 0.5, lower, **", "upper, 0.5, lower, **"),
+    ),
+    *planted(
         "models/copula.py",
         "models/test_copula.py",
         ("(1.0 - shrinkage) * correlation, 1.0)", "correlation, 1.0)"),

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_consistent_length
 from skbayes_sym.base.columns import Columns
 from skbayes_sym.base.predictive import predictive
 from skbayes_sym.base.regressor import check_quantile_levels
-from skbayes_sym.base.rows import Array, numeric_conversion
+from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import check_array
 from skbayes_sym.inspection._drawing import (
     BLUE,
@@ -31,8 +31,16 @@ from skbayes_sym.inspection._fitted import (
     unwrap_fitted,
 )
 from skbayes_sym.numerics.arguments import check_arrays, check_count, is_frame
-from skbayes_sym.numerics.dates import holds_dates, to_datetimes
-from skbayes_sym.numerics.tables import Table, days_since_reference, is_missing_text
+from skbayes_sym.numerics.dates import to_datetimes
+from skbayes_sym.numerics.tables import (
+    Table,
+    column_kind,
+    days_since_reference,
+    level_key,
+    missing_rows,
+    read_table,
+    to_float,
+)
 
 # Axes of the arrays of each kind of plot: points (n), levels or classes (q), observations (o).
 _FAN = {"x": "n", "values": "nq", "levels": "q?", "x_observed": "o?", "y_observed": "o?"}
@@ -42,6 +50,7 @@ _SHAPES = {
     "intervals": {**_FAN, "x_observed": "n?", "y_observed": "n?"},
 }
 _MAX_INTERVALS = 200  # number of intervals drawn, evenly spaced over the ordered medians
+_MAX_UPRIGHT = 60  # number of characters of all levels that fit below an axis
 _LINES = ("-", "--", "-.", ":")
 
 
@@ -49,14 +58,16 @@ class PredictiveDisplay(Display):
     """Predictive distributions over one feature, or an interval for every row.
 
     For one feature, or if ``feature`` is given, a regressor's quantiles are drawn as nested bands
-    over its values, and a classifier's class probabilities as lines. For several features, the
-    interval of every row is drawn at its predicted median, together with the observation.
-    Observations outside their interval are marked.
+    over its values, and a classifier's class probabilities as lines. A feature of text, categories
+    or booleans has one bar or point for each level. For several features, the interval of every row
+    is drawn at its predicted median, together with the observation. Observations outside their
+    interval are marked.
 
     Parameters
     ----------
     x : ndarray of shape (n_points,)
-        Values of the feature, or the predicted medians of the rows (``kind="intervals"``).
+        Values of the feature, the positions of its levels if there are ``x_levels``, or the
+        predicted medians of the rows (``kind="intervals"``).
     values : ndarray of shape (n_points, n_levels) or (n_points, n_classes)
         Quantiles of a new target in increasing order, in its units; or class probabilities.
     kind : {"fan", "intervals", "probabilities"}, default="fan"
@@ -71,6 +82,8 @@ class PredictiveDisplay(Display):
         Label of the horizontal axis.
     y_name : str, default="y"
         Label of the vertical axis.
+    x_levels : sequence of str of length n_points, optional
+        Levels of a categorical feature, which label the positions ``x``.
 
     Attributes
     ----------
@@ -79,7 +92,8 @@ class PredictiveDisplay(Display):
     figure_ : matplotlib Figure
         Figure of the plot.
     lines_ : list of matplotlib Line2D
-        Line of the median, or one line per class for ``kind="probabilities"``.
+        Line of the median, or one line per class for ``kind="probabilities"``. For a categorical
+        feature these are markers.
     bands_ : list of matplotlib artists
         One band per coverage, from the widest to the narrowest.
     points_ : list of matplotlib Line2D
@@ -114,6 +128,7 @@ class PredictiveDisplay(Display):
         y_observed: Array | None = None,
         x_name: str = "x",
         y_name: str = "y",
+        x_levels: Sequence[str] | None = None,
     ) -> None:
         if not isinstance(kind, str) or kind not in _SHAPES:
             raise ValueError(f"kind must be one of {sorted(_SHAPES)}, got {kind!r}.")
@@ -145,8 +160,14 @@ class PredictiveDisplay(Display):
             self.y_observed = y_observed
         else:
             self.y_observed = arrays.get("y_observed")
+        if x_levels is not None and len(x_levels) != len(arrays["x"]):
+            n_points = len(arrays["x"])
+            raise ValueError(
+                f"x_levels must name the {n_points} positions x, got {len(x_levels)} levels."
+            )
         self.x_name = x_name
         self.y_name = y_name
+        self.x_levels = x_levels
 
     @classmethod
     def from_estimator(
@@ -171,7 +192,7 @@ class PredictiveDisplay(Display):
         estimator : estimator
             Fitted regressor or classifier of the package, or a pipeline or search around one.
         X : array-like of shape (n_samples, n_features)
-            Rows to predict, or data that give the range of the feature.
+            Rows to predict, or data that give the range or the levels of the feature.
         y : array-like of shape (n_samples,) or (n_samples, n_targets), optional
             Observations. Intervals of rows need them. They aren't drawn over one of several
             features, since their other features have other values.
@@ -180,6 +201,8 @@ class PredictiveDisplay(Display):
             value if they aren't numeric. A single feature is varied by default.
         grid : int or array-like of shape (n_points,), default=200
             Values of the feature, or the number of values in a grid slightly wider than its range.
+            For a feature of text, categories or booleans these are levels, or the number of levels
+            to draw, of which the most frequent ones are taken.
         coverages : sequence of float in (0, 1), optional
             Coverages of the bands. By default 0.5, 0.8 and 0.95 over a feature and 0.9 for rows.
         target : int, default=0
@@ -226,13 +249,23 @@ class PredictiveDisplay(Display):
 
         # Otherwise vary the feature in copies of a typical row, or of 100 rows for an average.
         column = _find_column(feature, names)
-        values = _read_feature(X, column)
-        points = _make_grid(grid, values)
+        table = _read_columns(X)
+        kind = column_kind(table.columns[column], names[column], table.declared[column])
+        arguments: dict[str, Any] = {"x_name": names[column]}
+        if kind in ("categorical", "boolean"):
+            points = _list_levels(X, table.columns[column], column, grid)
+            keys = [level_key(level) for level in points]
+            x = np.arange(len(points))
+            values = np.array([_find_level(v, keys) for v in table.columns[column].tolist()])
+            arguments["x_levels"] = keys
+        else:
+            values = _read_feature(table.columns[column], column, kind)
+            points = _make_grid(grid, values)
+            x = points
         averaged_rows = None
         if average:
             averaged_rows = np.unique(np.linspace(0, len(values) - 1, 100).round().astype(int))
         rows = _replace_feature(X, column, points, averaged_rows)
-        arguments: dict[str, Any] = {"x_name": names[column]}
         if not (y is None or average or len(names) > 1):
             arguments |= {"x_observed": values, "y_observed": np.asarray(y)}
         if is_classifier(model):
@@ -248,8 +281,8 @@ class PredictiveDisplay(Display):
             arguments |= {"values": quantiles, "levels": levels}
         if y_name is not None:
             arguments["y_name"] = y_name
-        display = cls(points, **arguments).plot(ax=ax, **kwargs)
-        if _is_date(_list_columns(X)[column]):
+        display = cls(x, **arguments).plot(ax=ax, **kwargs)
+        if kind == "date":
             display.ax_.xaxis_date()
         return display
 
@@ -326,6 +359,10 @@ class PredictiveDisplay(Display):
         else:
             self._draw_fan(style)
         self.ax_.set(xlabel=self.x_name, ylabel=self.y_name)
+        if self.x_levels is not None:
+            self.ax_.set_xticks(self.x, self.x_levels)
+            if sum(map(len, self.x_levels)) > _MAX_UPRIGHT:
+                self.ax_.tick_params(axis="x", rotation=90)
         hide_frame(self.ax_)
 
     def _list_bands(self) -> list[tuple[float, int, int]]:
@@ -342,22 +379,31 @@ class PredictiveDisplay(Display):
         for depth, (coverage, low, high) in enumerate(bands, start=1):
             # An opaque mixture with white looks the same in the legend.
             opacity = 0.7 * depth / max(3, len(bands))
-            band = self.ax_.fill_between(
-                self.x,
-                self.values[:, low],
-                self.values[:, high],
-                lw=0,
-                color=[1.0 - opacity * (1.0 - channel) for channel in to_rgb(BLUE)],
-                label=f"{100 * coverage:.3g} %",
-            )
+            band_style: dict[str, Any] = {
+                "lw": 0,
+                "color": [1.0 - opacity * (1.0 - channel) for channel in to_rgb(BLUE)],
+                "label": f"{100 * coverage:.3g} %",
+            }
+            lower = self.values[:, low]
+            upper = self.values[:, high]
+            if self.x_levels is None:
+                band = self.ax_.fill_between(self.x, lower, upper, **band_style)
+            else:
+                band = self.ax_.bar(self.x, upper - lower, 0.5, lower, **band_style)
+                for bar in band:
+                    bar.sticky_edges.y.clear()  # a margin below the lowest bar
             self.bands_.append(band)
         median = self.values[:, len(bands)]
-        self.lines_ = self.ax_.plot(self.x, median, color=BLUE, lw=2, label="median")
+        median_style: dict[str, Any] = {"color": BLUE, "lw": 2, "label": "median"}
+        if self.x_levels is not None:
+            median_style |= {"ls": "", "marker": "_", "ms": 14, "mew": 2}
+        self.lines_ = self.ax_.plot(self.x, median, **median_style)
         if self.x_observed is not None:
             self.points_ = self.ax_.plot(
                 self.x_observed, self.y_observed, **{"label": "observed", "zorder": 3, **style}
             )
-        self.ax_.margins(x=0)
+        if self.x_levels is None:
+            self.ax_.margins(x=0)
         # Reset the limits, which an earlier fan in the same axes has fixed, and leave a tenth of
         # the height above the data to the legend.
         self.ax_.autoscale(axis="y")
@@ -416,9 +462,11 @@ class PredictiveDisplay(Display):
             classes = self.classes
         for i, name in enumerate(classes):
             colour = COLOURS[i % len(COLOURS)]
-            line = _LINES[i % len(_LINES)]
+            line_style: dict[str, Any] = {"ls": _LINES[i % len(_LINES)], "lw": 2}
+            if self.x_levels is not None:
+                line_style = {"ls": "", "marker": MARKERS[i % len(MARKERS)], "ms": 8}
             self.lines_ += self.ax_.plot(
-                self.x, self.values[:, i], color=colour, ls=line, lw=2, label=str(name)
+                self.x, self.values[:, i], color=colour, label=str(name), **line_style
             )
             if self.x_observed is None:
                 continue
@@ -428,7 +476,7 @@ class PredictiveDisplay(Display):
             self.points_ += self.ax_.plot(x, height, **marker_style)
         self.ax_.legend(frameon=False, fontsize="small", title="class")
         self.ax_.set_yticks(np.linspace(0, 1, 6))
-        self.ax_.margins(x=0.02)
+        self.ax_.margins(x=0.02 if self.x_levels is None else 0.1)
 
 
 def _interval_levels(coverages: Sequence[float]) -> Array:
@@ -540,16 +588,52 @@ def _make_grid(grid: Any, values: Array) -> Array:
     return np.linspace(low - margin, high + margin, check_count("grid", grid))
 
 
-def _read_feature(X: Any, position: int) -> Array:
-    """Numeric values of one feature, (n_samples,), with NaN for missing values."""
-    column = _list_columns(X)[position]
-    if _is_date(column):
-        return _read_dates(column)
-    with numeric_conversion(f"feature {position}"):
-        values: Array = np.asarray(column, dtype=float)
-    if np.isnan(values).all():
+def _list_levels(X: Any, values: Array, position: int, grid: Any) -> Array:
+    """Return levels of a categorical feature, (n_levels,): given ones, or the most frequent ones.
+
+    They are in the order of pandas categories, otherwise in alphabetical order.
+
+    Parameters
+    ----------
+    X : frame or array-like of shape (n_samples, n_features)
+        Data.
+    values : ndarray of shape (n_samples,)
+        Values of the feature.
+    position : int
+        Index of the feature.
+    grid : int or array-like of shape (n_levels,)
+        Number of levels, or levels.
+    """
+    if np.ndim(grid):
+        levels = list(grid)
+    else:
+        counts = Counter(values[~missing_rows(values)].tolist())
+        levels = [level for level, _ in counts.most_common(check_count("grid", grid))]
+        if not levels:
+            raise ValueError(f"feature {position} has no value in X: give rows that have some.")
+        levels.sort(key=level_key)
+        dtype: Any = X.dtypes.iloc[position] if hasattr(X, "iloc") else None
+        if hasattr(dtype, "categories"):
+            levels.sort(key=dtype.categories.tolist().index)
+    points = np.empty(len(levels), dtype=object)
+    points[:] = levels
+    return points
+
+
+def _find_level(value: Any, keys: list[str]) -> float:
+    """Position of a value among levels, nan if it isn't one of them."""
+    key = level_key(value)
+    return float(keys.index(key)) if key in keys else np.nan
+
+
+def _read_feature(values: Array, position: int, kind: str) -> Array:
+    """Return values of a numeric feature or days of dates, (n_samples,); nan if missing."""
+    if kind == "date":
+        return _read_dates(values)
+    numbers = to_float(f"{position}", kind, values)
+    if np.isnan(numbers).all():
         raise ValueError(f"feature {position} has no value in X: give rows that have some.")
-    return values
+    return numbers
 
 
 def _replace_feature(X: Any, position: int, points: Array, rows: Array | None = None) -> Any:
@@ -562,7 +646,7 @@ def _replace_feature(X: Any, position: int, points: Array, rows: Array | None = 
     position : int
         Index of the replaced feature.
     points : ndarray of shape (n_points,)
-        Its values.
+        Its values; days for dates.
     rows : ndarray of shape (n_rows,), optional
         Indices of rows that give the other features at every point. By default there is one row per
         point with the median of numeric features and the most frequent value of others.
@@ -572,18 +656,26 @@ def _replace_feature(X: Any, position: int, points: Array, rows: Array | None = 
     frame or ndarray of shape (n_points, n_features) or (n_points * n_rows, n_features)
         Of the type of ``X``.
     """
-    series = _list_columns(X)
-    columns = [np.asarray(column) for column in series]
-    is_date = _is_date(series[position])
+    table = _read_columns(X)
+    kinds = [
+        column_kind(values, name, is_declared)
+        for name, values, is_declared in zip(*table, strict=True)
+    ]
+    is_date = kinds[position] == "date"
     if is_date:
         points = to_datetimes(points)
     if rows is None:
-        replaced = [np.repeat(_typical_value(column), len(points)) for column in columns]
+        replaced = [
+            np.repeat(_typical_value(values, kind), len(points))
+            for values, kind in zip(table.columns, kinds, strict=True)
+        ]
         replaced[position] = points
     else:
-        replaced = [np.tile(column[rows], len(points)) for column in columns]
+        replaced = [np.tile(values[rows], len(points)) for values in table.columns]
         replaced[position] = np.repeat(points, len(rows))
     if not is_frame(X):
+        if set(kinds) != {"numeric"}:
+            replaced = [values.astype(object) for values in replaced]
         array = np.column_stack(replaced)
         if isinstance(X, np.ndarray) and X.dtype == np.float32:
             array = array.astype(np.float32)
@@ -591,50 +683,39 @@ def _replace_feature(X: Any, position: int, points: Array, rows: Array | None = 
     frame = type(X)(dict(zip(X.columns, replaced, strict=True)))
     if isinstance(frame.columns, list):  # polars has one type for strings, and no `astype`
         return frame
-    kept = [name for name in X.columns if not _is_numeric(X[name])]
+    kept = [name for name, kind in zip(X.columns, kinds, strict=True) if kind != "numeric"]
     if is_date:
         kept.remove(X.columns[position])
     return frame.astype({name: X[name].dtype for name in kept})
 
 
-def _list_columns(X: Any) -> list[Any]:
+def _read_columns(X: Any) -> Table:
     """Columns of a frame or of an array."""
-    if is_frame(X):
-        return [X[name] for name in X.columns]
-    with numeric_conversion("X"):
-        return list(check_array(X, dtype=float, ensure_all_finite="allow-nan").T)
+    if not is_frame(X):
+        X = check_array(X, dtype=None, ensure_all_finite="allow-nan")
+    table = read_table(X)
+    assert table is not None
+    return table
 
 
-def _is_date(column: Any) -> bool:
-    """Whether a column holds dates, as text or objects."""
-    values = np.asarray(column)
-    return values.dtype.kind in "MOUT" and holds_dates(values, is_missing_text)
-
-
-def _read_dates(column: Any) -> Array:
+def _read_dates(values: Array) -> Array:
     """Return days since 1970-01-01, as matplotlib counts dates; nan if missing."""
-    table = Table(["feature"], [np.asarray(column)], [False])
+    table = Table(["feature"], [values], [False])
     encoding = Columns.from_table(table).columns[0].date
     assert encoding is not None
     return days_since_reference("feature", table.columns[0], encoding) + encoding.reference
 
 
-def _is_numeric(column: Any) -> bool:
-    """Whether a column has integers or floats."""
-    return np.asarray(column).dtype.kind in "iuf"
-
-
-def _typical_value(column: Any) -> Any:
+def _typical_value(values: Array, kind: str) -> Any:
     """Median of a numeric column, otherwise the most frequent value that isn't missing."""
-    values = np.asarray(column)
-    if _is_numeric(values):
-        return np.nanmedian(values)
+    if kind == "numeric":
+        return np.nanmedian(to_float("X", kind, values))
     if values.dtype.kind == "M":
         present = np.sort(values[~np.isnat(values)])
         if len(present):
             return present[len(present) // 2]
         return np.datetime64("NaT")
-    values = np.asarray([value for value in values.tolist() if value == value], dtype=object)
-    if not len(values):
+    present = values[~missing_rows(values)].tolist()
+    if not present:
         return None
-    return Counter(values).most_common(1)[0][0]
+    return Counter(present).most_common(1)[0][0]

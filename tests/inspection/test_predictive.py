@@ -12,6 +12,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from skbayes_sym import (
     BayesianLinearClassifier,
     BayesianLinearRegressor,
+    PredictiveStackingClassifier,
     PredictiveStackingRegressor,
 )
 from skbayes_sym.inspection import PredictiveDisplay
@@ -68,10 +69,83 @@ def test_fan_over_one_of_a_frame_with_categories_and_missing_values(table):
     rows = pd.DataFrame({name: np.full(5, np.nanmedian(frame[name])) for name in "abc"})
     rows["b"], rows["kind"] = display.x, "y"
     np.testing.assert_allclose(display.lines_[0].get_ydata(), pipe.predict(rows), rtol=1e-9)
-    with pytest.raises(ValueError, match="feature 3 must hold numbers"):
-        PredictiveDisplay.from_estimator(pipe, frame, feature="kind")
+    levels = PredictiveDisplay.from_estimator(pipe, frame, feature="kind")
+    assert levels.x_levels == ["x", "y", "z"]
     with pytest.raises(ValueError, match="feature 1 has no value in X"):
         PredictiveDisplay.from_estimator(pipe, frame[3:4], feature="b")
+
+
+MANY_KINDS = {
+    "text": lambda level: level,
+    "ordered": lambda level: pd.Categorical(level, ["small", "middle", "large"], ordered=True),
+    "boolean": lambda level: level == "small",
+    "intervals": lambda level: pd.cut(pd.Series(level).str.len(), [0, 5, 9]),
+    "array": lambda level: level,
+}
+
+
+@pytest.fixture
+def leveled(table):
+    """Rows with a column of levels that shift the target."""
+    X, y = table
+    level = np.array(["large", "small", "small", "middle"] * (len(y) // 4), dtype=object)
+    return X, level, y + 3.0 * (level == "large")
+
+
+@pytest.mark.parametrize("average", [False, True])
+@pytest.mark.parametrize("kind", MANY_KINDS)
+def test_a_column_of_levels_has_one_interval_per_level(leveled, kind, average):
+    X, level, y = leveled
+    frame = pd.DataFrame({"a": X[:, 0], "size": MANY_KINDS[kind](level)})
+    data = frame.to_numpy(dtype=object) if kind == "array" else frame
+    reg = PredictiveStackingRegressor([("a", "linear")], random_state=0).fit(data, y)
+    display = PredictiveDisplay.from_estimator(
+        reg, data, y, feature=1, coverages=[0.9], average=average
+    )
+    if kind == "ordered":
+        expected_levels = ["small", "middle", "large"]
+    else:
+        expected_levels = sorted(set(map(str, frame["size"])))
+    assert display.x_levels == expected_levels
+    assert [t.get_text() for t in display.ax_.get_xticklabels()] == expected_levels
+    bars = display.bands_[0].patches
+    assert [bar.get_x() + 0.5 * bar.get_width() for bar in bars] == list(range(len(bars)))
+    if average:
+        assert np.isfinite(display.values).all()
+        return
+    for bar, name in zip(bars, expected_levels, strict=True):
+        row = frame[frame["size"].astype(str) == name].iloc[:1].assign(a=frame["a"].median())
+        row = row.to_numpy(dtype=object) if kind == "array" else row
+        low, high = reg.predict_interval(row, 0.9)[0]
+        np.testing.assert_allclose([bar.get_y(), bar.get_height()], [low, high - low], rtol=1e-9)
+
+
+def test_given_or_most_frequent_levels_and_their_observations(leveled):
+    _, level, y = leveled
+    frame = pd.DataFrame({"size": level})
+    frame.loc[0, "size"] = None
+    reg = PredictiveStackingRegressor([("a", "linear")], random_state=0).fit(frame, y)
+    display = PredictiveDisplay.from_estimator(reg, frame, y, grid=["large", "small"])
+    assert display.x_levels == ["large", "small"]
+    shown = display.points_[0].get_xdata()
+    np.testing.assert_array_equal(shown[:4], [np.nan, 1, 1, np.nan])
+    assert (shown == 0).sum() == (frame["size"] == "large").sum()
+    most = PredictiveDisplay.from_estimator(reg, frame, feature="size", grid=1)
+    assert most.x_levels == ["small"]
+    with pytest.raises(ValueError, match="feature 0 has no value in X"):
+        PredictiveDisplay.from_estimator(reg, frame[:1], feature="size")
+    with pytest.raises(ValueError, match="x_levels must name the 2 positions x, got 1"):
+        PredictiveDisplay(display.x, display.values, levels=display.levels, x_levels=["a"])
+
+
+def test_class_probabilities_of_levels_are_markers(leveled):
+    X, level, y = leveled
+    frame = pd.DataFrame({"a": X[:, 0], "size": level})
+    clf = PredictiveStackingClassifier([("a", "linear")], random_state=0).fit(frame, y > 1)
+    display = PredictiveDisplay.from_estimator(clf, frame, feature="size")
+    assert [line.get_linestyle() for line in display.lines_] == ["None"] * 2
+    rows = pd.DataFrame({"a": frame["a"].median(), "size": ["large", "middle", "small"]})
+    np.testing.assert_allclose(display.values, clf.predict_proba(rows), rtol=1e-9)
 
 
 def test_rows_of_text_are_refused(linear):
