@@ -773,6 +773,43 @@ MUTANTS = [
         ("rows * weight.sqrt()[:, None]", "rows * weight[:, None]"),
     ),
     *planted(
+        "linear/known_errors.py",
+        "linear/test_known_errors.py",
+        ("log_factor=-0.5 * float", "log_factor=0.5 * float"),
+        ("precision = inverse * reference", "precision = inverse"),
+        ("centre = relative_precision @ features", "centre = features.mean(0)"),
+        ("self.known_variance + exp(2.0 * log_noise)", "self.known_variance + exp(log_noise)"),
+        ("peak = climb_grid(values, int(scores.argmax()))", "peak = 5"),
+    ),
+    *planted(
+        "linear/fit.py",
+        "linear/test_known_errors.py",
+        ("y[:, 1].square(), self.fit_intercept", "y[:, 1], self.fit_intercept"),
+        ("** 2 + data.rows.row_parameter**2", "** 2 + 0.0 * data.rows.row_parameter"),
+        ("levels = np.sqrt(np.square(levels) + 1.0 / precision)", "pass"),
+        ("mean + self.centre * scale", "mean"),
+    ),
+    *planted(
+        "base/rows.py",
+        "linear/test_known_errors.py",
+        ("keys.extend(row_parameter.T)", "pass"),
+    ),
+    *planted(
+        "base/training.py",
+        "linear/test_known_errors.py",
+        ("[y, self.rows.row_parameter / self.y_scaling.scale]", "[y, self.rows.row_parameter]"),
+    ),
+    *planted(
+        "base/noise_levels.py",
+        "linear/test_known_errors.py",
+        ("freedoms.clamp_min(0.0) / total_weight * variance.log()", "variance.log()"),
+    ),
+    *planted(
+        "models/predictive_mixtures.py",
+        "linear/test_known_errors.py",
+        ("noise_std.to(self.loc).square()", "noise_std.to(self.loc)"),
+    ),
+    *planted(
         "linear/low_rank.py",
         "linear/test_conjugate.py",
         ("np.array(seen) + free[:, None] * unseen", "np.array(seen) + unseen"),
@@ -1070,8 +1107,8 @@ MUTANTS = [
         "base/rows.py",
         "",
         (
-            "merged = np.bincount(inverse_index[up], weights=weight[up]",
-            "merged = np.bincount(inverse_index[up], weights=weight",
+            "distinct_weight = np.bincount(inverse_index[up], weights=weight[up]",
+            "distinct_weight = np.bincount(inverse_index[up], weights=weight",
         ),
     ),
     *planted(

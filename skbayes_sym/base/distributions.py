@@ -15,6 +15,7 @@ from skbayes_sym.base.classifier import BayesianClassifierMixin, encode_classes
 from skbayes_sym.base.estimator import warn_infinite_rows
 from skbayes_sym.base.quadrature import Quadrature
 from skbayes_sym.base.regressor import BayesianRegressorMixin, check_quantile_levels
+from skbayes_sym.base.row_parameters import check_noise_std
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import num_samples, safe_indexing
 from skbayes_sym.base.target_transformation import TargetTransformation
@@ -255,6 +256,24 @@ class PredictiveDistribution:
         """Return the same distribution without the model, which has been evaluated once."""
         return self
 
+    def add_known_errors(self, noise_std: Any) -> "PredictiveDistribution":  # noqa: ARG002
+        """Return the distribution of targets with further errors of known standard deviations.
+
+        Parameters
+        ----------
+        noise_std : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Standard deviations in the units of ``y``.
+
+        Raises
+        ------
+        TypeError
+            If the distribution is no mixture of normals.
+        """
+        raise TypeError(
+            f"noise_std is added to mixtures of normal distributions, which {self!r} isn't. For a "
+            "transformed target, add it to the predictions of the inner model."
+        )
+
     def unwrap_transformations(self) -> tuple["PredictiveDistribution", list[TargetTransformation]]:
         """Return the distribution inside all transformations, and these, the innermost first."""
         return self, []
@@ -485,6 +504,10 @@ class PosteriorPredictive(_GridPredictive):
         (values,) = self._model.evaluate_functional(self._X, evaluate_rows, by_row)
         return np.moveaxis(values, -1, 0)
 
+    def add_known_errors(self, noise_std: Any) -> "TensorPredictive":
+        """Return the distribution of targets with further errors of known standard deviations."""
+        return self.evaluated().add_known_errors(noise_std)
+
     def uncertainty(self) -> Bunch:
         """Return the variance by its source."""
         return self._model.predict_uncertainty(self._X)
@@ -572,6 +595,19 @@ class TensorPredictive(_GridPredictive):
     def is_discrete(self) -> bool:  # type: ignore[override]
         """Whether targets have probabilities instead of densities."""
         return self._blocks[0].is_discrete
+
+    def add_known_errors(self, noise_std: Any) -> "TensorPredictive":
+        """Return the distribution of targets with further errors of known standard deviations."""
+        errors = check_noise_std(noise_std, (len(self), self._blocks[0].n_targets))
+        return self._replace_blocks(errors, lambda block, rows: block.add_known_errors(rows))
+
+    def _replace_blocks(
+        self, values: Array, function: Callable[[TargetPredictive, Tensor], TargetPredictive]
+    ) -> "TensorPredictive":
+        """Apply a function of a block's distribution and of its rows of ``values`` (N, T)."""
+        rows = torch.tensor(values).split([block.n_rows for block in self._blocks])
+        pairs = zip(self._blocks, rows, strict=True)
+        return TensorPredictive([function(*pair) for pair in pairs], is_flat=self._is_flat)
 
     def _concatenate(self, function: Callable[[TargetPredictive], Tensor]) -> Array:
         """Evaluate a function of all blocks, without the axis of targets if `shape` has none."""
@@ -664,6 +700,12 @@ class NormalPredictive(PredictiveDistribution):
         n = check_draws(n, self.shape)
         noise = check_random_state(random_state).standard_normal((*self._mean.shape, n))
         return np.asarray(self._mean[..., None] + self._std[..., None] * noise)
+
+    def add_known_errors(self, noise_std: Any) -> "NormalPredictive":
+        """Return the distribution of targets with further errors of known standard deviations."""
+        n_targets = self._mean.size // max(len(self), 1)
+        errors = check_noise_std(noise_std, (len(self), n_targets))
+        return NormalPredictive(self._mean, np.hypot(self._std, errors.reshape(self.shape)))
 
     def _residuals(self, y: Array) -> tuple[Array, Array]:
         """Return the residuals of a grid (G, N, T), and the standard deviations (N, T)."""

@@ -328,13 +328,17 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         """
         return self._fit_rows(X, y, sample_weight)
 
-    def _fit_rows(self, X: Any, y: Any, sample_weight: Any, groups: Any = None) -> Self:
+    def _fit_rows(
+        self, X: Any, y: Any, sample_weight: Any, groups: Any = None, **row_parameters: Any
+    ) -> Self:
         """Fit the posterior; see `fit`.
 
         Parameters
         ----------
         X, y, sample_weight, groups : array-like
             Training data as the user passed them. Weights and groups can be None.
+        **row_parameters : array-like or None
+            ``noise_std`` and ``exposure`` of estimators that support them.
 
         Returns
         -------
@@ -343,7 +347,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         """
         X = fill_masked(X)
         with self._fit_environment():
-            data = self._training_data(X, y, sample_weight, groups)
+            data = self._training_data(X, y, sample_weight, groups, **row_parameters)
             model = self._make_model(data)
             flops = partial(self._flops_per_step, data, model)
             data = replace(data, device=choose_device(self.device, data.device, flops))
@@ -361,13 +365,17 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
                 self._set_fit(self._fitted_attributes(data, model, fitted))
         return self
 
-    def _training_data(self, X: Any, y: Any, sample_weight: Any, groups: Any = None) -> Training:
+    def _training_data(
+        self, X: Any, y: Any, sample_weight: Any, groups: Any = None, **row_parameters: Any
+    ) -> Training:
         """Validate what the user passed to ``fit`` and bring it into canonical form.
 
         Parameters
         ----------
         X, y, sample_weight, groups : array-like
             Training data as the user passed them. Weights and groups can be None.
+        **row_parameters : array-like or None
+            ``noise_std`` and ``exposure``.
 
         Returns
         -------
@@ -376,7 +384,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         """
         device = resolve_device(self.device)
         inputs, targets = self._read_training_data(X, y)
-        metadata = {"sample_weight": sample_weight, "groups": groups}
+        metadata = {"sample_weight": sample_weight, "groups": groups, **row_parameters}
         metadata = {name: value for name, value in metadata.items() if value is not None}
         data = Training.from_arrays(
             inputs,
@@ -387,12 +395,22 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
             device=device,
             callback_arguments={"estimator": self, "X": X, "y": y, "metadata": metadata or None},
             groups=groups,
+            row_parameter=self._check_row_parameters(targets, **row_parameters),
         )
         self._training_range_in_ = None
         columns = self.column_encoding()
         if columns is not None:
             self._training_range_in_ = TrainingRange.from_rows(data.rows.X, columns)
         return data
+
+    def _check_row_parameters(
+        self,
+        targets: Targets,  # noqa: ARG002 -- an interface
+        noise_std: Any = None,  # noqa: ARG002
+        exposure: Any = None,  # noqa: ARG002
+    ) -> Array | None:
+        """Return known parameters of the likelihood, (n_samples, n_targets); None by default."""
+        return None
 
     def _read_training_data(self, X: Any, y: Any) -> tuple[Array, Targets]:
         """Validate inputs and targets, after encoding the columns of a table."""

@@ -146,6 +146,52 @@ def noise_levels(
     return cell_levels(log_std, log_posterior).movedim(0, 1)
 
 
+def known_error_levels(
+    squares: Tensor, known_variance: Tensor, weight: Tensor, freedoms: Tensor, spread: Tensor,
+    is_constant: Tensor,
+) -> Tensor | None:  # fmt: skip
+    r"""Standard deviations of the noise of rows with known errors, (1, K, T), or None.
+
+    The factor :math:`\sigma^{-\nu} e^{-R / 2 \sigma^2}` of the posterior becomes
+
+    .. math:: \prod_i (\sigma^2 + e_i^2)^{-w_i \nu / 2 W} e^{-w_i r_i^2 / 2 (\sigma^2 + e_i^2)}
+
+    for residuals :math:`r_i`, known errors :math:`e_i` and sample weights :math:`w_i` of sum W.
+
+    Parameters
+    ----------
+    squares, known_variance : Tensor of shape (N, T)
+        Squared residuals, and squares of the known errors.
+    weight : Tensor of shape (N,)
+        Sample weights.
+    freedoms : Tensor of shape (T,)
+        Total weight of the rows less the effective number of parameters.
+    spread : Tensor of shape (T,)
+        Standard deviations of the targets.
+    is_constant : Tensor of shape (T,)
+        Whether all values of a target are equal.
+
+    Returns
+    -------
+    Tensor or None
+        None if the rows determine the noise.
+    """
+    has_constant = bool(is_constant.any())
+    if float(freedoms.min()) > MAX_FREEDOMS and not has_constant:
+        return None
+    total_weight = float(weight.sum())
+    spread = sample_spread(spread.to(squares), total_weight)
+    log_std = log_level_grid(spread)
+    log_prior = log_level_prior(log_std, spread, total_weight)
+    variance = (2.0 * log_std).exp().unsqueeze(1) + known_variance
+    terms = freedoms.clamp_min(0.0) / total_weight * variance.log() + squares / variance
+    log_posterior = log_prior - 0.5 * torch.einsum("n,gnt->gt", weight, terms)
+    if has_constant:
+        mixed = with_surprises(log_posterior, log_prior, total_weight)
+        log_posterior = torch.where(is_constant.to(squares.device), mixed, log_posterior)
+    return cell_levels(log_std, log_posterior).unsqueeze(0)
+
+
 def at_levels(distribution: NormalMixture, levels: Tensor) -> NormalMixture:
     """Replace the noise of S components by K levels each.
 

@@ -331,7 +331,7 @@ class OtherPredictive(PredictiveDistribution):
         return self._evaluate_grid("cdf", y)
 
 
-def predictive(model: Any, X: Any) -> Any:
+def predictive(model: Any, X: Any, *, noise_std: Any = None) -> Any:
     """Return the predictive distribution of a fitted model at new rows.
 
     Parameters
@@ -348,6 +348,10 @@ def predictive(model: Any, X: Any) -> Any:
     X : array-like of shape (n_samples, n_features)
         Rows in the form in which the model's ``predict`` takes them. The steps of a pipeline are
         applied. For a matrix factorisation, a list of entries with or without values.
+    noise_std : array-like of shape (n_samples,) or (n_samples, n_targets), optional
+        Known standard deviations of further errors of new targets, in the units of ``y``. They are
+        added to the learned noise, as in fits with ``noise_std``. By default there are none. The
+        model must predict a mixture of normals. Draws of different rows are then independent.
 
     Returns
     -------
@@ -362,7 +366,7 @@ def predictive(model: Any, X: Any) -> Any:
     NotFittedError
         If the model isn't fitted.
     TypeError
-        If the model predicts no distribution.
+        If the model predicts no distribution, or ``noise_std`` can't be added to it.
 
     Notes
     -----
@@ -386,6 +390,16 @@ def predictive(model: Any, X: Any) -> Any:
     >>> distribution.interval(0.9).shape, round(float(distribution.crps(y[400:]).mean()), 1)
     ((42, 2), 24.1)
     """
+    distribution = _predict_distribution(model, X)
+    if noise_std is None:
+        return distribution
+    if not isinstance(distribution, PredictiveDistribution):
+        raise TypeError("noise_std is for regressors: classes have no errors of known size.")
+    return distribution.add_known_errors(noise_std)
+
+
+def _predict_distribution(model: Any, X: Any) -> Any:
+    """Return the predictive distribution of a fitted model at new rows, see `predictive`."""
     _require_model(model)
     _require_fitted(model)
     inner, prepare = unwrap(model)

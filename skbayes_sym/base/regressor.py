@@ -17,6 +17,7 @@ from skbayes_sym.base.estimator import check_no_nan, prediction_environment, war
 from skbayes_sym.base.model_factory import gaussian_noise
 from skbayes_sym.base.progress import FLOATS
 from skbayes_sym.base.requirements import ANY_LIKELIHOOD, Requirement
+from skbayes_sym.base.row_parameters import check_exposure, check_noise_std
 from skbayes_sym.base.rows import (
     ENCODE,
     Array,
@@ -26,7 +27,7 @@ from skbayes_sym.base.rows import (
     require_rows,
 )
 from skbayes_sym.base.scikit_learn import check_array, num_samples, validate_data
-from skbayes_sym.base.targets import RegressionTargets
+from skbayes_sym.base.targets import RegressionTargets, Targets
 from skbayes_sym.base.training import Training
 from skbayes_sym.models.likelihoods.likelihood import ClassLikelihood, Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian
@@ -229,6 +230,46 @@ class BayesianRegressorMixin(RegressorMixin):
     def _default_likelihood(self, data: Training) -> Likelihood:
         """Return the likelihood that "auto" stands for."""
         return gaussian_noise(self.noise_std, data)
+
+    def _check_row_parameters(
+        self, targets: Targets, noise_std: Any = None, exposure: Any = None
+    ) -> Array | None:
+        """Return known errors or exposures, (n_samples, n_targets); None if there are none.
+
+        Parameters
+        ----------
+        targets : Targets
+            Validated targets.
+        noise_std : array-like of shape (n_samples,) or (n_samples, n_targets), optional
+            Known standard deviations of the targets.
+        exposure : array-like of the same shape, optional
+            Exposures of counts.
+
+        Returns
+        -------
+        ndarray or None
+
+        Raises
+        ------
+        ValueError
+            If the likelihood has no such parameter, or values are missing or out of range.
+        """
+        kind = self.resolved_likelihood.kind
+        if noise_std is not None and kind != "normal":
+            raise ValueError(
+                f"fit(noise_std=...) adds known errors to normal noise, but likelihood="
+                f"{self.likelihood!r}. Use the default likelihood, or exposure= for counts."
+            )
+        if exposure is not None and kind != "counts":
+            raise ValueError(
+                f"fit(exposure=...) multiplies the mean of counts, but likelihood="
+                f"{self.likelihood!r}. Use likelihood='poisson', or noise_std= for known errors."
+            )
+        if noise_std is not None:
+            return check_noise_std(noise_std, targets.values.shape)
+        if exposure is not None:
+            return check_exposure(exposure, targets.values.shape)
+        return None
 
     def _count_outputs(self, data: Training) -> int:
         """Return the number of targets."""

@@ -39,12 +39,16 @@ class Rows:
         Positive weights: sums over equal rows.
     groups : ndarray of int of shape (n,), optional
         Groups of rows that are left out together.
+    row_parameter : ndarray of shape (n, n_targets), optional
+        Known parameter of the likelihood: the standard deviation of a known error, or the exposure
+        of a count.
     """
 
     X: Array
     y: Array
     weight: Array
     groups: Array | None = None
+    row_parameter: Array | None = None
 
     @cached_property
     def x_range(self) -> Array:
@@ -78,7 +82,11 @@ class Scaling(NamedTuple):
 
 
 def canonical_rows(
-    X: Array, y: Array, weight: Array, groups: Array | None = None
+    X: Array,
+    y: Array,
+    weight: Array,
+    groups: Array | None = None,
+    row_parameter: Array | None = None,
 ) -> tuple[Rows, Array]:
     """Merge equal rows of inputs and targets, and sort the distinct ones.
 
@@ -95,6 +103,8 @@ def canonical_rows(
         Positive weights.
     groups : ndarray of int of shape (n_samples,), optional
         Groups of the rows. Equal rows of different groups aren't merged.
+    row_parameter : ndarray of shape (n_samples, n_targets), optional
+        Known parameters of the likelihood. Equal rows of different parameters aren't merged.
 
     Returns
     -------
@@ -105,6 +115,8 @@ def canonical_rows(
     """
     # Adding 0.0 turns -0.0 into 0.0: equal numbers must be equal rows.
     keys = [] if groups is None else [groups]
+    if row_parameter is not None:
+        keys.extend(row_parameter.T)
     columns = (c.astype(np.float64) + 0.0 for c in (*X.T, *np.atleast_2d(y.T), *keys))
     order, is_repeat = _lexicographic_order(columns)
     is_distinct = ~is_repeat
@@ -117,13 +129,16 @@ def canonical_rows(
         distinct_groups = None
     else:
         distinct_groups = groups[first]
+    if row_parameter is not None:
+        row_parameter = row_parameter[first]
     if len(first) == len(order):
-        sorted_weight = weight[first].astype(np.float64)
-        return Rows(distinct_X, y[first], sorted_weight, distinct_groups), inverse_index
-    # Weights are added in increasing order, so that sums don't depend on the order of the rows.
-    up = np.argsort(weight)
-    merged = np.bincount(inverse_index[up], weights=weight[up], minlength=len(first))
-    return Rows(distinct_X, y[first], merged, distinct_groups), inverse_index
+        distinct_weight: Array = weight[first].astype(np.float64)
+    else:
+        # Weights are added in increasing order: sums don't depend on the order of the rows.
+        up = np.argsort(weight)
+        distinct_weight = np.bincount(inverse_index[up], weights=weight[up], minlength=len(first))
+    rows = Rows(distinct_X, y[first], distinct_weight, distinct_groups, row_parameter)
+    return rows, inverse_index
 
 
 def drop_rows(rows: Rows, inverse_index: Array, is_dropped: Array) -> tuple[Rows, Array]:
@@ -150,7 +165,10 @@ def drop_rows(rows: Rows, inverse_index: Array, is_dropped: Array) -> tuple[Rows
     groups = None
     if rows.groups is not None:
         groups = number_by_appearance(rows.groups[is_kept])
-    kept = Rows(rows.X[is_kept], rows.y[is_kept], rows.weight[is_kept], groups)
+    row_parameter = None
+    if rows.row_parameter is not None:
+        row_parameter = rows.row_parameter[is_kept]
+    kept = Rows(rows.X[is_kept], rows.y[is_kept], rows.weight[is_kept], groups, row_parameter)
     return kept, np.append(position, -1)[inverse_index]
 
 

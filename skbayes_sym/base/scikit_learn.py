@@ -112,6 +112,7 @@ def class_page_template() -> str:
 
 
 __all__ = [
+    "ROW_PARAMETERS",
     "BaseComposition",
     "BaseScorer",
     "CallbackSupportMixin",
@@ -134,6 +135,10 @@ __all__ = [
     "validate_data",
     "validate_params",
 ]  # fmt: skip
+
+
+# Known parameters of the likelihood of every row, and the estimators whose `fit` takes them.
+ROW_PARAMETERS = {"noise_std": "BayesianLinearRegressor"}
 
 
 def fit_context(*, prefer_skip_nested_validation: bool) -> Callable[[Any], Any]:
@@ -162,9 +167,12 @@ def fit_context(*, prefer_skip_nested_validation: bool) -> Callable[[Any], Any]:
             for name in kwargs:
                 if name not in accepted and not has_var_keyword:
                     names = ", ".join(list(accepted)[1:])
+                    remedy = ""
+                    if name in ROW_PARAMETERS:
+                        remedy = f" {name} per row is for {ROW_PARAMETERS[name]}."
                     raise TypeError(
                         f"{type(owner).__name__}.{method.__name__}() got an unexpected keyword "
-                        f"argument {name!r}: it takes {names}."
+                        f"argument {name!r}: it takes {names}.{remedy}"
                     )
             return fit(owner, *args, **kwargs)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from skbayes_sym.base.device import choose_dtype
 from skbayes_sym.base.groups import encode_groups, number_by_appearance
-from skbayes_sym.base.noise_levels import noise_levels
+from skbayes_sym.base.noise_levels import known_error_levels, noise_levels
 from skbayes_sym.base.rows import (
     Array,
     Rows,
@@ -122,6 +122,7 @@ class Training:
         device: torch.device,
         callback_arguments: Mapping[str, Any],
         groups: Any = None,
+        row_parameter: Array | None = None,
     ) -> "Training":
         """Bring validated rows into canonical form and scale them.
 
@@ -145,6 +146,8 @@ class Training:
             What callbacks receive, see `FitProgress`.
         groups : array-like of shape (n_samples,), optional
             Groups of rows that are left out together.
+        row_parameter : ndarray of shape (n_samples, n_targets), optional
+            Known parameter of the likelihood of every row, validated.
 
         Returns
         -------
@@ -173,8 +176,11 @@ class Training:
             targets = targets.select(is_present)
             weight = weight[is_present]
             codes = None if codes is None else codes[is_present]
+            row_parameter = None if row_parameter is None else row_parameter[is_present]
         targets.check()
-        rows, inverse_index[is_present] = _canonical_rows(X, targets.values, weight, codes)
+        rows, inverse_index[is_present] = _canonical_rows(
+            X, targets.values, weight, codes, row_parameter
+        )
 
         # Gross errors would determine the scale of the targets, and the noise.
         outliers = None
@@ -287,6 +293,36 @@ class Training:
             return None
         return levels.numpy() * self.y_scaling.scale
 
+    def known_error_levels(self, squares: Tensor, degrees_of_freedom: Tensor) -> Array | None:
+        """Return standard deviations that represent the noise of rows with known errors.
+
+        Parameters
+        ----------
+        squares : Tensor of shape (n_rows, T)
+            Squared residuals of one model and T targets, in scaled units.
+        degrees_of_freedom : Tensor of shape (T,)
+            Total weight of the rows minus the effective number of parameters.
+
+        Returns
+        -------
+        ndarray of shape (1, K, T) or None
+            Noise levels in the units of ``y``, without the known errors. None if there are so many
+            rows that the noise level is known.
+        """
+        assert self.y_scaling is not None
+        assert self.rows.row_parameter is not None
+        levels = known_error_levels(
+            squares.double().cpu(),
+            torch.as_tensor(self.rows.row_parameter / self.y_scaling.scale).square(),
+            torch.as_tensor(self.rows.weight),
+            degrees_of_freedom.double().cpu(),
+            torch.as_tensor(self.target_std),
+            torch.as_tensor(self.is_constant),
+        )
+        if levels is None:
+            return None
+        return levels.numpy() * self.y_scaling.scale
+
     @cached_property
     def log_noise_range(self) -> tuple[float, float]:
         """Limits of the logarithm of a learned noise level, scaled units."""
@@ -332,7 +368,7 @@ class Training:
         x : ndarray of shape (n_rows, n_features)
             Scaled inputs.
         y : ndarray of shape (n_rows, n_targets) or (n_rows,)
-            Scaled targets, or class codes.
+            Scaled targets, or class codes; see `scaled_targets`.
         weight : ndarray of shape (n_rows,)
             Weights of the rows.
         """
@@ -340,11 +376,21 @@ class Training:
             X = self.rows.X
         else:
             X = self.rows.X.astype(dtype)
+        return self.x_scaling.apply(X), self.scaled_targets, self.rows.weight
+
+    @property
+    def scaled_targets(self) -> Array:
+        """Scaled targets (n_rows, n_targets), or class codes (n_rows,).
+
+        If the rows have known parameters of the likelihood, these are ``n_targets`` further
+        columns, in the units of the scaled targets.
+        """
         if self.y_scaling is None:
-            y = self.rows.y
-        else:
-            y = self.y_scaling.apply(self.rows.y)
-        return self.x_scaling.apply(X), y, self.rows.weight
+            return self.rows.y
+        y = self.y_scaling.apply(self.rows.y)
+        if self.rows.row_parameter is None:
+            return y
+        return np.concatenate([y, self.rows.row_parameter / self.y_scaling.scale], axis=1)
 
     def _check_range(self) -> None:
         """Raise a ValueError that names a column whose squares leave the range of the precision."""
@@ -360,6 +406,12 @@ class Training:
             )
         if self.y_scaling is None:
             return
+        parameter = self.rows.row_parameter
+        if parameter is not None and (parameter / self.y_scaling.scale).max() > largest:
+            raise ValueError(
+                f"noise_std or exposure reaches {parameter.max():.3g}, beyond the numbers whose "
+                "squares this arithmetic holds: leave out such rows, or give X as float64."
+            )
         magnitude = np.abs(self.y_scaling.apply(self.rows.y_range)).max(axis=0)
         std = self.target_std
         is_out_of_range = (magnitude > largest) | (std < 1.0 / largest)
@@ -406,7 +458,9 @@ def describe_outliers(outliers: Array | None) -> str:
     return f"; left out as gross errors: {len(outliers)} rows ({rows}{ellipsis})"
 
 
-def _canonical_rows(X: Array, y: Array, weight: Array, groups: Array | None) -> tuple[Rows, Array]:
+def _canonical_rows(
+    X: Array, y: Array, weight: Array, groups: Array | None, row_parameter: Array | None
+) -> tuple[Rows, Array]:
     """Bring rows into canonical form, and number their groups in the order of these rows.
 
     Groups of a single distinct row each are no groups: leaving out a row leaves out all of its
@@ -422,6 +476,8 @@ def _canonical_rows(X: Array, y: Array, weight: Array, groups: Array | None) -> 
         Positive weights.
     groups : ndarray of int of shape (n_samples,) or None
         Groups of the rows.
+    row_parameter : ndarray of shape (n_samples, n_targets) or None
+        Known parameters of the likelihood.
 
     Returns
     -------
@@ -431,8 +487,8 @@ def _canonical_rows(X: Array, y: Array, weight: Array, groups: Array | None) -> 
         Position among the distinct rows of every row.
     """
     if groups is None:
-        return canonical_rows(X, y, weight)
-    rows, inverse_index = canonical_rows(X, y, weight, groups)
+        return canonical_rows(X, y, weight, None, row_parameter)
+    rows, inverse_index = canonical_rows(X, y, weight, groups, row_parameter)
     assert rows.groups is not None
     numbered = number_by_appearance(rows.groups)
     n_groups = int(numbered.max()) + 1
@@ -442,7 +498,7 @@ def _canonical_rows(X: Array, y: Array, weight: Array, groups: Array | None) -> 
             "groups, or fit without groups."
         )
     if n_groups == len(numbered):
-        return canonical_rows(X, y, weight)
+        return canonical_rows(X, y, weight, None, row_parameter)
     return replace(rows, groups=numbered), inverse_index
 
 

@@ -366,14 +366,19 @@ def _maximize_log_posterior(
     log_odds = grid + log(signal)
     scores = values - np.logaddexp(0.0, log_odds) - np.logaddexp(0.0, -log_odds)
     best = int(scores.argmax())
-    # Climb from there to a maximum of the evidence on the grid.
-    peak = best
-    while values[peak] < (highest := values[max(peak - 1, 0) : peak + 2].max()):
-        peak += 1 if values[min(peak + 1, len(values) - 1)] == highest else -1
+    peak = climb_grid(values, best)
     # From a signal of 1e12 noise variances on, eigenvalues that should be 0 matter.
     if log_odds[peak] > log(1e12) > log_odds[best]:
         return _refine_maximum(grid, best, lambda t: slope(t) - tanh(0.5 * (t + log(signal))))
     return _refine_maximum(grid, peak, slope)
+
+
+def climb_grid(values: Floats, start: int) -> int:
+    """Return the index of the maximum on a grid (G,) to which steps upwards from ``start`` lead."""
+    peak = start
+    while values[peak] < (highest := values[max(peak - 1, 0) : peak + 2].max()):
+        peak += 1 if values[min(peak + 1, len(values) - 1)] == highest else -1
+    return peak
 
 
 def _refine_maximum(grid: Floats, index: int, slope: Callable[[float], float]) -> float:

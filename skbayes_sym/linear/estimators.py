@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -37,8 +37,8 @@ from skbayes_sym.base.rows import (
     column_scaling,
     is_standardized,
 )
-from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions
-from skbayes_sym.base.targets import RegressionTargets
+from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions, fit_context
+from skbayes_sym.base.targets import RegressionTargets, Targets
 from skbayes_sym.base.training import Training
 from skbayes_sym.linear.fit import LinearFit, SiteInference, fit_variance_scale, is_conjugate
 from skbayes_sym.linear.predict import LinearPredictor
@@ -369,6 +369,40 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         "standardize": STANDARDIZE,
     }
 
+    @fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, noise_std: Any = None) -> Self:
+        """Fit the posterior.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Training inputs.
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Targets.
+        sample_weight : array-like of shape (n_samples,), optional
+            Non-negative multiplicities: a weight of 2 is the row given twice, exactly.
+        noise_std : array-like of shape (n_samples,), optional
+            Known standard deviations of the errors of ``y``, in its units, for the "gaussian"
+            likelihood of one target. Row i has the variance ``noise_std[i]**2 + noise_std_**2``.
+            The parameter ``noise_std`` of the estimator sets the second term. Predictions are for
+            targets without known errors: `predictive` adds them. In pipelines and searches,
+            ``set_fit_request(noise_std=True)`` requests them.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a known standard deviation is negative or missing, or the likelihood isn't
+            "gaussian".
+        KeyboardInterrupt
+            If interrupted, after keeping the model reached so far.
+        """
+        return self._fit_rows(X, y, sample_weight, noise_std=noise_std)
+
     @property
     def resolved_likelihood(self) -> Likelihood:
         """The likelihood that the parameter names, or the object that it is."""
@@ -402,6 +436,18 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
                 "likelihood='gaussian', or one model a target by MultiOutputRegressor."
             )
         return super()._validate_training_data(X, y)
+
+    def _check_row_parameters(
+        self, targets: Targets, noise_std: Any = None, exposure: Any = None
+    ) -> Array | None:
+        """Return known errors or exposures of one target, see `BayesianRegressorMixin`."""
+        n_targets = targets.values.shape[1]
+        if noise_std is not None and n_targets > 1:
+            raise ValueError(
+                f"fit(noise_std=...) of {type(self).__name__} takes one target, got {n_targets}: "
+                "fit one model per target."
+            )
+        return super()._check_row_parameters(targets, noise_std, exposure)
 
     @property
     def _standardizes_targets(self) -> bool:

@@ -29,7 +29,13 @@ from skbayes_sym.linear.design import (
     require_covariance,
     warn_range_limits,
 )
-from skbayes_sym.linear.hyperparameters import Range, StoppingRule, fit_sites
+from skbayes_sym.linear.hyperparameters import (
+    LearnedRanges,
+    Range,
+    StoppingRule,
+    fit_sites,
+)
+from skbayes_sym.linear.known_errors import KnownErrorRows, maximize_known_error_evidence
 from skbayes_sym.linear.sites import (
     LinearData,
     SiteState,
@@ -106,6 +112,8 @@ class LinearFit:
         Why the updates ended.
     noise_levels : ndarray of shape (1, K, T) or None
         Noise levels that represent their posterior, in the units of ``y``.
+    centre : ndarray of shape (K,) or None
+        Scaled inputs at which the intercept is the function value; 0 by default.
     """
 
     design: Design
@@ -122,13 +130,18 @@ class LinearFit:
     n_iter: int = 0
     stop_reason: StopReason = "max_iter"
     noise_levels: Array | None = None
+    centre: Array | None = None
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         """Return fitted attributes, in the units of the data as given."""
+        if self.centre is not None:
+            mean, scale = data.x_scaling
+            data = replace(data, x_scaling=Scaling(mean + self.centre * scale, scale))
         posterior = self.design.posterior(self.loc, self.covariance, self.prior_variance)
         attributes = coefficient_attributes(
             data, posterior, self.intercept, self.noise, self.prior_scale
         )
+        attributes["x_mean_"] = data.x_scaling.mean
         attributes["_noise_levels_"] = self.noise_levels
         if self.bounds is None or self.sites is None:
             return attributes
@@ -284,7 +297,10 @@ class SiteInference:
         design = Design.from_data(data, prior_unit)
         if is_exact:
             progress.begin(1)
-            fitted = self._fit_exactly(data, model.likelihood, design)
+            if data.rows.row_parameter is None:
+                fitted = self._fit_exactly(data, model.likelihood, design)
+            else:
+                fitted = self._fit_with_known_errors(data, model.likelihood, design)
             progress.end(fitted)
         else:
             with torch.no_grad():
@@ -385,7 +401,40 @@ class SiteInference:
         -------
         Scales
         """
-        log_noise = float(likelihood.noise_scale.log()[target])
+        initial, ranges = self._initial_scales(data, likelihood, statistics, target)
+        scales = maximize_evidence(statistics, initial, ranges, learns_noise=self.learns_noise)
+        if self.learns_noise:
+            log_noises = [scales.log_noise]
+        else:
+            log_noises = []
+        warn_range_limits(scales.log_variance, log_noises, ranges)
+        return scales
+
+    def _initial_scales(
+        self,
+        data: Training,
+        likelihood: Likelihood,
+        statistics: SufficientStatistics,
+        target: int,
+    ) -> tuple[Scales, LearnedRanges]:
+        """Return initial scales of the closed form, and the ranges of learned ones.
+
+        Parameters
+        ----------
+        data : Training
+            Scaled training data.
+        likelihood : Likelihood
+            Normal noise, with its initial level.
+        statistics : SufficientStatistics
+            Statistics of the target.
+        target : int
+            Index of the target.
+
+        Returns
+        -------
+        initial : Scales
+        ranges : LearnedRanges
+        """
         mean_square = float(statistics.eigenvalues.sum()) / statistics.weight
         log_variance, ranges = initial_scales(
             data, likelihood, mean_square, self.prior_scale, target
@@ -396,15 +445,79 @@ class SiteInference:
             # resolve them.
             low, high = ranges.prior
             ranges = ranges._replace(prior=Range(low, high + 2.0 * log(1e4)))
-        scales = maximize_evidence(
-            statistics, (log_variance, log_noise), ranges, learns_noise=self.learns_noise
+        return Scales(log_variance, float(likelihood.noise_scale.log()[target])), ranges
+
+    def _fit_with_known_errors(
+        self, data: Training, likelihood: Likelihood, design: Design
+    ) -> LinearFit:
+        """Return the exact posterior of one target whose rows have known errors."""
+        # The scales with the highest evidence.
+        _, y, weight = data.double_data
+        rows = KnownErrorRows(
+            design.features, y[:, 0], weight, y[:, 1].square(), self.fit_intercept
         )
-        if self.learns_noise:
+        start = rows.weighted(float(likelihood.noise_scale.log()[0])).statistics
+        initial, ranges = self._initial_scales(data, likelihood, start, 0)
+        scales = maximize_known_error_evidence(
+            rows, initial, ranges, learns_noise=self.learns_noise
+        )
+        log_noises = []
+        if self.learns_noise and not rows.known_variance.all():
+            # If all rows have known errors, these can be all of the noise.
             log_noises = [scales.log_noise]
-        else:
-            log_noises = []
         warn_range_limits(scales.log_variance, log_noises, ranges)
-        return scales
+
+        # Posterior, evidence and the loss by independent coefficients.
+        inputs = None
+        if design.basis is not None:
+            inputs = design.inputs
+        weighted = rows.weighted(scales.log_noise, inputs)
+        at = (scales.log_variance, weighted.log_reference)
+        loc, covariance = weighted.statistics.posterior(*at)
+        evidence = weighted.log_evidence(scales.log_variance)
+        gap = weighted.statistics.mean_field_gap(*at)
+
+        # Noise levels of few rows include the variance of the intercept.
+        levels = None
+        assert data.y_scaling is not None
+        assert data.rows.row_parameter is not None
+        if self.learns_noise:
+            _, n_effective = weighted.statistics.residuals(*at)
+            degrees = data.total_weight - n_effective - float(self.fit_intercept)
+            squares = rows.squared_residuals(weighted, loc).unsqueeze(1)
+            levels = data.known_error_levels(squares, squares.new_tensor([degrees]))
+            if levels is not None and self.fit_intercept:
+                variances = np.square(levels) + np.square(data.rows.row_parameter[:, 0])
+                precision = (data.rows.weight / variances).sum(axis=-1, keepdims=True)
+                levels = np.sqrt(np.square(levels) + 1.0 / precision)
+
+        centre = weighted.centre
+        if design.basis is not None:
+            centre = design.basis @ centre
+        noise = np.exp([scales.log_noise])
+        site_variance = (noise * data.y_scaling.scale) ** 2 + data.rows.row_parameter**2
+        sites = (data.rows.y, site_variance)
+        prior_variance = np.exp([scales.log_variance])
+        if data.y_ndim == 1:
+            sites = (data.rows.y[:, 0], site_variance[:, 0])
+            prior_variance = prior_variance[0]
+        bounds = LinearBounds(*(Estimate(v, 0.0) for v in (evidence, evidence - gap, gap)))
+        return LinearFit(
+            design=design,
+            prior_scale=self.prior_scale,
+            loc=loc[None],
+            covariance=covariance,
+            prior_variance=prior_variance,
+            intercept=np.array([weighted.intercept]),
+            noise=noise,
+            sites=sites,
+            bounds=bounds,
+            elbo_curve=[evidence],
+            n_iter=1,
+            stop_reason="tol",
+            noise_levels=levels,
+            centre=centre.cpu().numpy() / design.prior_unit,
+        )
 
     def _noise_levels(
         self, data: Training, pairs: Sequence[tuple[SufficientStatistics, Scales]]

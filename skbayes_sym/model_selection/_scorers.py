@@ -11,7 +11,12 @@ from skbayes_sym.base.distributions import PredictiveDistribution, observed_targ
 from skbayes_sym.base.pipelines import fitted_attribute, unwrap
 from skbayes_sym.base.predictive import predictive, predicts_distribution
 from skbayes_sym.base.rows import Array
-from skbayes_sym.base.scikit_learn import BaseScorer, check_sample_weight, num_samples
+from skbayes_sym.base.scikit_learn import (
+    ROW_PARAMETERS,
+    BaseScorer,
+    check_sample_weight,
+    num_samples,
+)
 from skbayes_sym.numerics.arguments import is_number, short_repr
 
 
@@ -161,19 +166,21 @@ def evidence_scorer(
     raise ValueError(f'{reason}. Score it by cross-validation, scoring=get_scorer("log_density").')
 
 
-def _log_densities(estimator: BaseEstimator, X: Any, y: Any) -> Array:
+def _log_densities(estimator: BaseEstimator, X: Any, y: Any, **row_parameters: Any) -> Array:
     """Log predictive density of every row."""
     if not predicts_distribution(estimator):
         raise ValueError(
             f"{type(unwrap(estimator).model).__name__} predicts no distribution: it has no "
             "log_predictive_density, predict_proba or predict(X, return_std=True)."
         )
-    return np.asarray(predictive(estimator, X).log_prob(y))
+    return np.asarray(predictive(estimator, X, **row_parameters).log_prob(y))
 
 
-def _regression_distribution(estimator: BaseEstimator, X: Any) -> PredictiveDistribution:
+def _regression_distribution(
+    estimator: BaseEstimator, X: Any, **row_parameters: Any
+) -> PredictiveDistribution:
     """Predictive distribution of a regressor; a ValueError for classifiers."""
-    distribution: Any = predictive(estimator, X)
+    distribution: Any = predictive(estimator, X, **row_parameters)
     if not isinstance(distribution, PredictiveDistribution):
         raise ValueError(
             f"{type(unwrap(estimator).model).__name__} predicts classes, which have no order: "
@@ -182,12 +189,14 @@ def _regression_distribution(estimator: BaseEstimator, X: Any) -> PredictiveDist
     return distribution
 
 
-def _neg_crps(estimator: BaseEstimator, X: Any, y: Any) -> Array:
+def _neg_crps(estimator: BaseEstimator, X: Any, y: Any, **row_parameters: Any) -> Array:
     """Negative continuous ranked probability score of every row and target."""
-    return -_regression_distribution(estimator, X).crps(y)
+    return -_regression_distribution(estimator, X, **row_parameters).crps(y)
 
 
-def _neg_pinball(estimator: BaseEstimator, X: Any, y: Any, quantile: float) -> Array:
+def _neg_pinball(
+    estimator: BaseEstimator, X: Any, y: Any, quantile: float, **row_parameters: Any
+) -> Array:
     """Negative pinball loss of every row and target.
 
     Parameters
@@ -200,13 +209,15 @@ def _neg_pinball(estimator: BaseEstimator, X: Any, y: Any, quantile: float) -> A
         Targets.
     quantile : float
         Level between 0 and 1.
+    **row_parameters : array-like
+        Known errors of the held-out rows, see `predictive`.
 
     Returns
     -------
     ndarray of shape (n_samples,) or (n_samples, n_targets)
         Scores in the units of ``y``.
     """
-    predicted = _regression_distribution(estimator, X).quantile(quantile)
+    predicted = _regression_distribution(estimator, X, **row_parameters).quantile(quantile)
     observed = observed_targets(y)
     if observed.size != predicted.size:
         raise ValueError(
@@ -244,17 +255,18 @@ class DistributionScorer(BaseScorer):
     """Mean score of predictive distributions over rows.
 
     It is a scikit-learn scorer: after ``set_score_request(sample_weight=True)`` searches pass the
-    sample weights of held-out rows.
+    sample weights of held-out rows, and after ``set_score_request(noise_std=True)`` their known
+    errors, see `predictive`.
 
     Parameters
     ----------
     name : str
         Name of the score.
     score_rows : callable
-        ``score_rows(estimator, X, y)`` returns the scores of rows and targets.
+        ``score_rows(estimator, X, y, **row_parameters)`` returns the scores of rows and targets.
     """
 
-    def __init__(self, name: str, score_rows: Callable[[BaseEstimator, Any, Any], Array]) -> None:
+    def __init__(self, name: str, score_rows: Callable[..., Array]) -> None:
         super().__init__(score_func=_average, sign=1, kwargs={})
         self._name = name
         self._score_rows = score_rows
@@ -280,14 +292,16 @@ class DistributionScorer(BaseScorer):
         y_true : array-like of shape (n_samples,) or (n_samples, n_targets)
             Targets.
         **routed : object
-            Sample weights, if they are requested.
+            Sample weights and known errors, if they are requested.
 
         Returns
         -------
         float
             Mean score.
         """
-        return _average(self._score_rows(estimator, X, y_true), y_true, **routed)
+        row_parameters = {name: routed.pop(name) for name in ROW_PARAMETERS if name in routed}
+        scores = self._score_rows(estimator, X, y_true, **row_parameters)
+        return _average(scores, y_true, **routed)
 
     def __repr__(self) -> str:
         return f'get_scorer("{self._name}")'

@@ -153,6 +153,13 @@ class TargetPredictive(Predictive):
         """Return the distribution of ``mean + scale * target``, where both have shape (T,)."""
         raise NotImplementedError
 
+    def add_known_errors(self, noise_std: Tensor) -> Self:  # noqa: ARG002 -- an interface
+        """Return the distribution of targets with further errors of known size (N, T)."""
+        raise TypeError(
+            f"noise_std is added to mixtures of normal distributions, which {type(self).__name__} "
+            "isn't."
+        )
+
     def std(self) -> Tensor:
         """Return the standard deviations of new targets, observation noise included, (N, T)."""
         return self.uncertainty().total.sqrt()
@@ -239,6 +246,10 @@ class NormalMixture(TargetPredictive):
             noise_variance=self.noise_variance * scale**2,
             covariance=None if self.covariance is None else self.covariance * scale.outer(scale),
         )
+
+    def add_known_errors(self, noise_std: Tensor) -> "NormalMixture":
+        """Return the distribution of targets with further errors of known size (N, T)."""
+        return replace(self, noise_variance=self.noise_variance + noise_std.to(self.loc).square())
 
     @property
     def means(self) -> Tensor:
@@ -546,6 +557,12 @@ class LinearPool(TargetPredictive):
         """Return the distribution of ``mean + scale * target``."""
         return replace(
             self, components=[component.rescale(mean, scale) for component in self.components]
+        )
+
+    def add_known_errors(self, noise_std: Tensor) -> "LinearPool":
+        """Return the distribution of targets with further errors of known size (N, T)."""
+        return replace(
+            self, components=[part.add_known_errors(noise_std) for part in self.components]
         )
 
     def _sum(self, values: Iterable[Tensor]) -> Tensor:

@@ -1,0 +1,59 @@
+"""Known errors of targets: values that are refused, and models that don't take them."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import BayesianRidge, LogisticRegression
+
+from skbayes_sym import BayesianLinearRegressor, predictive
+
+X = np.random.default_rng(0).normal(size=(12, 2))
+Y = X[:, 0] + 0.1 * np.arange(12)
+
+
+@pytest.mark.parametrize(
+    ("noise_std", "message"),
+    [
+        (np.ones(11), r"one value for each of the 12 rows of X, of shape \(12,\), got shape \(11,"),
+        (0.1, r"got shape \(\)"),
+        (np.ones((12, 2)), r"got shape \(12, 2\)"),
+        ([0.1] * 11 + [-1.0], "noise_std is -1 in row 11, but values must be at least 0"),
+        ([np.nan] + [0.1] * 11, "noise_std is nan in row 0, but values must be finite"),
+        ([np.inf] + [0.1] * 11, "noise_std is inf in row 0"),
+        (np.ma.masked_less(np.arange(12.0), 1.0), "noise_std"),
+        (["a"] * 12, "noise_std must hold numbers"),
+        (np.full(12, 1e200), "noise_std or exposure reaches 1e\\+200"),
+    ],
+)
+def test_invalid_known_errors_are_refused(noise_std, message):
+    with pytest.raises(ValueError, match=message):
+        BayesianLinearRegressor().fit(X, Y, noise_std=noise_std)
+
+
+def test_invalid_known_errors_are_refused_at_prediction():
+    reg = BayesianLinearRegressor().fit(X, Y)
+    with pytest.raises(ValueError, match=r"each of the 3 rows.*got shape \(12,\)"):
+        predictive(reg, X[:3], noise_std=np.ones(12))
+    with pytest.raises(ValueError, match="noise_std is -1 in row 0"):
+        predictive(reg, X[:3], noise_std=[-1.0, 0.0, 0.0])
+
+
+def test_columns_and_lists_are_known_errors():
+    errors = np.linspace(0.1, 1.0, 12)
+    reg = BayesianLinearRegressor().fit(X, Y, noise_std=errors)
+    for given in (errors.tolist(), errors[:, None]):
+        other = BayesianLinearRegressor().fit(X, Y, noise_std=given)
+        assert other.log_evidence_ == reg.log_evidence_
+
+
+def test_known_errors_at_prediction_of_other_models():
+    """Predictive distributions of any mixture of normals take known errors."""
+    errors = np.linspace(0.1, 1.0, 12)
+    ridge = BayesianRidge().fit(X, Y)
+    std = ridge.predict(X, return_std=True)[1]
+    measured = predictive(ridge, X, noise_std=errors)
+    np.testing.assert_allclose(measured.std(), np.hypot(std, errors))
+    with pytest.raises(TypeError, match="classes have no errors of known size"):
+        predictive(LogisticRegression().fit(X, Y > 0), X, noise_std=errors)
+    counts = BayesianLinearRegressor("poisson").fit(X, np.arange(12))
+    with pytest.raises(TypeError, match="mixtures of normal distributions, which TargetMixture"):
+        predictive(counts, X, noise_std=errors)
