@@ -6,6 +6,7 @@ STORY = (
     "plot_quickstart.py",
     "plot_predictive.py",
     "plot_calibration.py",
+    "plot_attribution.py",
     "plot_scores.py",
     "plot_compare_models.py",
     "plot_groups.py",

@@ -22,8 +22,8 @@ _NAMES_OF_PAGES = {
     "practice": "HeldOut",
     "ecosystem": "QuantilePredictor",
     "displays": (
-        "PredictiveDisplay IntervalCalibrationDisplay ClassCalibrationDisplay StackWeightsDisplay "
-        "ModelComparisonDisplay InvarianceDisplay SymmetryDisplay"
+        "PredictiveDisplay AttributionDisplay IntervalCalibrationDisplay ClassCalibrationDisplay "
+        "StackWeightsDisplay ModelComparisonDisplay InvarianceDisplay SymmetryDisplay"
     ),
 }
 PAGES = {name: page for page, names in _NAMES_OF_PAGES.items() for name in names.split()}

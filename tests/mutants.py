@@ -683,6 +683,15 @@ MUTANTS = [
         ("and not isinstance(argument, Mapping)", "and False"),
         ("index[fold < i]", "index[fold != i]"),
     ),
+    *planted(
+        "inspection/attribution.py",
+        "",
+        ("comb(n_features - 1, n_members[without])", "comb(n_features, n_members[without])"),
+        ("n_features - 1 - position], axis=2)", "position], axis=2)"),
+        ("mean(axis=0) / (n_background * n_pairs)", "mean(axis=0) / n_background"),
+        ("path[..., 0, :] = base_outputs[:, None, None]", "path[..., 0, :] = base_outputs.mean(0)"),
+        ("index = n_samples + np.arange", "index = np.arange"),
+    ),
     Mutant("inspection/invariance.py", "if not len(self.half_widths)", "if False"),
     Mutant("inspection/symmetry.py", "not isinstance(color_by, str) or color_by", "color_by"),
     *planted(

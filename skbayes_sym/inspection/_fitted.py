@@ -8,11 +8,13 @@ import numpy as np
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils.validation import check_is_fitted
 
+from skbayes_sym.base.columns import Columns
 from skbayes_sym.base.pipelines import UnwrappedModel, fitted_attribute, unwrap
 from skbayes_sym.base.predictive import predictive, predicts_distribution
 from skbayes_sym.base.rows import Array, numeric_conversion
 from skbayes_sym.base.scikit_learn import check_array
 from skbayes_sym.numerics.arguments import is_frame, short_repr
+from skbayes_sym.numerics.tables import Table, days_since_reference
 
 
 def unwrap_fitted(estimator: BaseEstimator) -> UnwrappedModel:
@@ -136,3 +138,11 @@ def check_observations(y: Any, target: int) -> Array:
     with numeric_conversion("y"):
         values = check_array(y, dtype=float, ensure_2d=False, input_name="y")
     return select_target(values, target, ndim=1)
+
+
+def read_dates(column: Any) -> Array:
+    """Return days since 1970-01-01, as matplotlib counts dates; nan if missing."""
+    table = Table(["feature"], [np.asarray(column)], [False])
+    encoding = Columns.from_table(table).columns[0].date
+    assert encoding is not None
+    return days_since_reference("feature", table.columns[0], encoding) + encoding.reference

@@ -9,7 +9,6 @@ import numpy as np
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils.validation import check_consistent_length
 
-from skbayes_sym.base.columns import Columns
 from skbayes_sym.base.predictive import predictive
 from skbayes_sym.base.regressor import check_quantile_levels
 from skbayes_sym.base.rows import Array
@@ -27,6 +26,7 @@ from skbayes_sym.inspection._fitted import (
     check_observations,
     list_feature_names,
     predict_regression,
+    read_dates,
     select_target,
     unwrap_fitted,
 )
@@ -35,7 +35,6 @@ from skbayes_sym.numerics.dates import to_datetimes
 from skbayes_sym.numerics.tables import (
     Table,
     column_kind,
-    days_since_reference,
     level_key,
     missing_rows,
     read_table,
@@ -629,7 +628,7 @@ def _find_level(value: Any, keys: list[str]) -> float:
 def _read_feature(values: Array, position: int, kind: str) -> Array:
     """Return values of a numeric feature or days of dates, (n_samples,); nan if missing."""
     if kind == "date":
-        return _read_dates(values)
+        return read_dates(values)
     numbers = to_float(f"{position}", kind, values)
     if np.isnan(numbers).all():
         raise ValueError(f"feature {position} has no value in X: give rows that have some.")
@@ -696,14 +695,6 @@ def _read_columns(X: Any) -> Table:
     table = read_table(X)
     assert table is not None
     return table
-
-
-def _read_dates(values: Array) -> Array:
-    """Return days since 1970-01-01, as matplotlib counts dates; nan if missing."""
-    table = Table(["feature"], [values], [False])
-    encoding = Columns.from_table(table).columns[0].date
-    assert encoding is not None
-    return days_since_reference("feature", table.columns[0], encoding) + encoding.reference
 
 
 def _typical_value(values: Array, kind: str) -> Any:
