@@ -43,6 +43,18 @@ MUTANTS = [
         ("upper - lower, 0.5, lower, **", "upper, 0.5, lower, **"),
     ),
     *planted(
+        "models/likelihoods/likelihood.py",
+        "test_wrong_arguments.py",
+        ("if value.shape not in {(length,)", "if value.shape[-1:] not in {(length,)"),
+        ("if value.requires_grad or not is_finite", "if not is_finite"),
+    ),
+    Mutant(
+        "linear/fit.py",
+        "if self.learns_noise and not model.likelihood.n_params",
+        "if False",
+        "linear/test_estimators.py",
+    ),
+    *planted(
         "models/copula.py",
         "models/test_copula.py",
         ("(1.0 - shrinkage) * correlation, 1.0)", "correlation, 1.0)"),

@@ -1,10 +1,13 @@
 """Wrong arguments: every public object names the argument and what it got."""
 
+import re
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
-from fits import NUMBERS, X
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from fits import COUNTS, MATRIX, NUMBERS, SMALL, THREE, X, target
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.exceptions import FitFailedWarning
 from sklearn.linear_model import Ridge
 
@@ -17,11 +20,13 @@ from skbayes_sym.models import (
     ARD,
     Categorical,
     Gaussian,
+    HalfNormal,
     Heteroscedastic,
     Invariances,
     LayerScales,
     LogScale,
     NegativeBinomial,
+    Normal,
     Ordinal,
     StudentT,
 )
@@ -42,6 +47,8 @@ CONSTRUCTORS = [
     (Heteroscedastic, "log_std spread least", {}),
     (NegativeBinomial, "log_dispersion learn", {}),
     (Ordinal, "noise_std learn", {"steps": torch.zeros(2)}),
+    (Ordinal, "steps", {}),
+    (LogScale, "joint", {}),
     (Categorical, "n_points", {}),
     (Gibbs, "n_draws", {}),
     (VI, "covariance", {}),
@@ -58,28 +65,110 @@ ALLOWED = {
 
 @pytest.mark.parametrize(("kind", "name", "rest"), CASES)
 def test_constructors_check_their_arguments(kind, name, rest):
-    is_array = name in ("log_noise", "log_tail", "log_dispersion")
     for value in ANYTHING:
         if isinstance(value, int | float) and value in ALLOWED.get(name, ()):
-            continue
-        if is_array and isinstance(value, np.ndarray):
             continue
         with pytest.raises(ValueError, match=name):
             kind(**rest, **{name: value})
 
 
+# Every likelihood with a vector of parameters, by the name of the vector.
+VECTORS = {
+    "log_noise": [Gaussian, partial(Gaussian, learn=False), StudentT,
+                  partial(StudentT, learn=False)],
+    "log_dispersion": [NegativeBinomial, partial(NegativeBinomial, learn=False)],
+    "log_tail": [StudentT, partial(StudentT, df="learn")],
+    "steps": [partial(Ordinal, learn=False)],
+}  # fmt: skip
+BAD_SHAPES = [(2, 1), (1, 1), (1, 2), (2, 1, 1), (3,), (0,)]
+WITH_LIKELIHOOD = [name for name, case in SMALL.items() if "likelihood" in case.get_params()]
+
+
+def likelihood_fit(name, likelihood):
+    """Return a function that fits an estimator with a likelihood, and predicts if it can."""
+    model = clone(SMALL[name]).set_params(likelihood=likelihood)
+    defaults = {"noise_std": getattr(type(model)(), "noise_std", None), "outliers": "keep"}
+    model.set_params(**{k: v for k, v in defaults.items() if k in model.get_params()})
+    if not hasattr(model, "predict"):
+        return lambda: model.fit(np.abs(np.round(MATRIX)))
+    if hasattr(model, "predict_proba"):
+        return lambda: model.fit(X, THREE).predict(X)
+    y = COUNTS if likelihood.is_discrete else NUMBERS
+    return lambda: model.fit(X, y).predict(X)
+
+
+@pytest.mark.parametrize("name", WITH_LIKELIHOOD)
+@pytest.mark.parametrize("vector", VECTORS)
+def test_parameters_of_likelihoods_are_vectors_of_the_right_length(name, vector):
+    if (vector == "steps") != hasattr(SMALL[name], "predict_proba"):
+        return
+    if vector == "steps" and name in ("BayesianLinearClassifier", "BayesianMLPClassifier"):
+        return  # no ordered classes at all
+    for make in VECTORS[vector]:
+        for shape in BAD_SHAPES:
+            fit = likelihood_fit(name, make(**{vector: torch.zeros(shape)}))
+            expected = rf"{vector}=...\) has {vector} of shape {re.escape(str(shape))}.* \(\d,\)"
+            with pytest.raises(ValueError, match=expected):
+                fit()
+        right = torch.zeros(2 if vector == "steps" else 1)
+        for value in (right + torch.nan, right + torch.inf, right.int(), right.requires_grad_()):
+            fit = likelihood_fit(name, make(**{vector: value}))
+            with pytest.raises(ValueError, match=rf"{vector}=...\) must hold finite floating"):
+                fit()
+
+
+# Values of another kind, which have attributes or lengths that arrays have, too.
+WRONG_PRIORS = [{}, {"scale": 1.0}, object(), Gaussian(), torch.nn.Tanh(), HalfNormal(), b"x"]
+
+
 @pytest.mark.parametrize(
-    "model",
+    "name", [n for n, e in SMALL.items() if "prior" in e.get_params() and hasattr(e, "predict")]
+)
+def test_priors_of_another_kind_are_named(name):
+    linear = [ARD(), LayerScales()] if name.startswith("BayesianLinear") else []
+    for value in [*WRONG_PRIORS, *linear]:
+        with pytest.raises((ValueError, TypeError), match="prior") as caught:
+            clone(SMALL[name]).set_params(prior=value).fit(X, target(SMALL[name]))
+        deepest = caught.traceback[-1].statement
+        assert str(deepest).lstrip().startswith("raise"), (value, deepest)
+
+
+@pytest.mark.parametrize("name", ["LILARegressor", "LILAClassifier"])
+def test_lila_takes_normal_priors_as_scales(name):
+    def predictions(prior):
+        model = clone(SMALL[name]).set_params(prior=prior)
+        return model.fit(X, target(SMALL[name])).predict_uncertainty(X)["epistemic"]
+
+    np.testing.assert_array_equal(predictions(Normal(0.7)), predictions(0.7))
+    np.testing.assert_array_equal(predictions(Normal([0.7, 2.0])), predictions([0.7, 2.0]))
+    for prior in (ARD(), LayerScales()):
+        with pytest.raises(ValueError, match="learns its scales by Gauss-Newton"):
+            predictions(prior)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
     [
-        sk.LaplaceRegressor(optimizer="adam"), sk.SymmetrizedVIRegressor(),
-        sk.DeepEnsembleRegressor(), sk.BayesianLinearRegressor(), sk.MCMCRegressor(),
+        *(("invariances", v) for v in (np.zeros(0), np.array([1.0, np.nan]), 3.0, Gaussian)),
+        *(("image_shape", v) for v in (["a", "b"], [1.5, 2.0], [np.nan, 1.0], [[1, 3]], b"xy")),
+    ],
+)
+def test_transformations_and_images_of_another_kind_are_named(name, value):
+    with pytest.raises((ValueError, TypeError), match=name):
+        clone(SMALL["LILARegressor"]).set_params(**{name: value}).fit(X, NUMBERS)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "name"),
+    [
+        ("LaplaceClassifier", "predictive"), ("LILAClassifier", "predictive"),
+        ("LayerwiseVIRegressor", "hidden_posterior"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("likelihood", [Gaussian(torch.zeros(3)), StudentT(torch.zeros(3))])
-def test_noise_has_one_scale_or_one_per_target(model, likelihood):
-    model = type(model)(**{**model.get_params(), "likelihood": likelihood})
-    with pytest.raises(ValueError, match=r"3\s+scales, but y has 1 target|likelihood"):
-        model.fit(X, NUMBERS)
+def test_true_counts_as_one_in_parameters_with_numbers_and_names(estimator, name):
+    # scikit-learn's constraints accept True as an int.
+    model = clone(SMALL[estimator]).set_params(**{name: True})
+    assert len(model.fit(X, target(model)).predict(X)) == len(X)
 
 
 @pytest.mark.parametrize("value", [10**400, -(10**400)])

@@ -16,7 +16,7 @@ from skbayes_sym.base.requirements import FULLY_CONNECTED, NORMAL_PRIOR
 from skbayes_sym.base.rows import Array, numeric_conversion
 from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.base.training import INITIAL_NOISE, LARGEST, Training
-from skbayes_sym.models.likelihoods.likelihood import Likelihood
+from skbayes_sym.models.likelihoods.likelihood import Likelihood, check_parameter
 from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.likelihoods.registry import REGRESSION_LIKELIHOODS, SupportedLikelihoods
 from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
@@ -246,7 +246,7 @@ def bind_prior(prior: PriorParameter, learned: UnboundPrior, network: Network) -
 
 
 def give_each_target_a_scale(likelihood: Likelihood, n_targets: int) -> Likelihood:
-    """Repeat a likelihood's single noise level or dispersion for each target.
+    """Check the shapes of a likelihood's scales, and repeat a single one for each target.
 
     Parameters
     ----------
@@ -263,19 +263,17 @@ def give_each_target_a_scale(likelihood: Likelihood, n_targets: int) -> Likeliho
     Raises
     ------
     ValueError
-        If its noise or dispersion has another length.
+        If its noise, dispersion or tail parameter has another shape or isn't finite.
     """
-    for name in ("log_noise", "log_dispersion"):
+    lengths = {"log_noise": {1, n_targets}, "log_dispersion": {1, n_targets}, "log_tail": {1}}
+    for name, allowed in lengths.items():
         scales = getattr(likelihood, name, None)
-        if scales is None or scales.shape[-1] == n_targets:
+        if scales is None:
             continue
-        if scales.shape[-1] != 1:
-            raise ValueError(
-                f"likelihood={type(likelihood).__name__}({name}=...) has {scales.shape[-1]} "
-                f"scales, but y has {n_targets} target(s): give one, or one per target."
-            )
-        repeated = scales.expand(*scales.shape[:-1], n_targets).clone()
-        likelihood = replace(likelihood, **{name: repeated})  # type: ignore[type-var]
+        check_parameter(likelihood, name, allowed, f"{n_targets} target(s)")
+        if max(allowed) > len(scales):
+            repeated = scales.expand(n_targets).clone()
+            likelihood = replace(likelihood, **{name: repeated})  # type: ignore[type-var]
     return likelihood
 
 

@@ -264,6 +264,11 @@ def numeric_conversion(name: str, remedy: str = "", X: Any = None) -> Iterator[N
         raise ValueError(
             f"{name} must hold numbers in the range of float64{_non_numeric_columns(X)}: {error}."
         ) from error
+    except TypeError as error:
+        # The conversion of an object of another kind, such as a dict.
+        if "float() argument" not in str(error):
+            raise
+        raise TypeError(f"{name} must hold numbers: {error}.{remedy}") from error
     except np.exceptions.DTypePromotionError as error:
         raise ValueError(
             f"{name} must hold numbers, got columns without a common type, such as dates"

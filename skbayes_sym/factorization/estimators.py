@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from skbayes_sym.base.device import choose_device, choose_dtype, resolve_device
+from skbayes_sym.base.model_factory import give_each_target_a_scale
 from skbayes_sym.base.progress import RUN_CONSTRAINTS, FitProgress
 from skbayes_sym.base.requirements import refuse_parameters, require_attributes
 from skbayes_sym.base.rows import Array
@@ -605,6 +606,7 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
             "likelihood of your own."
         )
         require_attributes(likelihood, members, parameter="likelihood", remedy=remedy)
+        likelihood = give_each_target_a_scale(likelihood, 1)
         if not is_entry_likelihood(likelihood):
             raise ValueError(
                 f"{likelihood=} doesn't go with SymVIMatrixFactorization, whose entries are "

@@ -13,10 +13,12 @@ from skbayes_sym.base.model_factory import (
     NETWORK_CONSTRAINTS,
     OBJECT_CONSTRAINTS,
     PriorParameter,
+    bind_prior,
+    require_normal_prior,
     scale_array,
 )
 from skbayes_sym.base.progress import RUN_CONSTRAINTS
-from skbayes_sym.base.requirements import RECORDED_LAYERS, refuse_parameters
+from skbayes_sym.base.requirements import ANY_PRIOR, RECORDED_LAYERS, refuse_parameters
 from skbayes_sym.base.rows import STANDARDIZE
 from skbayes_sym.base.scikit_learn import Interval, StrOptions
 from skbayes_sym.laplace.evidence import AveragedNetwork
@@ -27,7 +29,7 @@ from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.networks.convolutional import ARCHITECTURES
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.network import Network, RecordingNetwork
-from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.models.priors import GaussianPrior, LayerScales, Prior, UnboundPrior
 
 NETWORK_NAMES = frozenset(ARCHITECTURES)  # values of ``network`` besides "mlp"
 # Initial scale of learned priors. From 3.0, networks with two layers of 50 units collapse onto a
@@ -111,9 +113,11 @@ def layer_prior(prior: PriorParameter, network: RecordingNetwork) -> GaussianPri
     """Return the normal prior of every parameter, from one scale or one per weight layer.
 
     "learn" starts from `INITIAL_SCALE`. Parameters that belong to no weight layer have the scale of
-    the first one.
+    the first one. A ValueError is raised for an object that isn't such a prior.
     """
     layers = network.weight_layers
+    if isinstance(prior, UnboundPrior):
+        return _require_layer_scales(bind_prior(prior, LayerScales(), network), network)
     layout = network.layout
     prior_scale = INITIAL_SCALE if isinstance(prior, str) else prior
     per_layer = np.broadcast_to(scale_array(prior_scale, layers=len(layers)), (len(layers),))
@@ -123,6 +127,27 @@ def layer_prior(prior: PriorParameter, network: RecordingNetwork) -> GaussianPri
             if name is not None:
                 scale[layout.slices[name]] = float(value)
     return GaussianPrior(scale)
+
+
+def _require_layer_scales(prior: Prior, network: RecordingNetwork) -> GaussianPrior:
+    """Return a prior that Adam's curvature can take; else raise."""
+    ANY_PRIOR.require(prior, "prior")
+    if prior.learned_scales is not None:
+        raise ValueError(
+            "this prior learns its scales by Gauss-Newton steps, but the network is trained by "
+            "Adam. Use prior='learn', a number, or LaplaceRegressor or LaplaceClassifier with "
+            "optimizer='gauss-newton'."
+        )
+    normal = require_normal_prior(prior)
+    slices = network.layout.slices
+    first = [float(normal.scale[slices[layer.weight]][0]) for layer in network.weight_layers]
+    if not torch.allclose(layer_prior(first, network).scale.to(normal.scale), normal.scale):
+        raise ValueError(
+            "Adam's curvature takes one prior scale per layer, of both weights and biases. Use "
+            "Normal(scale) with one number or one per layer, or LaplaceRegressor or "
+            "LaplaceClassifier with optimizer='gauss-newton'."
+        )
+    return normal
 
 
 def layer_precisions(network: RecordingNetwork, precision: Tensor) -> Tensor:

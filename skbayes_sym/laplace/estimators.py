@@ -17,7 +17,6 @@ from skbayes_sym.base.model_factory import (
     model_symmetry,
     relative_relevance,
     require_mlp,
-    require_normal_prior,
     resolve_prior,
 )
 from skbayes_sym.base.optimizers import (
@@ -224,27 +223,10 @@ class _BaseLaplace(BayesianEstimator):
         return {**super()._fitted_attributes(data, model, fitted), "optimizer_": self.optimizer_}
 
     def _make_prior(self, network: Network) -> Prior:
-        is_learned = isinstance(self.prior, str) and self.optimizer_ == "gauss-newton"
-        if not (is_learned or isinstance(self.prior, UnboundPrior)):
+        is_scale = not isinstance(self.prior, str | UnboundPrior)
+        if is_scale or self.optimizer_ == "adam":
             return layer_prior(self.prior, recording(network))
-        bound = super()._make_prior(network)
-        if self.optimizer_ == "gauss-newton":
-            return bound
-        if bound.learned_scales is not None:
-            raise ValueError(
-                "this prior learns its scales by Gauss-Newton steps, but the network is trained by "
-                "Adam. Use prior='learn', a number, or optimizer='gauss-newton'."
-            )
-        recorded = recording(network)
-        scale = require_normal_prior(bound).scale
-        slices = network.layout.slices
-        first = [float(scale[slices[layer.weight]][0]) for layer in recorded.weight_layers]
-        if not torch.allclose(layer_prior(first, recorded).scale.to(scale), scale):
-            raise ValueError(
-                "Adam's curvature takes one prior scale per layer, of both weights and biases. Use "
-                "Normal(scale) with one number or one per layer, or optimizer='gauss-newton'."
-            )
-        return bound
+        return super()._make_prior(network)
 
     def _n_parallel_networks(self, n_weights: int) -> float:
         """Number of restarts times weights in Gauss-Newton steps, for the curvature."""
@@ -755,7 +737,7 @@ class LaplaceClassifier(BayesianClassifierMixin, _BaseLaplace):
                 self._linearised(like),
                 self.fitted_likelihood.to(like),
                 self._draws_seed,
-                n_draws=resolve_auto(self.predictive, 200),
+                n_draws=int(resolve_auto(self.predictive, 200)),
                 integral=self._integral,
                 variance_scale=resolve_auto(self.variance_scale, 1.0),
             )

@@ -41,7 +41,8 @@ def image_shape(dimensions: Any, n_features: int) -> ImageShape | None:
     if dimensions is None:
         return None
     values = np.asarray(dimensions)
-    if values.ndim != 1 or len(values) not in (2, 3) or not np.all(values == values.astype(int)):
+    is_numeric = values.dtype.kind in "iuf" and np.isfinite(values).all()
+    if values.ndim != 1 or len(values) not in (2, 3) or not is_numeric or np.any(values % 1):
         raise ValueError(f"image_shape must be (H, W) or (C, H, W), got {dimensions!r}.")
     shape = tuple(int(s) for s in values)
     if min(shape) < 1 or prod(shape) != n_features:

@@ -151,7 +151,7 @@ class LILAEstimator(BayesianEstimator):
             raise ValueError("LILA's posterior covers all layers: leave layers='all'.")
         invariances = resolve_invariances(self.invariances)
         objective = resolve_objective(adam)
-        is_auto = invariances is not None and invariances.families == "auto"
+        is_auto = invariances is not None and isinstance(invariances.families, str)
         if is_auto and objective.transforms and self.image_shape is None:
             warn_no_invariance()
         shape = self._resolve_image_shape(self.n_features_in_)
@@ -250,7 +250,7 @@ class LILARegressor(BayesianRegressorMixin, LILAEstimator):
         [-1, 1]. Several families act one after the other. `~skbayes_sym.models.Invariances` also
         sets the number of transformations per row in training (8) and in predictions (32), and the
         step size of the half-widths. None is the non-invariant model of the paper.
-    prior : "learn", float or sequence of float, default="learn"
+    prior : "learn", float, sequence of float or Normal, default="learn"
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
         one number or one per layer. "learn" maximises the evidence over one scale per layer,
         starting from 3.0. Under a wide fixed prior the learned noise exceeds the targets' spread.
@@ -440,7 +440,7 @@ class LILAClassifier(BayesianClassifierMixin, LILAEstimator):
         [-1, 1]. Several families act one after the other. `~skbayes_sym.models.Invariances` also
         sets the number of transformations per row in training (8) and in predictions (32), and the
         step size of the half-widths. None is the non-invariant model of the paper.
-    prior : "auto", "learn", float or sequence of float, default="auto"
+    prior : "auto", "learn", float, sequence of float or Normal, default="auto"
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
         one number or one per layer. "learn" maximises the evidence over one scale per layer,
         starting from 3.0. For images the scales become too small and the network underfits, which
@@ -570,6 +570,6 @@ class LILAClassifier(BayesianClassifierMixin, LILAEstimator):
             self._linearised(like),
             self.fitted_likelihood.to(like),
             self._draws_seed,
-            n_draws=resolve_auto(self.predictive, 200),
+            n_draws=int(resolve_auto(self.predictive, 200)),
             integral=self.predictive if isinstance(self.predictive, str) else "sampling",
         )

@@ -423,13 +423,15 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     def _validate_training_data(self, X: Any, y: Any) -> tuple[Array, RegressionTargets]:
         """Check that the likelihood fits the parameters and the number of targets."""
         likelihood = self.resolved_likelihood
+        check_not_masked("y", y)
+        shape = np.asarray(y).shape
         if not isinstance(self.likelihood, str):
+            n_targets = shape[1] if len(shape) == 2 else 1
+            give_each_target_a_scale(likelihood, n_targets)
             self._check_likelihood(likelihood)
         if not likelihood.n_params:
             reason = f"likelihood={self.likelihood!r} has no scale of noise to set"
             refuse_parameters(self, ["noise_std"], reason, "likelihood='gaussian' or 'student_t'")
-        check_not_masked("y", y)
-        shape = np.asarray(y).shape
         if not is_conjugate(likelihood) and len(shape) == 2 and shape[1] > 1:
             raise ValueError(
                 f"likelihood={self.likelihood!r} takes one target, got y of shape {shape}. Use "
@@ -462,9 +464,9 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
                 f"likelihood={self.likelihood!r} needs at least one positive count in y: without "
                 "any, the best intercept is minus infinity. Use fit_intercept=False."
             )
+        likelihood = give_each_target_a_scale(likelihood, data.rows.y.shape[-1])
         if not likelihood.n_params:
             return likelihood
-        likelihood = give_each_target_a_scale(likelihood, data.rows.y.shape[-1])
         return likelihood.at(gaussian_noise(self.noise_std, data).log_noise)
 
 

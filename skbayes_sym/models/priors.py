@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from skbayes_sym.numerics.arguments import check_positive, check_vector, short_repr
+from skbayes_sym.numerics.arguments import check_positive, check_vector
 from skbayes_sym.numerics.gaussian import normal_log_prob
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.random import normal_like
@@ -118,10 +118,6 @@ class GaussianPrior(Prior):
 
     def __post_init__(self) -> None:
         check_vector("scale", self.scale)
-        if not isinstance(self.scale, Tensor):
-            raise ValueError(
-                f"scale must be a tensor, got {short_repr(self.scale)}: use torch.as_tensor(scale)."
-            )
 
     def bind(self, layout: ParamLayout) -> "GaussianPrior":
         """Return the prior, after checking that it matches the layout."""

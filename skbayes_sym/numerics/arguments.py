@@ -87,10 +87,13 @@ def check_range(name: str, value: Any) -> tuple[float, float]:
 
 
 def check_vector(name: str, value: Any) -> None:
-    """Raise ValueError unless the value is a tensor or an array with at least one axis."""
-    # Attributes instead of types, since students check arguments without torch.
-    if not hasattr(value, "tolist") or getattr(value, "ndim", 0) < 1:
-        raise ValueError(f"{name} must be a tensor with an axis, got {short_repr(value)}.")
+    """Raise ValueError unless the value is a tensor with at least one axis."""
+    # An attribute instead of the type, since students check arguments without torch.
+    if not hasattr(value, "requires_grad") or value.ndim < 1:
+        raise ValueError(
+            f"{name} must be a tensor with an axis, such as torch.zeros(1), got "
+            f"{short_repr(value)}."
+        )
 
 
 def check_random_state(value: Any) -> np.random.RandomState:

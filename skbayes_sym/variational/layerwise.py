@@ -330,7 +330,7 @@ class LayerwiseVI:
             if isinstance(hidden_posterior, str):
                 n_inducing = 100
             else:
-                n_inducing = hidden_posterior
+                n_inducing = int(hidden_posterior)
             hidden = InducingHidden(network, tuple(scales), min(n_inducing, n_rows))
         return LayerwiseFamily(network, hidden, last_scale)
 

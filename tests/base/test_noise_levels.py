@@ -228,5 +228,5 @@ def test_one_scale_stands_for_all_targets(name, likelihood):
     one, two = (model.predict(X, return_std=True) for model in fits)
     np.testing.assert_array_equal(one, two)
 
-    with pytest.raises(ValueError, match=r"has 3 scales, but y has 2 target\(s\)"):
+    with pytest.raises(ValueError, match=r"shape \(3,\): for 2 target\(s\)"):
         clone(fits[0]).set_params(likelihood=likelihood(log_noise=torch.zeros(3))).fit(X, Y)

@@ -12,7 +12,7 @@ from sklearn.linear_model import BayesianRidge, LogisticRegression
 
 from skbayes_sym import BayesianLinearClassifier, BayesianLinearRegressor
 from skbayes_sym.base.requirements import ONE_OUTPUT_LIKELIHOOD
-from skbayes_sym.models import Bernoulli, Categorical, StudentT
+from skbayes_sym.models import Bernoulli, Categorical, Gaussian, StudentT
 
 AS_GIVEN = {"standardize": False}
 
@@ -394,3 +394,25 @@ def test_a_likelihood_needs_what_is_named_and_no_more():
     np.testing.assert_array_equal(shown.predict_quantiles(X), plain.predict_quantiles(X))
     np.testing.assert_array_equal(shown.sample_y(X[:3]), plain.sample_y(X[:3]))
     assert shown.score(X, Y) == plain.score(X, Y)
+
+
+@pytest.mark.parametrize("scale", [0.2, 1.0, 3.0])
+def test_fixed_noise_of_a_likelihood_is_the_fixed_noise_of_the_estimator(scale):
+    fixed = Gaussian(torch.full((1,), np.log(scale), dtype=torch.float64), learn=False)
+    own = BayesianLinearRegressor(fixed).fit(X, Y)
+    expected = BayesianLinearRegressor(noise_std=scale).fit(X, Y)
+    assert own.noise_std_ == pytest.approx(scale, rel=1e-12)
+    assert own.elbo_ == pytest.approx(expected.elbo_, rel=1e-6)
+    for one, other in zip(
+        own.predict(X, return_std=True), expected.predict(X, return_std=True), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-3)
+
+
+def test_one_fixed_noise_level_serves_all_targets():
+    targets = np.column_stack([Y, -2.0 * Y])
+    one, two = (
+        BayesianLinearRegressor(Gaussian(torch.zeros(n), learn=False)).fit(X, targets)
+        for n in (1, 2)
+    )
+    np.testing.assert_array_equal(one.predict(X, return_std=True), two.predict(X, return_std=True))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.models.augmentations.augmentation import HalfWidth, ImageShape
+from skbayes_sym.numerics.arguments import check_flag
 from skbayes_sym.numerics.runtime import constant, index_tensor
 
 
@@ -136,6 +137,9 @@ class LogScale:
 
     columns: tuple[int, ...] | None = None
     joint: bool = True
+
+    def __post_init__(self) -> None:
+        check_flag("joint", self.joint)
 
     @property
     def half_width(self) -> HalfWidth:

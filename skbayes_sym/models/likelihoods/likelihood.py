@@ -21,6 +21,7 @@ from skbayes_sym.models.predictive_mixtures import (
     TargetMixture,
     invert_cdf,
 )
+from skbayes_sym.numerics.arguments import short_repr
 from skbayes_sym.numerics.gaussian import gauss_hermite
 
 
@@ -624,6 +625,38 @@ class Likelihood:
             Number of outputs of the network.
         """
         return AutogradTerm(self, y, weight)
+
+
+def check_parameter(likelihood: Likelihood, name: str, lengths: set[int], data: str) -> None:
+    """Raise a ValueError unless a parameter that the user gave is a vector of finite numbers.
+
+    Likelihoods don't check it themselves, since those of several draws have further axes.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+        The user's likelihood.
+    name : str
+        Attribute with the parameter.
+    lengths : set of int
+        Admissible lengths.
+    data : str
+        Noun phrase for the data that determine the length, such as "2 target(s)".
+    """
+    value = getattr(likelihood, name)
+    argument = f"likelihood={type(likelihood).__name__}({name}=...)"
+    if value.shape not in {(length,) for length in lengths}:
+        shapes = " or ".join(f"({length},)" for length in sorted(lengths))
+        raise ValueError(
+            f"{argument} has {name} of shape {tuple(value.shape)}: for {data} it must have shape "
+            f"{shapes}."
+        )
+    is_finite = value.is_floating_point() and bool(value.isfinite().all())
+    if value.requires_grad or not is_finite:
+        raise ValueError(
+            f"{argument} must hold finite floating-point numbers that don't require gradients, got "
+            f"{short_repr(value)}."
+        )
 
 
 class ClassLikelihood(Likelihood):

@@ -507,6 +507,16 @@ class StudentT(TargetLikelihood):
             raise ValueError(f"df must be positive or 'learn', got {short_repr(self.df)}.")
 
     @property
+    def is_discrete(self) -> bool:
+        """Whether targets are integers: no."""
+        return False
+
+    @property
+    def scales_targets(self) -> bool:
+        """Whether targets may be centred and scaled: yes."""
+        return True
+
+    @property
     def _learns_df(self) -> bool:
         """Whether the degrees of freedom are a free parameter."""
         return self.df == "learn"

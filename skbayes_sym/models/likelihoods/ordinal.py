@@ -13,6 +13,7 @@ from skbayes_sym.models.likelihoods.likelihood import (
     ClassLikelihood,
     ExpectedLogProb,
     Kind,
+    check_parameter,
     expect_by_quadrature,
 )
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture
@@ -100,9 +101,7 @@ class Ordinal(ClassLikelihood):
 
     def n_outputs(self, n_targets: int) -> int:
         """Return the number of outputs, which is 1."""
-        n_classes = self.steps.shape[-1] + 1
-        if n_targets != n_classes:
-            raise ValueError(f"Ordinal has cut points for {n_classes} classes, y has {n_targets}.")
+        check_parameter(self, "steps", {n_targets - 1}, f"{n_targets} classes")
         return 1
 
     def _edges(self, like: Tensor) -> Tensor:

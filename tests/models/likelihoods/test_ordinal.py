@@ -63,7 +63,7 @@ def test_start_has_the_shares_of_the_classes():
     f = 0.8 * np.random.default_rng(0).standard_normal(200_000)
     share = start.predictive(torch.as_tensor(f)[:, None, None]).mean()[0]
     assert_close(share, torch.tensor([0.5, 0.3, 0.2]).double(), atol=0.01, rtol=0)
-    with pytest.raises(ValueError, match="3 classes, y has 4"):
+    with pytest.raises(ValueError, match=r"steps of shape \(2,\): for 4 classes"):
         start.n_outputs(4)
 
 
