@@ -1,15 +1,25 @@
 """Scripts of the repository: the table of all ratios of speed, and the check before a release."""
 
 import importlib
+import json
 import re
 import runpy
 import sys
 import tomllib
-from math import exp, log
+from importlib.util import find_spec
+from math import exp, log, pi
 from pathlib import Path
+from types import ModuleType
 
+import numpy as np
+import pandas as pd
 import pytest
 from scipy.integrate import quad
+from scipy.stats import norm
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.linear_model import BayesianRidge
+
+from skbayes_sym import PredictiveStackingRegressor, predictive
 
 BENCH = Path(__file__).parents[1] / "asv_bench/studies"
 
@@ -140,3 +150,196 @@ def test_citations_agree():
     }
     assert len(cited["README.md"]) == 5
     assert cited["README.md"] == cited["CITATION.cff"] == cited["docs/citing.rst"]
+
+
+def stand_in(monkeypatch, name, **contents):
+    """Put a module in the place of one that may not be installed."""
+    module = ModuleType(name)
+    vars(module).update(contents)
+    monkeypatch.setitem(sys.modules, name, module)
+
+
+class PretrainedRegressor(RegressorMixin, BaseEstimator):
+    """Normal distribution of all targets, with the methods of TabICL."""
+
+    needs_weights = False
+
+    def __init__(self, random_state=None):
+        self.random_state = random_state
+
+    def fit(self, X, y):
+        if self.needs_weights:
+            raise OSError("cannot reach the hub")
+        self.mean_ = np.mean(y)
+        self.std_ = np.std(y)
+        return self
+
+    def predict(self, X, output_type="mean", alphas=None):
+        if output_type == "mean":
+            return np.full(len(X), self.mean_)
+        return np.tile(norm.ppf(alphas, self.mean_, self.std_), (len(X), 1))
+
+
+class TabPFNRegressor(PretrainedRegressor):
+    """The same, with the methods of TabPFN."""
+
+    def predict(self, X, output_type="mean", quantiles=None):
+        predicted = super().predict(X, output_type, quantiles)
+        return predicted if output_type == "mean" else list(predicted.T)
+
+
+@pytest.mark.parametrize("name", ["TabICL", "TabPFN"])
+def test_pretrained_models_are_a_row_where_their_weights_are(
+    bench, monkeypatch, capsys, tmp_path, name
+):
+    study = importlib.import_module("compare_tables")
+    kind = TabPFNRegressor if name == "TabPFN" else PretrainedRegressor
+    stand_in(monkeypatch, name.lower(), **{f"{name}Regressor": kind})
+    rng = np.random.default_rng(0)
+    tables = tmp_path / "tables/regression"
+    tables.mkdir(parents=True)
+    frame = pd.DataFrame({"word": rng.choice(["a", "b"], 400), "y": rng.normal(3.0, 2.0, 400)})
+    frame.to_csv(tables / "simulated.csv.gz", index=False)
+    store = tmp_path / "fits.json"
+    monkeypatch.setenv("SKBAYES_SYM_DATA", str(tmp_path))
+    arguments = ["compare_tables.py", "--splits", "2", "--models", name, "--store", str(store)]
+    monkeypatch.setattr(sys, "argv", arguments)
+
+    # Without weights the row is skipped by name, and nothing is stored.
+    monkeypatch.setattr(kind, "needs_weights", True)
+    monkeypatch.setitem(study.MODELS, name, study._pretrained(name))
+    study.main()
+    expected = f"{name} is skipped: no weights (OSError: cannot reach the hub)"
+    assert capsys.readouterr().out.count(expected) == 1
+    assert not store.exists()
+
+    monkeypatch.setattr(kind, "needs_weights", False)
+    study.main()
+    assert f"{name:18s}  log density" in capsys.readouterr().out
+    fits = json.loads(store.read_text(encoding="utf-8"))["simulated"][name]
+    entropy = 0.5 + 0.5 * log(2.0 * pi * 4.0)
+    for fit in fits.values():
+        assert fit["log density"] == pytest.approx(-entropy, abs=0.2)
+        assert fit["coverage"] == pytest.approx(0.9, abs=0.1)
+
+    monkeypatch.delitem(sys.modules, name.lower())
+    monkeypatch.setattr(study, "PRETRAINED", {name: "not_installed"})
+    monkeypatch.setitem(study.MODELS, name, study._pretrained(name))
+    store.unlink()
+    study.main()
+    assert f"{name} is skipped: No module named 'not_installed'" in capsys.readouterr().out
+
+
+class CatBoostRegressor:
+    """The linear part of CatBoost, with variances as `RMSEWithUncertainty` returns them."""
+
+    def __init__(self, loss_function, posterior_sampling, **kwargs):
+        assert loss_function == "RMSEWithUncertainty"
+        self.posterior_sampling = posterior_sampling
+
+    def fit(self, X, y):
+        self.model = BayesianRidge().fit(X, y)
+        return self
+
+    def predict(self, X, prediction_type):
+        assert prediction_type == "RMSEWithUncertainty"
+        noise = np.full(len(X), 1.0 / self.model.alpha_)
+        return np.stack([self.model.predict(X), noise], axis=1)
+
+    def virtual_ensembles_predict(self, X, prediction_type, virtual_ensembles_count):
+        assert self.posterior_sampling
+        assert prediction_type == "TotalUncertainty"
+        mean, noise = self.predict(X, "RMSEWithUncertainty").T
+        std = self.model.predict(X, return_std=True)[1]
+        return np.stack([mean, std**2 - noise, noise], axis=1)
+
+
+@pytest.mark.parametrize("posterior_sampling", [False, True])
+def test_catboost_has_its_own_uncertainty(bench, monkeypatch, posterior_sampling):
+    study = importlib.import_module("compare_tables")
+    if find_spec("catboost") is None:
+        stand_in(monkeypatch, "catboost", CatBoostRegressor=CatBoostRegressor)
+    name = "CatBoost ensemble" if posterior_sampling else "CatBoost variance"
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.uniform(-1, 1, 400), "word": rng.choice(["u", "v"], 400)})
+    y = 2.0 * frame["a"].to_numpy() + 0.5 * rng.normal(size=400)
+    assert study.MODELS[name](True, frame) is None
+    model = study.MODELS[name](False, frame)
+    rows = study.read(name, False, frame)
+    assert rows.shape == (400, 3)
+    scores = study.score_member(model, rows, y, np.arange(300), np.arange(300, 400))
+    assert scores["coverage"] == pytest.approx(0.9, abs=0.15)
+    assert -1.5 < scores["log density"] < -0.5
+
+
+def test_reported_scores_are_compared_with_new_rows(bench, capsys):
+    study = importlib.import_module("compare_tables")
+    X = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 2)), columns=["a", "b"])
+    y = X["a"].to_numpy() + np.random.default_rng(1).normal(size=60)
+    stack = study.MODELS["linear"](False, X)
+    scores = study.score_member(stack, X, y, np.arange(40), np.arange(40, 60))
+    assert scores["new rows"] == scores["log density"]
+    assert scores["left out"] == stack.leave_one_out_log_density_["linear"][0]
+
+    fits = {"0": {"left out": -1.0, "new rows": -1.2}, "1": {"left out": -1.1, "new rows": -1.1}}
+    results = {"one": {"stack": fits, "pool": {"0": {}}}, "two": {"stack": fits}}
+    study.compare_left_out("regression, settling", results, store=False)
+    lines = capsys.readouterr().out.split("\n")
+    assert (
+        lines[1]
+        == "regression, settling, stack: log density of left-out and of new rows, nats per row"
+    )
+    assert lines[3].split() == ["one", "-1.050", "-1.150", "0.100", "0.100"]
+    assert lines[5].split() == ["average", "0.100", "0.000"]
+
+
+def test_classes_that_training_lacks_are_not_compared(bench):
+    study = importlib.import_module("compare_tables")
+    X = pd.DataFrame({"a": np.random.default_rng(0).normal(size=60)})
+    y = np.where(X["a"] > 0.0, "high", "low").astype(object)
+    y[59] = "new"
+    stack = study.MODELS["linear"](True, X)
+    scores = study.score_member(stack, X, y, np.arange(40), np.arange(40, 60))
+    assert scores["log density"] == pytest.approx((19 * scores["new rows"] + log(1e-15)) / 20)
+
+
+class DistributionPrediction:
+    """Quantiles of ScoringBench."""
+
+    @classmethod
+    def from_multi_quantile(cls, q, alphas, mean=None, *, train_range):
+        self = cls()
+        self.q, self.alphas, self.mean, self.train_range = q, alphas, mean, train_range
+        return self
+
+
+class ProbabilisticWrapper:
+    """Base class of entries of ScoringBench."""
+
+    def _set_train_range(self, y):
+        self._y_train_range = float(np.nanmin(y)), float(np.nanmax(y))
+
+
+def test_an_entry_of_scoringbench_is_one_class(monkeypatch):
+    stand_in(
+        monkeypatch, "scoringbench.univariate.wrappers.base",
+        DistributionPrediction=DistributionPrediction, ProbabilisticWrapper=ProbabilisticWrapper,
+    )  # fmt: skip
+    for package in ("scoringbench", "scoringbench.univariate", "scoringbench.univariate.wrappers"):
+        stand_in(monkeypatch, package)
+    root = Path(__file__).parents[1]
+    wrapper = runpy.run_path(str(root / "examples/scoringbench_wrapper.py"))["PredictiveWrapper"]
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"a": rng.normal(size=80), "word": rng.choice(["u", "v"], 80)})
+    y = pd.Series(X["a"] + 0.5 * rng.normal(size=80))
+    y[3] = np.nan
+    stack = PredictiveStackingRegressor([("linear", "linear")], random_state=0)
+    entry = wrapper(stack, n_quantiles=199).fit(X[:60], y[:60])
+    fitted = stack.fit(X[:60].drop(index=3), y[:60].drop(index=3))
+    prediction = entry.predict_distribution(X[60:])
+    assert prediction.train_range == (y[:60].min(), y[:60].max())
+    np.testing.assert_allclose(prediction.mean, fitted.predict(X[60:]))
+    np.testing.assert_allclose(entry.predict(X[60:]), prediction.mean)
+    np.testing.assert_allclose(prediction.alphas[[0, 99]], [0.005, 0.5])
+    cdf = np.stack([predictive(fitted, X[60:]).cdf(q) for q in prediction.q.T], axis=1)
+    np.testing.assert_allclose(cdf, np.tile(prediction.alphas, (20, 1)), atol=1e-6)

@@ -10,9 +10,13 @@ own. Splits are random: 80 % of the rows to train, at most ``--rows``, and at mo
 test.
 
 Members of the stack, and peers that predict points, are stacks of one: left-out residuals give
-them the noise that members have. Words are one-hot for peers, save for CatBoost's classes; gaps
-stay gaps for LightGBM and CatBoost. What isn't installed is left out. ``--store`` keeps every fit
-and repeats none.
+them the noise that members have. "CatBoost variance" and "CatBoost ensemble" have CatBoost's own
+uncertainty instead: a mean and a variance for each row (``RMSEWithUncertainty``), and the virtual
+ensembles of a model with posterior sampling (Malinin et al. 2021). NGBoost predicts a normal.
+
+Words are one-hot for peers, save for CatBoost's classes, TabICL and TabPFN; gaps stay gaps for
+these and for LightGBM and CatBoost. Models that aren't installed, and pretrained ones without
+weights, are skipped with a message. ``--store`` keeps every fit and repeats none.
 """
 
 import argparse
@@ -21,15 +25,18 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 from figures import keep
-from sklearn.base import is_classifier
+from sklearn.base import BaseEstimator, RegressorMixin, is_classifier
 from sklearn.model_selection import train_test_split
 from threadpoolctl import threadpool_limits
+from timing import mean_and_error
 
 import skbayes_sym as sk
 
@@ -45,6 +52,9 @@ MEMBERS = {
 }
 NUMBERS = ("log density", "crps", "rmse", "coverage", "CPU s")
 LABELS = ("log density", "accuracy", "CPU s")
+# Log density of a stack that it reports, and that of new rows with known classes.
+LEFT_OUT = "left out"
+NEW_ROWS = "new rows"
 
 
 def _stack(labels: bool, members: Any) -> Any:
@@ -69,13 +79,61 @@ def _lightgbm(labels: bool, X: Any) -> Any:
     return _point(kind(n_jobs=1, random_state=0, verbose=-1))
 
 
+CATBOOST = {"thread_count": 1, "random_state": 0, "verbose": 0, "allow_writing_files": False}
+
+
 def _catboost(labels: bool, X: Any) -> Any:
     import catboost
 
-    quiet = {"thread_count": 1, "random_state": 0, "verbose": 0, "allow_writing_files": False}
     if labels:
-        return catboost.CatBoostClassifier(cat_features=_words(X), **quiet)
-    return _point(catboost.CatBoostRegressor(**quiet))  # no clone of it has categories
+        return catboost.CatBoostClassifier(cat_features=_words(X), **CATBOOST)
+    return _point(catboost.CatBoostRegressor(**CATBOOST))  # no clone of it has categories
+
+
+class CatBoostUncertainty(RegressorMixin, BaseEstimator):
+    """CatBoost with a normal distribution for each row.
+
+    Parameters
+    ----------
+    posterior_sampling : bool, default=False
+        Whether to sample from the posterior by stochastic gradient Langevin boosting. Truncations
+        of the model are then a virtual ensemble, whose variance is added to that of the noise.
+    """
+
+    def __init__(self, posterior_sampling: bool = False) -> None:
+        self.posterior_sampling = posterior_sampling
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fit a mean and a variance."""
+        import catboost
+
+        self.model_ = catboost.CatBoostRegressor(
+            loss_function="RMSEWithUncertainty",
+            posterior_sampling=self.posterior_sampling,
+            **CATBOOST,
+        ).fit(X, y)
+        return self
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Predict means, and with ``return_std`` standard deviations."""
+        if self.posterior_sampling:
+            values = self.model_.virtual_ensembles_predict(
+                X, prediction_type="TotalUncertainty", virtual_ensembles_count=10
+            )
+        else:
+            values = self.model_.predict(X, prediction_type="RMSEWithUncertainty")
+        values = np.asarray(values)
+        mean = values[:, 0]
+        # The other columns are variances: of the virtual ensemble, if there is one, and of noise.
+        return (mean, np.sqrt(values[:, 1:].sum(axis=1))) if return_std else mean
+
+
+def _catboost_uncertainty(posterior_sampling: bool) -> Callable[[bool, Any], Any]:
+    def make(labels: bool, X: Any) -> Any:
+        import_module("catboost")
+        return None if labels else CatBoostUncertainty(posterior_sampling)
+
+    return make
 
 
 def _ngboost(labels: bool, X: Any) -> Any:
@@ -94,10 +152,33 @@ def _tabular(name: str) -> Callable[[bool, Any], Any]:
     def make(labels: bool, X: Any) -> Any:
         import pytabkit
 
-        kind = getattr(pytabkit, f"{name}_{'Classifier' if labels else 'Regressor'}")
+        kind = getattr(pytabkit, f"{name}_{_kind_of(labels)}")
         return _point(kind(random_state=0, n_threads=1))
 
     return make
+
+
+# Models with pretrained weights: module and beginning of the class names.
+PRETRAINED = {"TabICL": "tabicl", "TabPFN": "tabpfn"}
+
+
+def _pretrained(name: str) -> Callable[[bool, Any], Any]:
+    @cache
+    def load(labels: bool) -> Any:
+        """Class of the model, after a trial that needs its weights."""
+        kind = getattr(import_module(PRETRAINED[name]), name + _kind_of(labels))
+        rows = np.random.default_rng(0).normal(size=(20, 2))
+        try:
+            kind(random_state=0).fit(rows, np.arange(20) % 2).predict(rows)
+        except Exception as error:  # every version fails in its own way without weights
+            raise ImportError(f"no weights ({type(error).__name__}: {error})") from error
+        return kind
+
+    return lambda labels, X: load(labels)(random_state=0)
+
+
+def _kind_of(labels: bool) -> str:
+    return "Classifier" if labels else "Regressor"
 
 
 MODELS: dict[str, Callable[[bool, Any], Any]] = {
@@ -106,10 +187,13 @@ MODELS: dict[str, Callable[[bool, Any], Any]] = {
     **{name: lambda labels, X, m=m: _stack(labels, [(m, m)]) for name, m in MEMBERS.items()},
     "LightGBM": _lightgbm,
     "CatBoost": _catboost,
+    "CatBoost variance": _catboost_uncertainty(posterior_sampling=False),
+    "CatBoost ensemble": _catboost_uncertainty(posterior_sampling=True),
     "NGBoost": _ngboost,
     "quantile forest": _quantile_forest,
     "RealMLP": _tabular("RealMLP_TD"),
     "TabM": _tabular("TabM_D"),
+    **{name: _pretrained(name) for name in PRETRAINED},
 }
 
 
@@ -120,13 +204,15 @@ def _words(X: pd.DataFrame) -> list[str]:
 def read(model: str, labels: bool, X: pd.DataFrame) -> pd.DataFrame:
     """A table as a model takes it."""
     words = _words(X)
-    if model in ("stack", "pool", *MEMBERS):
+    if model in ("stack", "pool", *MEMBERS, *PRETRAINED):
         return X
     if model == "CatBoost" and labels:
         return X.assign(**{c: X[c].astype(object).fillna("missing").astype(str) for c in words})
     X = pd.get_dummies(X, columns=words, dtype=float)
     X.columns = [f"x{i}" for i in range(X.shape[1])]  # some names aren't for LightGBM
-    return X if model in ("LightGBM", "CatBoost") else X.fillna(X.median()).fillna(0.0)
+    if model == "LightGBM" or model.startswith("CatBoost"):
+        return X
+    return X.fillna(X.median()).fillna(0.0)
 
 
 def score_member(model: Any, X: Any, y: Any, train: Any, test: Any) -> dict[str, float]:
@@ -139,16 +225,66 @@ def score_member(model: Any, X: Any, y: Any, train: Any, test: Any) -> dict[str,
         hit = observed[:, None] == fitted.classes_
         likely = (proba * hit).sum(axis=1).clip(LEAST)
         right = fitted.classes_[proba.argmax(axis=1)] == observed
-        return dict(zip(LABELS, (np.log(likely).mean(), right.mean(), seconds), strict=True))
+        figures = dict(zip(LABELS, (np.log(likely).mean(), right.mean(), seconds), strict=True))
+        # A class that training rows lack has no probability that leave-one-out scores could show.
+        return figures | left_out_figures(fitted, np.log(likely[hit.any(axis=1)]))
     distribution = sk.predictive(fitted, X.iloc[test])
     mean, (low, high) = distribution.mean(), distribution.interval(0.9).T
+    log_density = distribution.log_prob(observed)
     seconds = time.process_time() - start
     values = (
-        distribution.log_prob(observed).mean(), distribution.crps(observed).mean(),
+        log_density.mean(), distribution.crps(observed).mean(),
         np.mean((mean - observed) ** 2) ** 0.5, np.mean((low <= observed) & (observed <= high)),
         seconds,
     )  # fmt: skip
-    return dict(zip(NUMBERS, map(float, values), strict=True))
+    return dict(zip(NUMBERS, map(float, values), strict=True)) | left_out_figures(
+        fitted, log_density
+    )
+
+
+def left_out_figures(fitted: Any, log_density: Any) -> dict[str, float]:
+    """Leave-one-out log density that a stack reports, and its mean log density of new rows."""
+    if not hasattr(fitted, "stack_log_density_"):
+        return {}
+    reported, _ = fitted.stack_log_density_
+    return {LEFT_OUT: float(reported), NEW_ROWS: float(np.mean(log_density))}
+
+
+def compare_left_out(title: str, results: Mapping[str, Mapping[str, Any]], *, store: bool) -> None:
+    """Print reported leave-one-out densities of stacks beside their densities on new rows.
+
+    Parameters
+    ----------
+    title : str
+        Kind and half of the tables.
+    results : mapping
+        Figures of every split, by table and model.
+    store : bool
+        Whether to keep the averages of the half that judges for the pages.
+    """
+    for model in MODELS:
+        splits = {
+            table: [fit for fit in by_model.get(model, {}).values() if LEFT_OUT in fit]
+            for table, by_model in results.items()
+        }
+        splits = {table: fits for table, fits in splits.items() if fits}
+        if not splits:
+            continue
+        print(f"\n{title}, {model}: log density of left-out and of new rows, nats per row")
+        print(f"{'':20s}{'left out':>10s}{'new rows':>10s}{'difference':>12s}{'error':>8s}")
+        averages = []
+        for table, fits in splits.items():
+            left_out = [fit[LEFT_OUT] for fit in fits]
+            density = [fit[NEW_ROWS] for fit in fits]
+            difference, error = mean_and_error(np.subtract(left_out, density))
+            averages.append(difference)
+            print(f"{table:20s}{np.mean(left_out):10.3f}{np.mean(density):10.3f}"
+                  f"{difference:12.3f}{error:8.3f}")  # fmt: skip
+        difference, error = mean_and_error(averages)
+        print(f"{'average':20s}{'':20s}{difference:12.3f}{error:8.3f}")
+        if store and "judging" in title:
+            kind = "classes" if "classification" in title else "numbers"
+            keep("left out", kind, {model: averages})
 
 
 def _ahead(stack: Mapping[str, Any], other: Mapping[str, Any]) -> float:
@@ -219,7 +355,8 @@ def main() -> None:
             for seed in [s for s in range(args.splits) if str(s) not in fits]:
                 try:
                     estimator = MODELS[model](labels, X)
-                except ImportError:
+                except ImportError as error:
+                    print(f"{model} is skipped: {error}", flush=True)
                     break
                 if estimator is None:
                     break
@@ -245,6 +382,7 @@ def main() -> None:
             found = {t: by for t, by in stored.items() if half[t][:2] == (kind, which)}
             if found:
                 summary(f"{kind}, {which}", found, store=args.keep)
+                compare_left_out(f"{kind}, {which}", found, store=args.keep)
 
 
 if __name__ == "__main__":

@@ -344,7 +344,7 @@ def predictive(model: Any, X: Any, *, noise_std: Any = None) -> Any:
           or multi-output regressor of several.
         * Any other scikit-learn regressor whose ``predict`` takes ``return_std`` (its targets are
           assumed to be normal), or classifier with ``predict_proba``.
-        * A regressor of skpro, NGBoost or quantile-forest.
+        * A regressor of skpro, NGBoost, quantile-forest, TabICL or TabPFN.
     X : array-like of shape (n_samples, n_features)
         Rows in the form in which the model's ``predict`` takes them. The steps of a pipeline are
         applied. For a matrix factorisation, a list of entries with or without values.
@@ -372,8 +372,8 @@ def predictive(model: Any, X: Any, *, noise_std: Any = None) -> Any:
     -----
     Each method call evaluates the model once. Models of other packages and ensembles are evaluated
     immediately. The distribution of an ensemble is the mixture of all components of its members. A
-    member without normal components, and a quantile forest, is represented by 50 narrow normal
-    distributions at its quantiles.
+    member without normal components, a quantile forest, TabICL and TabPFN are represented by 50
+    narrow normal distributions at their quantiles.
 
     Examples
     --------
@@ -603,6 +603,16 @@ def _predict_quantile_models(model: Any, X: Any) -> TensorPredictive:
     return TensorPredictive([_at_quantiles(model.predict(X, quantiles=_LEVELS.tolist()))])
 
 
+def _predict_tabicl(model: Any, X: Any) -> TensorPredictive:
+    quantiles = model.predict(X, output_type="quantiles", alphas=_LEVELS.tolist())
+    return TensorPredictive([_at_quantiles(np.sort(quantiles, axis=1))])
+
+
+def _predict_tabpfn(model: Any, X: Any) -> TensorPredictive:
+    quantiles = model.predict(X, output_type="quantiles", quantiles=_LEVELS.tolist())
+    return TensorPredictive([_at_quantiles(np.stack(quantiles, axis=1))])
+
+
 # Models of other packages by module and class. Derived classes count as well.
 _PREDICT: dict[tuple[str, str], Callable[[Any, Any], Any]] = {
     ("sklearn.ensemble", "VotingRegressor"): _predict_voting,
@@ -614,6 +624,8 @@ _PREDICT: dict[tuple[str, str], Callable[[Any, Any], Any]] = {
     ("ngboost", "NGBRegressor"): _predict_ngboost,
     ("quantile_forest", "RandomForestQuantileRegressor"): _predict_quantile_models,
     ("quantile_forest", "ExtraTreesQuantileRegressor"): _predict_quantile_models,
+    ("tabicl", "TabICLRegressor"): _predict_tabicl,
+    ("tabpfn", "TabPFNRegressor"): _predict_tabpfn,
 }
 
 
