@@ -695,6 +695,12 @@ MUTANTS = [
         ("and not isinstance(argument, Mapping)", "and False"),
         ("index[fold < i]", "index[fold != i]"),
     ),
+    Mutant(
+        "stacking/estimators.py",
+        '"stack_log_density_": (mean - log_scale, error)',
+        '"stack_log_density_": (mean, error)',
+        "stacking/test_estimators.py",
+    ),
     *planted(
         "inspection/attribution.py",
         "",

@@ -47,7 +47,7 @@ from skbayes_sym.numerics.memory import MemoryAllocation, require_memory
 from skbayes_sym.numerics.runtime import filters_lock
 from skbayes_sym.numerics.tables import fill_masked
 from skbayes_sym.stacking.defaults import StackDefaults
-from skbayes_sym.stacking.fit import StackFit, fit_stack
+from skbayes_sym.stacking.fit import StackFit, fit_stack, mix_log_densities
 from skbayes_sym.stacking.fitted_members import make_pipeline_member
 from skbayes_sym.stacking.group_columns import describe_group_columns
 from skbayes_sym.stacking.members import LOG_MEMBERS, MEMBERS, Member, Networks, UserEstimator
@@ -535,6 +535,7 @@ class BaseStacking(BayesianEstimator, BaseComposition):
         for name, member in stack.members.items():
             mean, error = mean_score(member.log_density, task)
             scores[name] = (mean - log_scale, error)
+        mean, error = mean_score(mix_log_densities(stack), task)
         return {
             **data.attributes(),
             "device_": "cpu" if self.device == "auto" else str(data.device),
@@ -545,6 +546,7 @@ class BaseStacking(BayesianEstimator, BaseComposition):
             "_n_rows_full_fit_": task.n_rows_full_fit or len(task),
             "_member_params_": self._describe_known_members(task, stack),
             "leave_one_out_log_density_": scores,
+            "stack_log_density_": (mean - log_scale, error),
             "summary_": self._summarize(data, stack, scores) + task.group_columns,
             "_max_mass_below_": self._choose_mass_below(data, task),
             "_predictors_": {name: member.predictor for name, member in stack.members.items()},
@@ -614,6 +616,7 @@ class BaseStacking(BayesianEstimator, BaseComposition):
         stack.weights_ = {name: 1.0}
         stack._predictors_ = {name: self._predictors_[name]}
         stack.leave_one_out_log_density_ = {name: self.leave_one_out_log_density_[name]}
+        stack.stack_log_density_ = self.leave_one_out_log_density_[name]
         return stack
 
     def _member_spec(self, name: str) -> Any:
@@ -759,6 +762,9 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
     leave_one_out_log_density_ : dict of str to (float, float)
         Mean leave-one-out log density of each member and its standard error. Both are in nats per
         row, and in the units of ``y``. With several targets, a dict of these by target.
+    stack_log_density_ : (float, float)
+        Mean leave-one-out log density of the stack, in the same units, and its standard error. With
+        several targets, a dict of these by target.
     leave_one_out_cdf_ : ndarray of shape (n_samples,) or (n_samples, n_targets)
         Probability of values up to the target by the stack without the row, or its group. Uniform
         if the predictions are calibrated. NaN for rows that weren't fitted or weren't left out.
@@ -994,6 +1000,9 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
             "weights_": {name: stack.weights_ for name, stack in stacks.items()},
             "leave_one_out_log_density_": {
                 name: stack.leave_one_out_log_density_ for name, stack in stacks.items()
+            },
+            "stack_log_density_": {
+                name: stack.stack_log_density_ for name, stack in stacks.items()
             },
             "leave_one_out_cdf_": cdf,
             "target_correlation_": correlation,
@@ -1231,6 +1240,8 @@ class PredictiveStackingClassifier(BayesianClassifierMixin, BaseStacking):
     leave_one_out_log_density_ : dict of str to (float, float)
         Mean leave-one-out log density of each member and its standard error. Both are in nats per
         row.
+    stack_log_density_ : (float, float)
+        Mean leave-one-out log density of the stack and its standard error, in nats per row.
     weights_ : dict of str to float
         Stacking weights of the members. Their sum is 1, and weights below 0.001 are set to 0.
     estimators_ : dict of str to object

@@ -9,6 +9,7 @@ import pytest
 import torch
 from scipy.stats import norm
 from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.ensemble import (
     ExtraTreesClassifier,
@@ -227,6 +228,29 @@ def test_a_single_member_of_normals_is_that_member_and_folds_leave_its_rows_out(
     score, error = stack.leave_one_out_log_density_["ridge"]
     assert score == pytest.approx(sum(expected) / 120)
     assert 0.0 < error < 0.2
+    assert stack.stack_log_density_ == (score, error)
+
+
+def test_the_score_of_a_stack_is_that_of_the_mixture():
+    first, others = (
+        make_pipeline(make_column_transformer(("passthrough", columns)), BayesianRidge())
+        for columns in (slice(0, 1), slice(1, None))
+    )
+    members = [("first", first), ("others", others)]
+    stack = PredictiveStackingRegressor(members, cv=KFold(4)).fit(X, Y)
+    density = np.empty(120)
+    for train, test in KFold(4).split(X):
+        parts = []
+        for name, ridge in members:
+            mean, std = clone(ridge).fit(X[train], Y[train]).predict(X[test], return_std=True)
+            parts.append(stack.weights_[name] * norm(mean, std).pdf(Y[test]))
+        density[test] = np.sum(parts, axis=0)
+    assert all(stack.weights_.values())
+    score, error = stack.stack_log_density_
+    assert score == pytest.approx(np.log(density).mean(), abs=1e-3)
+    assert error == pytest.approx(np.log(density).std(ddof=1) / 120**0.5, rel=1e-2)
+    several = PredictiveStackingRegressor(members, cv=KFold(4)).fit(X, np.column_stack([Y, Y]))
+    assert several.stack_log_density_["1"] == pytest.approx((score, error))
 
 
 def test_labels_are_mixed_and_calibrated(clf):
