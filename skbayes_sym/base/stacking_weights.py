@@ -25,9 +25,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from scipy.optimize import brentq
 from torch import Tensor
 
 from skbayes_sym.base.predictor import BasePredictor, NetworkComponents, Predictor
+from skbayes_sym.base.rows import Array
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture, LinearPool, NormalMixture
 
 Mixture = TypeVar("Mixture", NormalMixture, CategoricalMixture)
@@ -56,82 +58,70 @@ def stacking_weights(log_density: Tensor, weight: Tensor, *, prior: Tensor | Non
     exact line search, until the largest slope promises no further gain. Weights of exactly 0 and 1
     are possible.
     """
-    density = (log_density - log_density.amax(0)).clamp_min(-500.0).exp()
-    p = torch.zeros(len(density)).to(density)
-    if prior is None:
-        pull = torch.zeros_like(p)
-    else:
-        pull = prior.to(density)
+    density = (log_density - log_density.amax(0)).clamp_min(-500.0).exp().numpy(force=True)
+    row_weight = weight.numpy(force=True)
+    pull = np.zeros(len(density))
+    if prior is not None:
+        pull[:] = prior.numpy(force=True)
+    has_prior = pull > 0.0
+    p = np.zeros(len(density))
     p[-1] = 1.0
     for _ in range(100 * len(p)):
-        slopes = density @ (weight / (p @ density)) + torch.where(pull > 0.0, pull / p, 0.0)
+        slopes = density @ (row_weight / (p @ density))
+        with np.errstate(divide="ignore"):
+            slopes[has_prior] += pull[has_prior] / p[has_prior]
         first = int(slopes.argmax())
-        second = int(torch.where(p > 0.0, slopes, torch.inf).argmin())
-        gain = slopes[first] - p @ slopes.nan_to_num(0.0, posinf=0.0)
-        if first == second or gain <= 1e-10 * weight.sum():
+        second = int(np.where(p > 0.0, slopes, np.inf).argmin())
+        gain = slopes[first] - p[p > 0.0] @ slopes[p > 0.0]
+        if first == second or gain <= 1e-10 * row_weight.sum():
             break
-        total = float(p[first] + p[second])
+        total = p[first] + p[second]
         p[[first, second]] = 0.0
-        concentrations = (float(pull[first]), float(pull[second]))
         p[first] = _exchange_weight(
-            density[first], density[second], p @ density, total, weight, concentrations
+            density[[first, second]], p @ density, total, row_weight, pull[[first, second]]
         )
         p[second] = total - p[first]
-    return p
+    return torch.as_tensor(p).to(log_density)
 
 
 def _exchange_weight(
-    first: Tensor,
-    second: Tensor,
-    rest: Tensor,
-    total: float,
-    weight: Tensor,
-    concentrations: tuple[float, float],
+    densities: Array, rest: Array, total: float, weight: Array, concentrations: Array
 ) -> float:
     """Divide the weight of two components so that the log score is largest.
 
     Parameters
     ----------
-    first, second : Tensor of shape (N,)
+    densities : ndarray of shape (2, N)
         Densities under the two components.
-    rest : Tensor of shape (N,)
+    rest : ndarray of shape (N,)
         Weighted density of the other components.
     total : float
         Weight of the two components together.
-    weight : Tensor of shape (N,)
+    weight : ndarray of shape (N,)
         Sample weights.
-    concentrations : (float, float)
+    concentrations : ndarray of shape (2,)
         Prior concentrations of the two components.
 
     Returns
     -------
     float
-        Weight of the first component, by bisection of the derivative of the score.
+        Weight of the first component, the root of the derivative of the score.
     """
-    difference = first - second
-    first_concentration, second_concentration = concentrations
+    difference = densities[0] - densities[1]
 
-    def is_rising(p: float) -> bool:
-        slope = float((weight * difference / (rest + total * second + p * difference)).sum())
-        if first_concentration:
-            slope += first_concentration / max(p, 1e-300)
-        if second_concentration:
-            slope -= second_concentration / max(total - p, 1e-300)
-        return slope > 0.0
+    def scaled_derivative(p: float) -> float:
+        """Derivative times the weights of the components that have a prior, which is finite."""
+        mixture = rest + p * densities[0] + (total - p) * densities[1]
+        value = weight @ (difference / mixture)
+        factors = np.where(concentrations > 0.0, (p, total - p), 1.0)
+        prior = concentrations[0] * factors[1] - concentrations[1] * factors[0]
+        return float(value * factors[0] * factors[1] + prior)
 
-    if not first_concentration and not is_rising(0.0):
+    if scaled_derivative(0.0) <= 0.0:
         return 0.0
-    if not second_concentration and is_rising(total):
-        return total
-    low = 0.0
-    high = total
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        if is_rising(middle):
-            low = middle
-        else:
-            high = middle
-    return 0.5 * (low + high)
+    if scaled_derivative(total) >= 0.0:
+        return float(total)
+    return float(brentq(scaled_derivative, 0.0, total, xtol=1e-300, maxiter=1000))
 
 
 def select_components(
