@@ -186,7 +186,8 @@ class AblatedMLP(sk.BayesianMLPRegressor):
     pool_defaults = PoolDefaults()
 
     def _make_method(self) -> Any:
-        return replace(super()._make_method(), defaults=self.pool_defaults)
+        method = super()._make_method()
+        return replace(method, pool=replace(method.pool, defaults=self.pool_defaults))
 
 
 def score_networks(table: Table, constant: str = "", value: Any = None) -> tuple[float, float]:

@@ -282,7 +282,10 @@ class BaseStacking(BayesianEstimator, BaseComposition):
         members: dict[str, Member] = {}
         for pair in self.estimators:
             if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
-                raise ValueError(f"estimators must hold pairs (name, estimator), got {pair!r}.")
+                raise ValueError(
+                    "estimators must hold pairs (name, estimator) such as ('trees', 'trees') or "
+                    f"('ridge', Ridge()), got {pair!r}."
+                )
             name, estimator = pair
             if name in members:
                 raise ValueError(f"estimators must have names of their own, got {name!r} twice.")
