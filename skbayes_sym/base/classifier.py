@@ -40,7 +40,7 @@ from skbayes_sym.numerics.arguments import (
 from skbayes_sym.numerics.memory import draws_allocation, require_memory
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.numerics.runtime import filters_lock
-from skbayes_sym.numerics.tables import fill_masked, non_string_column_names
+from skbayes_sym.numerics.tables import fill_masked, is_missing, non_string_column_names
 
 _HOST = torch.device("cpu")
 
@@ -85,6 +85,27 @@ def encode_classes(classes: Array, labels: Any) -> tuple[Array, Array]:
     return codes, np.asarray(classes[codes] == labels)
 
 
+def _check_labels(y: Any) -> None:
+    """Raise a ValueError if labels are missing, or if only some of them are text."""
+    labels = np.asarray(y)
+    if labels.dtype.kind != "O" or labels.ndim != 1:
+        return
+    for row, label in enumerate(labels):
+        if is_missing(label):
+            raise ValueError(
+                f"Input y contains NaN or other missing labels. The first is in row {row}. Leave "
+                "rows without a label out of X and y, or give them a class of their own."
+            )
+    is_text = np.array([isinstance(label, str) for label in labels], dtype=bool)
+    if is_text.any() and not is_text.all():
+        text = labels[is_text][0]
+        other = labels[~is_text][0]
+        raise ValueError(
+            f"y must hold labels of one kind, got text such as {text!r} and others such as "
+            f"{other!r}. Convert all to text, as by y.astype(str)."
+        )
+
+
 class BayesianClassifierMixin(ClassifierMixin):
     """Predictions of a classifier."""
 
@@ -103,8 +124,9 @@ class BayesianClassifierMixin(ClassifierMixin):
         require_rows(X)
         refuse_categorical(X)
         check_not_masked("y", y)
+        _check_labels(y)
         column_names = non_string_column_names(X)
-        with numeric_conversion("X", ENCODE, X):
+        with numeric_conversion("X", ENCODE, X, y):
             X, y = validate_data(self, X, y, dtype=FLOATS)
             check_classification_targets(y)
         self._column_names_in_ = column_names

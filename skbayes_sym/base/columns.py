@@ -50,6 +50,7 @@ from skbayes_sym.numerics.tables import (
     check_no_dates,
     column_kind,
     days_since_reference,
+    is_formatted_number,
     level_key,
     level_number,
     missing_dates,
@@ -379,13 +380,35 @@ def _fit_column(name: str, values: Array, is_declared: bool) -> Column:
         ordered_levels = tuple(levels.tolist())
         if n_numbers == len(levels):
             ordered_levels = tuple(sorted(ordered_levels, key=level_to_float))
-    if ordered_levels and not is_declared and n_numbers > len(ordered_levels) / 2:
-        warn_user(
-            f"column {name!r} of X holds numbers as text and is read as words: if it measures "
-            "something, convert it first, as by pandas.to_numeric(column, errors='coerce').",
-            UserWarning,
-        )
+    if ordered_levels and not is_declared:
+        _warn_numbers_as_text(name, ordered_levels)
     return Column(name, kind, one_hot_levels, ordered_levels, 0.0, has_indicator, has_missing)
+
+
+def _warn_numbers_as_text(name: str, levels: Sequence[str]) -> None:
+    """Warn that a column is read as words, although most of its levels are numbers."""
+    is_number = [level_number(level) is not None for level in levels]
+    formatted = [
+        level
+        for level, is_plain in zip(levels, is_number, strict=True)
+        if not is_plain and is_formatted_number(level)
+    ]
+    if sum(is_number) + len(formatted) <= len(levels) / 2:
+        return
+    remedy = "as by pandas.to_numeric(column, errors='coerce')"
+    example = ""
+    if formatted:
+        example = f" such as {formatted[0]!r}"
+        remedy = (
+            "without signs of currency, percent and thousands, as by the options thousands and "
+            "decimal of pandas.read_csv, or by column.str.replace('[$,%]', '', regex=True) and "
+            "pandas.to_numeric"
+        )
+    warn_user(
+        f"column {name!r} of X holds numbers as text{example} and is read as words: if it measures "
+        f"something, convert it first, {remedy}.",
+        UserWarning,
+    )
 
 
 def _fit_dates(name: str, values: Array) -> Column:

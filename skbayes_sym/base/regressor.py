@@ -1,6 +1,7 @@
 """Predictions of regressors as NumPy arrays, in the units of ``y``."""
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from numbers import Real
 from typing import Any, ClassVar, cast
 
@@ -39,6 +40,7 @@ from skbayes_sym.models.likelihoods.registry import (
 from skbayes_sym.models.predictive_mixtures import TargetPredictive
 from skbayes_sym.models.priors import HalfNormal
 from skbayes_sym.numerics.arguments import check_count, check_not_masked, draw_seed
+from skbayes_sym.numerics.dates import is_date_object
 from skbayes_sym.numerics.memory import covariance_allocation, draws_allocation, require_memory
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.numerics.runtime import filters_lock
@@ -131,7 +133,7 @@ class BayesianRegressorMixin(RegressorMixin):
         check_not_masked("y", y)
         column_names = non_string_column_names(X)
         self._refuse_labels(y)
-        with numeric_conversion("X and y", ENCODE, X):
+        with numeric_conversion("X and y", ENCODE, X, y):
             X, y = validate_data(
                 self, X, y, dtype=FLOATS, multi_output=target_tags.multi_output, y_numeric=True
             )
@@ -152,11 +154,18 @@ class BayesianRegressorMixin(RegressorMixin):
         return X, targets
 
     def _refuse_labels(self, y: Any) -> None:
-        """Raise a ValueError that names the classifier if y holds text that is no number."""
+        """Raise a ValueError if y holds dates, or text that is no number."""
         array = np.asarray(y)
-        if array.dtype.kind not in "USO":
+        has_dates = array.dtype.kind in "mM"
+        if array.dtype.kind not in "USO" and not has_dates:
             return
         for value in array.ravel()[:1000]:
+            if has_dates or is_date_object(value) or isinstance(value, timedelta):
+                raise ValueError(
+                    f"y holds dates or durations such as {value!s}, but {type(self).__name__} "
+                    "predicts numbers. Give days since a date, as by (y - y.min()) / "
+                    "pandas.Timedelta('1D')."
+                )
             try:
                 if isinstance(value, str):
                     float(value)

@@ -232,8 +232,8 @@ _NUMBER_DATES = (
 
 
 @contextmanager
-def numeric_conversion(name: str, remedy: str = "", X: Any = None) -> Iterator[None]:
-    """Explain errors of conversions to numbers.
+def numeric_conversion(name: str, remedy: str = "", X: Any = None, y: Any = None) -> Iterator[None]:
+    """Explain errors of conversions to numbers, and locate missing and infinite ones.
 
     Parameters
     ----------
@@ -242,7 +242,9 @@ def numeric_conversion(name: str, remedy: str = "", X: Any = None) -> Iterator[N
     remedy : str
         Sentence that tells what to do about text.
     X : table, optional
-        Table whose columns without numbers are named.
+        Table whose columns without numbers are named, and whose infinities are located.
+    y : array-like, optional
+        Targets whose missing and infinite values are located.
 
     Raises
     ------
@@ -275,9 +277,18 @@ def numeric_conversion(name: str, remedy: str = "", X: Any = None) -> Iterator[N
             f"{_non_numeric_columns(X)}. {_NUMBER_DATES}"
         ) from error
     except ValueError as error:
+        message = str(error)
+        if message.startswith("Input X contains infinity"):
+            where = _locate(X, np.isinf)
+            raise ValueError(f"{message}{where}") from error
+        if message.startswith(("Input y contains NaN", "Input y contains infinity")):
+            where = _locate(y, lambda values: ~np.isfinite(values))
+            raise ValueError(
+                f"{message}{where} Leave rows without a target out of X and y."
+            ) from error
         # NumPy's errors of text, of mixed types, and of nested or ragged sequences.
         phrases = ("could not convert", "Cannot cast", "setting an array element")
-        if not any(phrase in str(error) for phrase in phrases):
+        if not any(phrase in message for phrase in phrases):
             raise
         raise ValueError(
             f"{name} must hold numbers: {error}{_non_numeric_columns(X)}.{remedy}"
@@ -294,6 +305,24 @@ def _non_numeric_columns(X: Any) -> str:
     if names:
         return f" (in {_enumerate(names)})"
     return ""
+
+
+def _locate(values: Any, is_invalid: Callable[[Array], Array]) -> str:
+    """Return a sentence with the first row of invalid numbers, and their column in a table."""
+    try:
+        numbers = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        return ""
+    positions = np.argwhere(is_invalid(numbers))
+    if not positions.size:  # none is invalid, or y is a single number
+        return ""
+    row, *column = positions[0].tolist()
+    if not column:
+        return f" The first is in row {row}."
+    name = column[0]
+    if is_frame(values):
+        name = list(values.columns)[name]
+    return f" The first is in row {row}, column {name!r}."
 
 
 def _enumerate(names: list[str]) -> str:
@@ -316,7 +345,7 @@ def refuse_categorical(X: Any) -> None:
     """
     if hasattr(X, "get_columns"):
         columns = X.get_columns()
-    elif hasattr(X, "iloc"):
+    elif hasattr(X, "iloc") and X.ndim == 2:
         columns = (X.iloc[:, j] for j in range(X.shape[1]))
     else:
         return

@@ -303,6 +303,18 @@ def level_number(text: str) -> float | None:
     return None
 
 
+# Numbers with a currency, a thousands separator, a decimal comma or a percent sign.
+_FORMATTED_NUMBER = re.compile(
+    r"[(+-]?\s*(?P<currency>[$€£¥]|[A-Z]{3}\s)?\s*[+-]?"
+    r"(\d{1,3}([,.' \u00a0]\d{3})+|\d+)([.,]\d+)?\s*\)?\s*([%$€£¥]|[A-Z]{3})?"
+)
+
+
+def is_formatted_number(text: str) -> bool:
+    """Whether a text is a number as people write it, such as ``"$1,234.50"`` or ``"12,5 %"``."""
+    return _FORMATTED_NUMBER.fullmatch(text.strip()) is not None
+
+
 class Levels:
     """Codes of values in a list of levels.
 

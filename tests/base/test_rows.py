@@ -204,3 +204,26 @@ def test_a_frame_goes_in_as_it_is_and_into_a_file(model, tmp_path):
     np.testing.assert_array_equal(again.predict(frame[:9]), model.predict(frame[:9]))
     with pytest.raises(ValueError, match="feature names"):
         model.predict(frame.rename(columns={"size": "length"}))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda v: f"${1000 * v:,.2f}",
+        lambda v: f"{v:.2f} %",
+        lambda v: f"{v:.2f}".replace(".", ","),
+        lambda v: f"{1e5 * v:,.0f}",
+        lambda v: f"(€{v:.2f})",
+        lambda v: f"{v:.2f} EUR",
+    ],
+)
+def test_numbers_as_people_write_them_are_words_with_a_warning(write):
+    text = [write(v) for v in np.arange(1.0, 41.0) * 1.37]
+    pattern = r"column 'price' of X holds numbers as text such as '.*' and is read as words"
+    with pytest.warns(UserWarning, match=pattern):
+        encoded(pd.DataFrame({"price": text}))
+
+
+@pytest.mark.parametrize("write", [lambda k: f"10.0.{k}.1", lambda k: f"A{k}", lambda k: f"{k}-7"])
+def test_addresses_and_names_are_no_numbers_as_text(write):
+    encoded(pd.DataFrame({"code": [write(k) for k in range(40)]}))  # warnings are errors
