@@ -1017,11 +1017,8 @@ MUTANTS = [
     *planted(
         "base/stacking_weights.py",
         "base/test_stacking_weights.py",
-        ("            low = middle\n        else:\n", "            high = middle\n        else:\n"),
-        (
-            "second_concentration / max(total - p, 1e-300)",
-            "second_concentration / (total - p)",
-        ),
+        ("if scaled_derivative(total) >= 0.0", "if scaled_derivative(total) >= 1.0"),
+        ("- concentrations[1] * factors[0]", "- concentrations[1]"),
         ("1.0 - weight.unsqueeze(1) * leverage", "1.0 - leverage"),
     ),
     *planted(

@@ -157,7 +157,8 @@ def mix_log_densities(stack: StackFit) -> Array:
         for name, member in stack.members.items()
         if stack.weights[name]
     ]
-    return np.logaddexp.reduce(weighted)  # type: ignore[no-any-return]
+    with np.errstate(invalid="ignore"):  # rows that no fold leaves out
+        return np.logaddexp.reduce(weighted)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)

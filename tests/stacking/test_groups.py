@@ -264,6 +264,13 @@ def test_forward_folds_of_noise_that_falls_are_as_narrow_as_the_scored_rows():
     assert std.mean() < 0.5 * std_all.mean()
 
 
+def test_forward_folds_of_positive_targets_cause_no_warning():
+    members = [("linear", "linear"), ("log_linear", "log_linear")]
+    stack = PredictiveStackingRegressor(members, cv=TimeSeriesSplit(4), random_state=0)
+    stack.fit(X[:80], np.exp(Y[:80]))  # warnings are errors
+    assert stack.weights_["log_linear"] > 0.5
+
+
 @pytest.mark.long
 def test_classifiers_take_forward_folds():
     labels = (Y > 0.0).astype(int)
