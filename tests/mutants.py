@@ -837,6 +837,37 @@ MUTANTS = [
         ("noise_std.to(self.loc).square()", "noise_std.to(self.loc)"),
     ),
     *planted(
+        "models/likelihoods/row_parameters.py",
+        "models/likelihoods/test_row_parameters.py",
+        ("(2.0 * self.base.log_noise.to(errors)).exp()", "self.base.log_noise.to(errors).exp()"),
+        ("self._variance(errors).rsqrt()", "self._variance(errors).sqrt()"),
+        ("log_prob(outputs + exposure.log(), counts)", "log_prob(outputs + exposure, counts)"),
+        ("(mean + exposure.log(), variance", "(mean - exposure.log(), variance"),
+        ("hessian_root(outputs + exposure.log(), counts)", "hessian_root(outputs, counts)"),
+        ("(counts / exposure, weight * exposure[:, 0])", "(counts / exposure, weight)"),
+    ),
+    *planted(
+        "models/predictive_mixtures.py",
+        "linear/test_exposure.py",
+        ("self.outputs + exposure.log().to(self.outputs)", "self.outputs"),
+    ),
+    *planted(
+        "base/regressor.py",
+        "linear/test_exposure.py",
+        ("predicted = predicted * check_exposure", "predicted = predicted / check_exposure"),
+    ),
+    *planted(
+        "laplace/estimators.py",
+        "laplace/test_row_parameters.py",
+        ("return extend_likelihood(likelihood)", "return likelihood"),
+        ('            requested = "adam"\n', '            requested = "auto"\n'),
+    ),
+    *planted(
+        "laplace/invariant_evidence.py",
+        "laplace/test_row_parameters.py",
+        ("if errors.numel():\n            noise_variance", "if False:\n            noise_variance"),
+    ),
+    *planted(
         "linear/low_rank.py",
         "linear/test_conjugate.py",
         ("np.array(seen) + free[:, None] * unseen", "np.array(seen) + unseen"),

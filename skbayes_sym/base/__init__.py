@@ -5,7 +5,7 @@ Data intake
 * `columns`: encode tables with text, categories, dates and missing values
 * `rows`: validate arrays, targets and sample weights
 * `groups`: groups of rows that are left out together
-* `row_parameters`: known errors of targets
+* `row_parameters`: known errors of targets, and exposures of counts
 * `sample_weights`: pass weights and groups to the parts of an estimator
 * `gross_errors`: find gross errors in targets
 * `targets`: validated targets of regressors and classifiers

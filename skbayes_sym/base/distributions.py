@@ -15,7 +15,7 @@ from skbayes_sym.base.classifier import BayesianClassifierMixin, encode_classes
 from skbayes_sym.base.estimator import warn_infinite_rows
 from skbayes_sym.base.quadrature import Quadrature
 from skbayes_sym.base.regressor import BayesianRegressorMixin, check_quantile_levels
-from skbayes_sym.base.row_parameters import check_noise_std
+from skbayes_sym.base.row_parameters import check_exposure, check_noise_std
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import num_samples, safe_indexing
 from skbayes_sym.base.target_transformation import TargetTransformation
@@ -274,6 +274,24 @@ class PredictiveDistribution:
             "transformed target, add it to the predictions of the inner model."
         )
 
+    def multiply_rate(self, exposure: Any) -> "PredictiveDistribution":  # noqa: ARG002
+        """Return the distribution of counts whose mean is ``exposure`` times as large.
+
+        Parameters
+        ----------
+        exposure : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Exposures of the counts.
+
+        Raises
+        ------
+        TypeError
+            If the distribution isn't one of Poisson or negative binomial counts.
+        """
+        raise TypeError(
+            "exposure multiplies the mean of Poisson and negative binomial counts, which "
+            f"{self!r} doesn't hold."
+        )
+
     def unwrap_transformations(self) -> tuple["PredictiveDistribution", list[TargetTransformation]]:
         """Return the distribution inside all transformations, and these, the innermost first."""
         return self, []
@@ -508,6 +526,10 @@ class PosteriorPredictive(_GridPredictive):
         """Return the distribution of targets with further errors of known standard deviations."""
         return self.evaluated().add_known_errors(noise_std)
 
+    def multiply_rate(self, exposure: Any) -> "TensorPredictive":
+        """Return the distribution of counts whose mean is ``exposure`` times as large."""
+        return self.evaluated().multiply_rate(exposure)
+
     def uncertainty(self) -> Bunch:
         """Return the variance by its source."""
         return self._model.predict_uncertainty(self._X)
@@ -600,6 +622,11 @@ class TensorPredictive(_GridPredictive):
         """Return the distribution of targets with further errors of known standard deviations."""
         errors = check_noise_std(noise_std, (len(self), self._blocks[0].n_targets))
         return self._replace_blocks(errors, lambda block, rows: block.add_known_errors(rows))
+
+    def multiply_rate(self, exposure: Any) -> "TensorPredictive":
+        """Return the distribution of counts whose mean is ``exposure`` times as large."""
+        factors = check_exposure(exposure, (len(self), self._blocks[0].n_targets))
+        return self._replace_blocks(factors, lambda block, rows: block.multiply_rate(rows))
 
     def _replace_blocks(
         self, values: Array, function: Callable[[TargetPredictive, Tensor], TargetPredictive]

@@ -331,7 +331,7 @@ class OtherPredictive(PredictiveDistribution):
         return self._evaluate_grid("cdf", y)
 
 
-def predictive(model: Any, X: Any, *, noise_std: Any = None) -> Any:
+def predictive(model: Any, X: Any, *, noise_std: Any = None, exposure: Any = None) -> Any:
     """Return the predictive distribution of a fitted model at new rows.
 
     Parameters
@@ -352,6 +352,10 @@ def predictive(model: Any, X: Any, *, noise_std: Any = None) -> Any:
         Known standard deviations of further errors of new targets, in the units of ``y``. They are
         added to the learned noise, as in fits with ``noise_std``. By default there are none. The
         model must predict a mixture of normals. Draws of different rows are then independent.
+    exposure : array-like of shape (n_samples,) or (n_samples, n_targets), optional
+        Exposures of new counts, such as lengths of time. Their means are ``exposure`` times as
+        large as those of the model, as in fits with ``exposure``. By default they are 1. The model
+        must predict Poisson or negative binomial counts.
 
     Returns
     -------
@@ -366,7 +370,8 @@ def predictive(model: Any, X: Any, *, noise_std: Any = None) -> Any:
     NotFittedError
         If the model isn't fitted.
     TypeError
-        If the model predicts no distribution, or ``noise_std`` can't be added to it.
+        If the model predicts no distribution, or one to which ``noise_std`` or ``exposure`` don't
+        apply.
 
     Notes
     -----
@@ -391,11 +396,17 @@ def predictive(model: Any, X: Any, *, noise_std: Any = None) -> Any:
     ((42, 2), 24.1)
     """
     distribution = _predict_distribution(model, X)
-    if noise_std is None:
+    if noise_std is None and exposure is None:
         return distribution
     if not isinstance(distribution, PredictiveDistribution):
-        raise TypeError("noise_std is for regressors: classes have no errors of known size.")
-    return distribution.add_known_errors(noise_std)
+        raise TypeError(
+            "noise_std and exposure are for regressors: classes have no errors of known size."
+        )
+    if exposure is not None:
+        distribution = distribution.multiply_rate(exposure)
+    if noise_std is not None:
+        distribution = distribution.add_known_errors(noise_std)
+    return distribution
 
 
 def _predict_distribution(model: Any, X: Any) -> Any:

@@ -27,7 +27,7 @@ from skbayes_sym.base.rows import (
     refuse_categorical,
     require_rows,
 )
-from skbayes_sym.base.scikit_learn import check_array, num_samples, validate_data
+from skbayes_sym.base.scikit_learn import check_array, validate_data
 from skbayes_sym.base.targets import RegressionTargets, Targets
 from skbayes_sym.base.training import Training
 from skbayes_sym.models.likelihoods.likelihood import ClassLikelihood, Likelihood
@@ -552,11 +552,35 @@ class BayesianRegressorMixin(RegressorMixin):
         -------
         float
         """
+        return self._score_predictions(y, self.predict(X), sample_weight)
+
+    def _score_predictions(
+        self, y: Any, predicted: Array, sample_weight: Any, exposure: Any = None
+    ) -> float:
+        """Compute the coefficient of determination of predictions.
+
+        Parameters
+        ----------
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Observed targets.
+        predicted : ndarray of shape (n_samples,) or (n_samples, n_targets)
+            Predicted means, per unit of exposure.
+        sample_weight : array-like of shape (n_samples,) or None
+            Weights of the rows.
+        exposure : array-like of shape (n_samples,) or (n_samples, n_targets), optional
+            Exposures of counts; 1 by default.
+
+        Returns
+        -------
+        float
+        """
         check_not_masked("y", y)
-        predicted = self.predict(X)
+        if exposure is not None:
+            shape = (len(predicted), predicted.size // len(predicted))
+            predicted = predicted * check_exposure(exposure, shape).reshape(predicted.shape)
         with numeric_conversion("y"), filters_lock:
             r2 = float(r2_score(y, predicted, sample_weight=sample_weight))
-        if not np.isfinite(r2) and num_samples(X) > 1:
+        if not np.isfinite(r2) and len(predicted) > 1:
             raise ValueError(
                 f"R^2 is {r2}: squares of y or of predictions, or sums of them weighed by "
                 "sample_weight, are beyond the range of numbers. Rescale them."

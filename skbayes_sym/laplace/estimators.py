@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from numbers import Real
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from sklearn.utils.validation import check_is_fitted
@@ -32,7 +32,7 @@ from skbayes_sym.base.progress import N_JOBS
 from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.requirements import FitResult, Method
 from skbayes_sym.base.rows import Array
-from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions
+from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions, fit_context
 from skbayes_sym.base.training import Training
 from skbayes_sym.laplace.adam_laplace import AdamDefaults, AdamLaplace
 from skbayes_sym.laplace.base import (
@@ -67,6 +67,7 @@ from skbayes_sym.laplace.predict import (
 from skbayes_sym.models.augmentations.augmentation import Identity
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian
+from skbayes_sym.models.likelihoods.row_parameters import extend_likelihood
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
 from skbayes_sym.models.networks.network import Network, RecordingNetwork
@@ -211,6 +212,13 @@ class _BaseLaplace(BayesianEstimator):
         if isinstance(self.optimizer, Optimizer):
             self.optimizer.check()
         requested = self._requested_optimizer
+        if data.rows.row_parameter is not None:
+            if requested == "gauss-newton":
+                raise ValueError(
+                    "Gauss-Newton steps take no noise_std or exposure per row: use "
+                    "optimizer='auto' or 'adam'."
+                )
+            requested = "adam"
         self.optimizer_ = requested
         if requested == "auto":
             self.optimizer_ = "gauss-newton"
@@ -447,6 +455,77 @@ class LaplaceRegressor(BayesianRegressorMixin, _BaseLaplace):
         **LAPLACE_CONSTRAINTS,
         **REGRESSOR_CONSTRAINTS,
     }
+
+    @fit_context(prefer_skip_nested_validation=True)
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        noise_std: Any = None,
+        exposure: Any = None,
+    ) -> Self:
+        """Fit the posterior.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Training inputs.
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Targets.
+        sample_weight : array-like of shape (n_samples,), optional
+            Non-negative multiplicities: a weight of 2 is the row given twice, exactly.
+        noise_std : array-like of shape (n_samples,) or (n_samples, n_targets), optional
+            Known standard deviations of the errors of ``y``, in its units, for the default
+            likelihood. Row i has the variance ``noise_std[i]**2 + noise_std_**2``. The parameter
+            ``noise_std`` of the estimator sets the second term. Predictions are for targets
+            without known errors: `predictive` adds them. In pipelines and searches,
+            ``set_fit_request(noise_std=True)`` requests them. "auto" trains by Adam then.
+        exposure : array-like of shape (n_samples,) or (n_samples, n_targets), optional
+            Positive exposures of counts, such as lengths of time, for ``likelihood="poisson"`` and
+            "negative_binomial": the mean of row i is ``exposure[i] * exp(f)``. Predictions are per
+            unit of exposure, and `predictive` multiplies them.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a known standard deviation is negative or missing, an exposure isn't positive, or
+            likelihood or optimiser don't support them.
+        KeyboardInterrupt
+            If interrupted, after keeping the model reached so far.
+        """
+        return self._fit_rows(X, y, sample_weight, noise_std=noise_std, exposure=exposure)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, exposure: Any = None) -> float:
+        """Compute the coefficient of determination R^2 of `predict`, averaged over targets.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Observed targets.
+        sample_weight : array-like of shape (n_samples,), optional
+            Weights of the rows.
+        exposure : array-like of shape (n_samples,) or (n_samples, n_targets), optional
+            Exposures of the counts ``y``, by which the predictions are multiplied; 1 by default.
+
+        Returns
+        -------
+        float
+        """
+        return self._score_predictions(y, self.predict(X), sample_weight, exposure)
+
+    def _make_likelihood(self, data: Training) -> Likelihood:
+        likelihood = super()._make_likelihood(data)
+        if data.rows.row_parameter is None:
+            return likelihood
+        return extend_likelihood(likelihood)
 
     def _choose_width(self, data: Training, n_outputs: int) -> int:
         return self._defaults.choose_regression_width(data.n_rows, data.n_features, n_outputs)

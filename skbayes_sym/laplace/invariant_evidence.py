@@ -37,6 +37,7 @@ from skbayes_sym.laplace.map import MapObjective
 from skbayes_sym.laplace.online_training import HyperAscent
 from skbayes_sym.laplace.posterior import LaplacePosterior, LinearisedNetwork
 from skbayes_sym.models.likelihoods.noise import Gaussian
+from skbayes_sym.models.likelihoods.row_parameters import KnownErrors
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import layer_index
@@ -314,7 +315,7 @@ class AveragedProblem:
     def learns_noise(self) -> bool:
         """Whether the noise is normal and learned."""
         likelihood = self.model.likelihood
-        return isinstance(likelihood, Gaussian) and likelihood.n_params > 0
+        return isinstance(likelihood, Gaussian | KnownErrors) and likelihood.n_params > 0
 
     @cached_property
     def reported_evidence(self) -> LaplaceEvidence:
@@ -416,11 +417,19 @@ class AveragedProblem:
         network = LinearisedNetwork(averaged, posterior.tensors(eta), eta, noise)
         outputs = network.outputs(x)
         variance = outputs.covariance.diagonal(dim1=-2, dim2=-1).double()
-        squares = torch.einsum("n,nt->t", weight.double(), (y - outputs.mean).double().square())
-        ratio = variance / noise_scale.to(variance).square()
-        n_effective = torch.einsum("n,nt->t", weight.double(), ratio)
+        n_targets = outputs.mean.shape[1]
+        squares = (y[:, :n_targets] - outputs.mean).double().square()
+        # Known errors are further columns of the targets.
+        noise_variance = noise_scale.to(variance).square()
+        errors = y[:, n_targets:].double()
+        if errors.numel():
+            noise_variance = noise_variance + errors.square()
+        n_effective = torch.einsum("n,nt->t", weight.double(), variance / noise_variance)
         degrees_of_freedom = data.total_weight - n_effective
-        return data.noise_levels(squares.unsqueeze(0), degrees_of_freedom.unsqueeze(0))
+        if errors.numel():
+            return data.known_error_levels(squares, degrees_of_freedom)
+        total_squares = torch.einsum("n,nt->t", weight.double(), squares)
+        return data.noise_levels(total_squares.unsqueeze(0), degrees_of_freedom.unsqueeze(0))
 
     def require_memory(self, curvature: str) -> None:
         """Raise an error unless there is memory for Adam's copies of the weights and the curvature.

@@ -208,14 +208,14 @@ def best_constant(data: Training, likelihood: Likelihood) -> Array:
 
     It is the likelihood's own estimate, the mean of the targets, or 0 for classes.
     """
-    y = data.rows.y
+    y = data.scaled_targets
     weight = data.rows.weight
     constant = likelihood.fit_constant_outputs(y, weight)
     if constant is not None:
         return constant
     if data.y_scaling is None or not likelihood.scales_targets:
         return np.zeros(1)
-    return np.atleast_1d(weight @ data.y_scaling.apply(y)[:, 0] / weight.sum())
+    return np.atleast_1d(weight @ y[:, 0] / weight.sum())
 
 
 def coefficient_attributes(

@@ -49,6 +49,7 @@ from skbayes_sym.models.likelihoods.registry import (
     is_class_likelihood,
     is_target_likelihood,
 )
+from skbayes_sym.models.likelihoods.row_parameters import extend_likelihood
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import IDENTITY, MLP
 from skbayes_sym.models.networks.network import Network
@@ -370,7 +371,14 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     }
 
     @fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, noise_std: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        noise_std: Any = None,
+        exposure: Any = None,
+    ) -> Self:
         """Fit the posterior.
 
         Parameters
@@ -387,6 +395,10 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
             The parameter ``noise_std`` of the estimator sets the second term. Predictions are for
             targets without known errors: `predictive` adds them. In pipelines and searches,
             ``set_fit_request(noise_std=True)`` requests them.
+        exposure : array-like of shape (n_samples,), optional
+            Positive exposures of counts, such as lengths of time, for the "poisson" likelihood: the
+            mean of row i is ``exposure[i] * exp(f)``. Predictions are per unit of exposure, and
+            `predictive` multiplies them.
 
         Returns
         -------
@@ -396,12 +408,32 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         Raises
         ------
         ValueError
-            If a known standard deviation is negative or missing, or the likelihood isn't
-            "gaussian".
+            If a known standard deviation is negative or missing, an exposure isn't positive, or
+            the likelihood doesn't have them.
         KeyboardInterrupt
             If interrupted, after keeping the model reached so far.
         """
-        return self._fit_rows(X, y, sample_weight, noise_std=noise_std)
+        return self._fit_rows(X, y, sample_weight, noise_std=noise_std, exposure=exposure)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, exposure: Any = None) -> float:
+        """Compute the coefficient of determination R^2 of `predict`, averaged over targets.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Observed targets.
+        sample_weight : array-like of shape (n_samples,), optional
+            Weights of the rows.
+        exposure : array-like of shape (n_samples,), optional
+            Exposures of the counts ``y``, by which the predictions are multiplied; 1 by default.
+
+        Returns
+        -------
+        float
+        """
+        return self._score_predictions(y, self.predict(X), sample_weight, exposure)
 
     @property
     def resolved_likelihood(self) -> Likelihood:
@@ -465,6 +497,8 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
                 "any, the best intercept is minus infinity. Use fit_intercept=False."
             )
         likelihood = give_each_target_a_scale(likelihood, data.rows.y.shape[-1])
+        if data.rows.row_parameter is not None and likelihood.is_discrete:
+            return extend_likelihood(likelihood)
         if not likelihood.n_params:
             return likelihood
         return likelihood.at(gaussian_noise(self.noise_std, data).log_noise)

@@ -210,7 +210,7 @@ def _neg_pinball(
     quantile : float
         Level between 0 and 1.
     **row_parameters : array-like
-        Known errors of the held-out rows, see `predictive`.
+        Known errors or exposures of the held-out rows, see `predictive`.
 
     Returns
     -------
@@ -255,8 +255,8 @@ class DistributionScorer(BaseScorer):
     """Mean score of predictive distributions over rows.
 
     It is a scikit-learn scorer: after ``set_score_request(sample_weight=True)`` searches pass the
-    sample weights of held-out rows, and after ``set_score_request(noise_std=True)`` their known
-    errors, see `predictive`.
+    sample weights of held-out rows, and after ``set_score_request(noise_std=True)`` or
+    ``exposure=True`` their known errors or exposures, see `predictive`.
 
     Parameters
     ----------
@@ -292,7 +292,7 @@ class DistributionScorer(BaseScorer):
         y_true : array-like of shape (n_samples,) or (n_samples, n_targets)
             Targets.
         **routed : object
-            Sample weights and known errors, if they are requested.
+            Sample weights, known errors and exposures, if they are requested.
 
         Returns
         -------

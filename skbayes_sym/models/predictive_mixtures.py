@@ -160,6 +160,13 @@ class TargetPredictive(Predictive):
             "isn't."
         )
 
+    def multiply_rate(self, exposure: Tensor) -> Self:  # noqa: ARG002 -- an interface
+        """Return the distribution of counts whose mean is ``exposure`` (N, T) times as large."""
+        raise TypeError(
+            f"exposure multiplies the mean of Poisson and negative binomial counts, which "
+            f"{type(self).__name__} doesn't hold."
+        )
+
     def std(self) -> Tensor:
         """Return the standard deviations of new targets, observation noise included, (N, T)."""
         return self.uncertainty().total.sqrt()
@@ -438,6 +445,12 @@ class TargetMixture(TargetPredictive):
         location, unit = self._units
         return replace(self, location=mean + scale * location, scale=scale * unit)
 
+    def multiply_rate(self, exposure: Tensor) -> "TargetMixture":
+        """Return the distribution of counts whose mean is ``exposure`` (N, T) times as large."""
+        if self.likelihood.kind != "counts":
+            return super().multiply_rate(exposure)
+        return replace(self, outputs=self.outputs + exposure.log().to(self.outputs))
+
     @property
     def scales(self) -> Tensor:
         """Standard deviations of the targets given each draw, (S, N, T)."""
@@ -564,6 +577,10 @@ class LinearPool(TargetPredictive):
         return replace(
             self, components=[part.add_known_errors(noise_std) for part in self.components]
         )
+
+    def multiply_rate(self, exposure: Tensor) -> "LinearPool":
+        """Return the distribution of counts whose mean is ``exposure`` (N, T) times as large."""
+        return replace(self, components=[part.multiply_rate(exposure) for part in self.components])
 
     def _sum(self, values: Iterable[Tensor]) -> Tensor:
         """Return the weighted sum of a quantity over the components."""

@@ -1,13 +1,33 @@
-"""Known errors of targets: values that are refused, and models that don't take them."""
+"""Known errors and exposures: values that are refused, and models that don't take them."""
+
+from inspect import signature
 
 import numpy as np
 import pytest
 from sklearn.linear_model import BayesianRidge, LogisticRegression
 
+import skbayes_sym
 from skbayes_sym import BayesianLinearRegressor, predictive
+from skbayes_sym.base.public_names import ESTIMATOR_MODULES
 
 X = np.random.default_rng(0).normal(size=(12, 2))
 Y = X[:, 0] + 0.1 * np.arange(12)
+
+
+SUPPORTED = ("BayesianLinearRegressor", "LaplaceRegressor")
+
+
+@pytest.mark.parametrize("name", [n for names in ESTIMATOR_MODULES.values() for n in names])
+@pytest.mark.parametrize("argument", ["noise_std", "exposure"])
+def test_other_estimators_name_those_that_take_row_parameters(name, argument):
+    estimator = getattr(skbayes_sym, name)()
+    if argument in signature(estimator.fit).parameters:
+        assert name in SUPPORTED
+        return
+    assert name not in SUPPORTED
+    message = f"{argument} per row is for BayesianLinearRegressor and LaplaceRegressor"
+    with pytest.raises(TypeError, match=message):
+        estimator.fit(X, Y > 0, **{argument: np.ones(12)})
 
 
 @pytest.mark.parametrize(

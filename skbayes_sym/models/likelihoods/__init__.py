@@ -2,7 +2,8 @@
 
 Reading order: `likelihood` (the interface, and everything that follows from a density or from a
 ``torch.distributions`` object), then the families `noise`, `counts`, `categorical` and `ordinal`,
-and `registry` (the names that estimators, saved files and the documentation use).
+`row_parameters` (known errors and exposures), and `registry` (the names that estimators, saved
+files and the documentation use).
 
 In: outputs of a network (*B, N, O) and targets. Out: log densities in nats, their derivatives and
 expectations, and predictive mixtures.
