@@ -92,6 +92,14 @@ def test_the_api_index_lists_every_estimator() -> None:
     assert sorted(listed) == sorted(estimators)
 
 
+def test_which_estimator_names_every_estimator() -> None:
+    page = (DOCS / "user_guide/which_estimator.rst").read_text(encoding="utf-8")
+    advice = page.partition("How long it takes")[0]
+    listed = [name.rpartition(".")[2] for name in documented("api/estimators.rst")]
+    assert len(listed) == 18
+    assert [name for name in listed if f"`{name}`" not in advice] == []
+
+
 def folders() -> set[str]:
     return {
         ".".join(["skbayes_sym", *path.parent.relative_to(PACKAGE).parts])
@@ -258,7 +266,7 @@ def blocks(page):
 
 
 PAGES = [
-    "README.md", "docs/index.rst", "docs/user_guide/tutorial.rst",
+    "README.md", "docs/index.rst", "docs/user_guide/tutorial.rst", "docs/user_guide/stacking.rst",
     "docs/user_guide/tutorial_images.rst", "docs/user_guide/tutorial_ratings.rst",
     "docs/user_guide/ecosystem.rst",
 ]  # fmt: skip

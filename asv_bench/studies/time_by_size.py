@@ -27,6 +27,8 @@ import skbayes_sym as sk
 
 SIZES = ("1000x10", "10000x20", "50000x20")
 MODELS: dict[str, BaseEstimator] = {
+    "PredictiveStackingRegressor": sk.PredictiveStackingRegressor(random_state=0),
+    "PredictiveStackingClassifier": sk.PredictiveStackingClassifier(random_state=0),
     "BayesianLinearRegressor": sk.BayesianLinearRegressor(),
     "BayesianLinearClassifier": sk.BayesianLinearClassifier(random_state=0),
     "BayesianMLPRegressor": sk.BayesianMLPRegressor(random_state=0),
