@@ -1,0 +1,64 @@
+"""Draw ``_static/benchmarks.svg``, density and time next to other packages; the build runs it.
+
+python docs/draw_benchmarks.py
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+DOCS = Path(__file__).parent
+FIGURES = DOCS.parent / "asv_bench/studies/figures.json"
+OUT = DOCS / "_static/benchmarks.svg"
+NAMES = {
+    "stack": "default stack", "pool": "BayesianMLP", "linear": "linear", "forest": "trees",
+    "boosting": "boosting", "process": "Gaussian process", "LightGBM": "LightGBM",
+    "CatBoost": "CatBoost",
+}  # fmt: skip
+PEERS = ("LightGBM", "CatBoost")
+TITLES = {"numbers": "Ten regression tables", "classes": "Six classification tables"}
+BLUE, VERMILLION, GREY = "#0072B2", "#D55E00", "0.45"
+
+
+def read_points(kind: str) -> dict[str, tuple[float, float, float]]:
+    """CPU seconds, density relative to the stack and its standard error, by model."""
+    rows = json.loads(FIGURES.read_text(encoding="utf-8"))["ahead"]
+    return {name: (rows[name][f"{kind}, CPU s"][0], *rows[name][kind]) for name in NAMES}
+
+
+def draw_panel(ax: Any, kind: str) -> None:
+    """Draw one point with a standard error for each model."""
+    for name, (seconds, density, error) in read_points(kind).items():
+        colour = GREY
+        marker = "o"
+        if name == "stack":
+            colour = BLUE
+            marker = "s"
+        elif name in PEERS:
+            colour = VERMILLION
+            marker = "D"
+        ax.errorbar(seconds, density, error, fmt=marker, color=colour, ms=6, capsize=2, lw=1)
+        # Labels below the points keep clear of their neighbours.
+        offset = (6, -12) if name in ("forest", "CatBoost") else (6, 4)
+        point = (seconds, density)
+        ax.annotate(NAMES[name], point, offset, textcoords="offset points", color=colour, size=9)
+    ax.axhline(0, color="0.8", lw=1, zorder=0)
+    ax.set(title=TITLES[kind], xscale="log", xlabel="CPU seconds of a fit with its predictions")
+    ax.margins(x=0.2)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def draw(path: Path = OUT) -> None:
+    """Draw both panels into a file."""
+    figure = Figure(figsize=(9.6, 3.9), layout="constrained")
+    panels = figure.subplots(1, 2)
+    for ax, kind in zip(panels, TITLES, strict=True):
+        draw_panel(ax, kind)
+    panels[0].set_ylabel("log density minus that of the stack,\nnats per held-out row")
+    figure.savefig(path)
+
+
+if __name__ == "__main__":
+    draw()
