@@ -106,9 +106,27 @@ def test_the_orbit_of_a_relu_unit_is_integrated_whole(bench, a, b, m):
 
 def test_placeholders_can_not_be_released():
     found = problems("0.1.0")
-    assert sum("is a placeholder" in line for line in found) == 5
-    assert sum("holds a placeholder" in line for line in found) == 4
+    assert sum("is a placeholder" in line for line in found) == 9
+    assert not any("run release.py fill" in line for line in found)
     assert any("unreleased" in line for line in found)
+
+
+def test_addresses_are_filled_into_all_files(tmp_path):
+    """With real addresses no placeholder is left anywhere, and the README has all badges."""
+    release = runpy.run_path(str(CHECK))
+    names = {name for name, _, _ in release["REPEATED"]} | {"README.md", ".ci/addresses.toml"}
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        text = (ROOT / name).read_text(encoding="utf-8")
+        if name == ".ci/addresses.toml":
+            text = text.replace("ends in .invalid", "").replace(".invalid", ".example")
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    release["fill"](tmp_path)
+    for name in names:
+        assert ".invalid" not in (tmp_path / name).read_text(encoding="utf-8"), name
+    readme = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert readme.count("img.shields.io") == 4
+    assert "https://skbayes-sym.example/source/actions/workflows/ci.yml/badge.svg" in readme
 
 
 def test_versions_must_agree():
