@@ -14,6 +14,7 @@ sys.path.insert(0, os.path.dirname(__file__))  # the modules beside this one
 from class_pages import arrange, shown_methods
 from defaults_tables import DefaultsTable
 from draw_benchmarks import draw as draw_benchmarks
+from draw_cheat_sheet import draw as draw_cheat_sheet
 from figure_tables import FigureTable
 from guide_pages import PAGES
 
@@ -171,6 +172,7 @@ def _with_breaks(name: re.Match[str]) -> str:
 
 def setup(app: Any) -> None:
     draw_benchmarks()
+    draw_cheat_sheet()
     # Before numpydoc, which listens with the default priority of 500.
     app.connect("autodoc-process-docstring", mend_docstring, priority=400)
     app.connect("doctree-read", arrange)

@@ -164,6 +164,30 @@ def test_the_chooser_has_every_estimator() -> None:
     assert on_map | set(re.findall(r"`(\w+)`", page)) >= known >= on_map
 
 
+def test_names_on_the_cheat_sheet_exist() -> None:
+    boxes = runpy.run_path(str(DOCS / "draw_cheat_sheet.py"))["BOXES"]
+    code = [line for _, _, _, lines in boxes for line, _ in lines]
+    others = {"GridSearchCV", "make_pipeline", "permutation_importance"}  # scikit-learn's
+    modules = [import_module(name) for name in PUBLIC]
+    owners = {
+        "reg": skbayes_sym.PredictiveStackingRegressor,
+        "clf": skbayes_sym.PredictiveStackingClassifier,
+        "future": import_module("skbayes_sym.base.distributions").PredictiveDistribution,
+        "student": import_module("skbayes_sym.student").Student,
+    }
+    n_names = 0
+    for line in code:
+        for name in re.findall(r"(?<![.\w])(\w+)\(|^(\w+Display)", line):
+            called = "".join(name)
+            known = any(hasattr(module, called) for module in modules)
+            assert known or called in {*others, "print"}, line
+            n_names += 1
+        for owner, attribute in re.findall(r"(?<!\")\b(reg|clf|future|student)\.(\w+)", line):
+            assert hasattr(owners[owner], attribute) or attribute.endswith("_"), line
+            n_names += 1
+    assert n_names > 30
+
+
 def test_the_check_of_built_pages_finds_what_is_wrong(tmp_path: Path) -> None:
     """A page that is right in everything, and the same with one fault each."""
     check = runpy.run_path(str(DOCS / "check_pages.py"))["check"]
