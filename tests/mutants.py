@@ -324,6 +324,29 @@ MUTANTS = [
         ("monotonic() > _deadline.get()", "False"),
     ),
     *planted(
+        "base/progress.py",
+        "base/test_callbacks.py",
+        ("self._outer_receiver = current_receiver()", "self._outer_receiver = None"),
+        ("while not self.is_stopped and self._n_reported + 1 <= n_done:", "while False:"),
+        ("        if self.is_stopped:\n            return True\n", ""),
+    ),
+    *planted(
+        "numerics/progress.py",
+        "",
+        ("outer(start + (stop - start) * fraction)", "outer(start + fraction)"),
+        ("        yield\n    outer(stop)", "        yield"),
+        ("receiver(min(n_done / n_total, 1.0))", "receiver(n_done / n_total)"),
+    ),
+    *planted(
+        "numerics/runtime.py",
+        "numerics/test_progress.py",
+        (
+            "        with reporting_to(None):\n            payload",
+            "        if True:\n            payload",
+        ),
+        ("            report_progress(i + 1, len(jobs))\n", ""),
+    ),
+    *planted(
         "base/log.py",
         "base/test_host_state.py",
         ("logging.INFO if _verbose.get() else logging.DEBUG", "logging.INFO"),

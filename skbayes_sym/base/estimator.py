@@ -80,6 +80,7 @@ from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import HalfNormal, LayerScales, Prior, UnboundPrior
 from skbayes_sym.numerics.arguments import is_number, short_repr
 from skbayes_sym.numerics.memory import prior_allocation, require_memory
+from skbayes_sym.numerics.progress import reporting_to
 from skbayes_sym.numerics.runtime import explain_torch_errors
 from skbayes_sym.numerics.tables import (
     check_column_names,
@@ -236,9 +237,13 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
 
     @contextmanager
     def _keep_on_interrupt(self, progress: FitProgress) -> Iterator[None]:
-        """Keep the trained model if Ctrl-C interrupts what follows; its bounds are NaN then."""
+        """Keep the trained model if Ctrl-C interrupts what follows; its bounds are NaN then.
+
+        Reports of progress inside go to the stages of this fit, and not to a fit around it.
+        """
         try:
-            yield
+            with reporting_to(None):
+                yield
         except KeyboardInterrupt:
             unknown = dict.fromkeys(self._final_attributes, float("nan"))
             self._set_fit({**unknown, **progress.interrupted_attributes()})

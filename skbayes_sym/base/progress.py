@@ -20,6 +20,7 @@ from skbayes_sym.numerics.optimise import (
     half_constant_half_linear,
     minimise,
 )
+from skbayes_sym.numerics.progress import Receiver, current_receiver
 
 # Constraints on the parameters of estimators that are trained by stochastic gradients.
 STEP_CONSTRAINTS: dict[str, list[Any]] = {
@@ -158,7 +159,8 @@ class Schedule(NamedTuple):
 class FitProgress:
     """Report the progress of a fit to the log and to scikit-learn's callbacks.
 
-    Callbacks see a fit as one task that has a subtask for every block of steps.
+    Callbacks see a fit as one task that has a subtask for every block of steps. A fit inside
+    another one, as that of a member of a stack, also reports its blocks to the outer fit.
 
     Parameters
     ----------
@@ -172,6 +174,10 @@ class FitProgress:
     ----------
     n_jobs : int or None
         Number of processes that the method may use.
+    n_blocks : int
+        Largest number of blocks.
+    is_stopped : bool
+        Whether a callback has stopped the fit.
     """
 
     def __init__(
@@ -180,6 +186,7 @@ class FitProgress:
         self._arguments = arguments
         self._attributes = attributes
         self.n_jobs: int | None = arguments["estimator"].n_jobs
+        self.is_stopped = False
         # Callback contexts of the fit and of its present block; None without callbacks.
         self._context: Any = None
         self._block: Any = None
@@ -189,6 +196,9 @@ class FitProgress:
         self._earlier_stages = 0.0
         self._n_reported = 0
         self._n_steps = 0
+        self.n_blocks = _N_BLOCKS
+        # Receives the progress of this fit if it is a part of another one.
+        self._outer_receiver = current_receiver()
 
     def begin(
         self, n_blocks: int = _N_BLOCKS, current_fit: Callable[[], Any] | None = None
@@ -202,7 +212,10 @@ class FitProgress:
         current_fit : callable () -> FitResult, optional
             Returns the fit as it is after the latest block, when it is needed.
         """
+        self.n_blocks = n_blocks
         self._n_left = n_blocks
+        self._n_reported = 0
+        self._earlier_stages = 0.0
         estimator = self._arguments["estimator"]
         # Callbacks are set on the estimator itself, or on an estimator around it.
         if {"_skl_callbacks", "_parent_callback_ctx"} & vars(estimator).keys():
@@ -249,17 +262,44 @@ class FitProgress:
         return {**attributes, "n_iter_": n_iter, "stop_reason_": "interrupted"}
 
     def end_block(self) -> bool:
-        """Report a finished block, and return whether a callback or the deadline ends the fit."""
+        """Report a finished block, and return whether a callback or the deadline ends the fit.
+
+        Callbacks can see the current fit after the first block and after every hundredth of a fit.
+        """
+        n_hundredths = [100 * n // self.n_blocks for n in (self._n_reported, self._n_reported + 1)]
+        shows_fit = not self._n_reported or n_hundredths[1] > n_hundredths[0]
+        is_stopped = self.report_block(shows_fit=shows_fit)
+        return is_stopped or monotonic() > _deadline.get()
+
+    def report_block(self, *, shows_fit: bool) -> bool:
+        """Report a finished block to callbacks and to an outer fit.
+
+        Parameters
+        ----------
+        shows_fit : bool
+            Whether callbacks can see the current fit, which they may score.
+
+        Returns
+        -------
+        bool
+            Whether a callback has stopped the fit. No block begins after a stop.
+        """
+        if self.is_stopped:
+            return True
         self._n_steps += 1
-        stop = monotonic() > _deadline.get()
+        self._n_reported += 1
+        if self._outer_receiver is not None:
+            self.is_stopped = self._outer_receiver(min(self._n_reported / self.n_blocks, 1.0))
         block = self._block
         self._block = None
         if block is not None:
-            arguments = {**self._arguments, "reconstruction_attributes": self._reconstruct}
-            stop = bool(block.call_on_fit_task_end(**arguments)) or stop
-        if not stop and self._n_left > 0:
+            arguments = dict(self._arguments)
+            if shows_fit:
+                arguments["reconstruction_attributes"] = self._reconstruct
+            self.is_stopped = bool(block.call_on_fit_task_end(**arguments)) or self.is_stopped
+        if not self.is_stopped and self._n_left > 0:
             self._begin_block()
-        return stop
+        return self.is_stopped
 
     def end(self, fitted: Any = None) -> None:
         """Report the end of the method's loops, and first that of a block that is still open.
@@ -275,10 +315,37 @@ class FitProgress:
             arguments = {**self._arguments, "reconstruction_attributes": self._reconstruct}
             context.call_on_fit_task_end(**arguments)
 
+    def stage_receiver(self, fraction: float) -> Receiver:
+        """Return the receiver of reports in the next stage of a fit made of several stages.
+
+        Callbacks can't see the current fit in its blocks.
+
+        Parameters
+        ----------
+        fraction : float
+            Fraction of the fit that the stage makes.
+
+        Returns
+        -------
+        callable (fraction) -> bool
+            Reports the blocks that end by this fraction of the stage, for `reporting_to`; returns
+            whether to stop.
+        """
+        before = self._earlier_stages
+        self._earlier_stages = before + fraction
+
+        def receive(part: float) -> bool:
+            n_done = self.n_blocks * (before + fraction * part)
+            while not self.is_stopped and self._n_reported + 1 <= n_done:
+                self.report_block(shows_fit=False)
+            return self.is_stopped
+
+        return receive
+
     def stage_callback(self, fraction: float, n_steps: int) -> OnStep:
         """Return the ``on_step`` function of the next stage of a fit made of several stages.
 
-        Together the stages make the hundred blocks that `begin` opens.
+        Together the stages make all blocks that `begin` opens.
 
         Parameters
         ----------
@@ -297,12 +364,12 @@ class FitProgress:
 
         def on_step(step: int, info: Mapping[str, float]) -> bool:
             done = before + fraction * min(step / max(n_steps, 1), 1.0)
-            n_done = min(int(_N_BLOCKS * done + 1e-9), _N_BLOCKS)
+            n_done = min(int(self.n_blocks * done + 1e-9), self.n_blocks)
             while self._n_reported < n_done:
-                self._n_reported += 1
-                logger.debug("%d %%: %s", self._n_reported, _format_figures(info))
+                percent = 100 * (self._n_reported + 1) // self.n_blocks
+                if percent > 100 * self._n_reported // self.n_blocks:
+                    logger.debug("%d %%: %s", percent, _format_figures(info))
                 if self.end_block():
-                    # No block begins after a stop.
                     return True
             return False
 
@@ -376,32 +443,46 @@ class StageProgress(FitProgress):
         self._combine = combine
         self._current_fit: Callable[[], Any] | None = None
         # Blocks of the whole fit that belong to this stage, and those already reported.
-        self._max_whole_blocks = max(1, round(fraction * _N_BLOCKS))
+        self._max_whole_blocks = max(1, round(fraction * parent.n_blocks))
         self._n_whole_blocks = 0
-        # Blocks of this stage, and those already done.
-        self._n_blocks = 1
-        self._n_done = 0
-        self._earlier_stages = 0.0
+        # Blocks of this stage, and those already reported.
+        self.n_blocks = 1
         self._n_reported = 0
+        self._earlier_stages = 0.0
+        self.is_stopped = False
 
     def begin(
         self, n_blocks: int = _N_BLOCKS, current_fit: Callable[[], Any] | None = None
     ) -> None:
         """Begin the stage, which has at most ``n_blocks`` blocks."""
-        self._n_blocks = n_blocks
+        self.n_blocks = n_blocks
         self._current_fit = current_fit
 
-    def end_block(self) -> bool:
-        """Report a finished block, and return whether a callback or the deadline ends the fit."""
-        self._n_done += 1
-        if self._n_done == 1 and self._current_fit is not None:
+    def report_block(self, *, shows_fit: bool) -> bool:
+        """Report the blocks of the whole fit that end with a block of this stage.
+
+        Parameters
+        ----------
+        shows_fit : bool
+            Whether callbacks can see the current fit.
+
+        Returns
+        -------
+        bool
+            Whether a callback has stopped the fit.
+        """
+        self._n_reported += 1
+        if self._n_reported == 1 and self._current_fit is not None:
             self.set_current_fit(self._current_fit)
-        stop = False
-        n_expected = self._max_whole_blocks * self._n_done // self._n_blocks
-        while not stop and self._n_whole_blocks < n_expected:
+        n_expected = self._max_whole_blocks * self._n_reported // self.n_blocks
+        while not self._parent.is_stopped and self._n_whole_blocks < n_expected:
             self._n_whole_blocks += 1
-            stop = self._parent.end_block()
-        return stop
+            if shows_fit:
+                self._parent.end_block()
+            else:
+                self._parent.report_block(shows_fit=False)
+        self.is_stopped = self._parent.is_stopped
+        return self.is_stopped
 
     def set_current_fit(self, current_fit: Callable[[], Any]) -> None:
         """Set what an interrupt keeps, as a fit of the whole."""

@@ -21,6 +21,8 @@ class PoolDefaults:
     # Modes stop when the log evidence gains less than this many nats per unit of sample weight.
     mode_tol: float = 5e-6
     modes: GaussNewtonDefaults = field(default=GaussNewtonDefaults())
+    # Blocks of the progress that callbacks see.
+    progress_blocks: int = 500
     # Shares of the modes and of the linear model in the progress of the fit. Members have the rest.
     modes_progress: float = 0.5
     linear_progress: float = 0.01

@@ -518,7 +518,7 @@ class Pool:
         settings = PoolSettings(self.n_modes, self.n_members, network, actions.members_model)
         plan = plan_fit(size, settings, self.defaults)
 
-        progress.begin()
+        progress.begin(self.defaults.progress_blocks)
         execution = actions.execute(plan)
 
         # A fit that was stopped has equal weights.

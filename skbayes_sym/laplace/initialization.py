@@ -35,6 +35,7 @@ from skbayes_sym.laplace.mode_finding import (
 from skbayes_sym.laplace.posterior import LinearisedModes
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.models.priors import GroupScalePrior
+from skbayes_sym.numerics.progress import part_of_progress
 from skbayes_sym.numerics.runtime import run_parallel
 
 # Classes count as separated if a mode's misfit is below this, in nats per row.
@@ -86,11 +87,12 @@ def search_regression(
     theta = draw(2 * n)
     n_first = max(n, 2)
     high_noise = alternating_mask(n_first, theta)
-    if initial_modes is not None and len(initial_modes.theta) >= n_first:
-        modes = map_tensors(lambda t: t[:n_first], initial_modes)
-        first = config.resume(problem, modes, on_step)
-    else:
-        first = config.search(problem, theta[:n_first], high_noise, on_step)
+    with part_of_progress(0.0, 0.7):
+        if initial_modes is not None and len(initial_modes.theta) >= n_first:
+            modes = map_tensors(lambda t: t[:n_first], initial_modes)
+            first = config.resume(problem, modes, on_step)
+        else:
+            first = config.search(problem, theta[:n_first], high_noise, on_step)
     fallback = first.select(torch.arange(min(n, len(first.stopped)), device=theta.device))
     if first.was_stopped:
         return fallback
@@ -103,7 +105,8 @@ def search_regression(
     n_done = int(first.modes.n_iter.max())
     callback = on_step and (lambda step, _: on_step(n_done + step, lambda: fallback))
     better_start = high_noise[selected[:1]].expand(n_missing)
-    second = config.search(problem, theta[n : n + n_missing], better_start, callback)
+    with part_of_progress(0.7, 1.0):
+        second = config.search(problem, theta[n : n + n_missing], better_start, callback)
     if second.was_stopped:
         return fallback.with_stop_reason(second.stop_reason)
     return concatenate_searches([first.select(selected), second])

@@ -38,6 +38,7 @@ from skbayes_sym.laplace.gauss_newton import INITIAL_DAMPING, step
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import LayerScales, UnboundPrior
 from skbayes_sym.numerics.optimise import Loop, StopReason, combine_stop_reasons
+from skbayes_sym.numerics.progress import report_progress
 from skbayes_sym.numerics.runtime import run_parallel
 
 
@@ -411,13 +412,15 @@ class EvidenceSearch:
     def _search_batch(self, task: _SearchTask, on_step: SearchCallback | None) -> Search:
         """Take all steps of one batch."""
         batch = _RestartBatch(task, self)
+        n_steps = self.max_iter + self.max_extra_steps - task.n_skipped
         loop = Loop()
         with loop:
-            for i in loop.steps(range(task.n_skipped, self.max_iter + self.max_extra_steps)):
+            for i in loop.steps(range(task.n_skipped, task.n_skipped + n_steps)):
                 batch.advance(i)
                 if _has_update(task.problem, i):
                     batch.record_update(i)
                 all_settled = batch.end_restarts(i)
+                report_progress(i + 1 - task.n_skipped, n_steps)
                 loop.stop_if("tol", all_settled)
                 if on_step is not None:
                     current = partial(batch.snapshot(), "interrupted")

@@ -24,6 +24,7 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GroupScalePrior
 from skbayes_sym.numerics.linalg import cholesky
 from skbayes_sym.numerics.preconditioners import DensePreconditioner
+from skbayes_sym.numerics.progress import part_of_progress
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 from skbayes_sym.symmetry.group import SymmetryGroup
 
@@ -180,11 +181,14 @@ def find_distinct_modes(
     the table energy with three units, one start in 200 finds the best mode, 140 nats above those
     that chains from the prior find.
     """
-    starts = search(n, seed)
-    for extra_seed in spawn_seeds(seed, n_extra // 64):
+    n_searches = 1 + n_extra // 64
+    with part_of_progress(0.0, 1.0 / n_searches):
+        starts = search(n, seed)
+    for i, extra_seed in enumerate(spawn_seeds(seed, n_searches - 1), start=1):
         if starts.select_distinct(group)[1].count(1) <= 0.01 * len(starts.score):
             break
-        extra = search(64, extra_seed)
+        with part_of_progress(i / n_searches, (i + 1) / n_searches):
+            extra = search(64, extra_seed)
         starts = StartingModes(*map(torch.cat, zip(starts, extra, strict=True)))
     modes = starts.select_distinct(group)[0]
     is_close = modes.score > modes.score.max() - 30.0

@@ -30,11 +30,12 @@ from skbayes_sym.mcmc.warmup import (
 )
 from skbayes_sym.numerics.optimise import Loop, OnStep, StopReason
 from skbayes_sym.numerics.preconditioners import DiagonalPreconditioner, Preconditioner
+from skbayes_sym.numerics.progress import current_receiver, report_progress
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 from skbayes_sym.numerics.runtime import one_thread, run_parallel, to_host
 
 # Moves of a block between two calls of on_step.
-REPORT_EVERY = 10
+REPORT_EVERY = 5
 
 Array = npt.NDArray[Any]
 
@@ -563,7 +564,8 @@ def sample_chains(
     on_step : callable (step, info) -> bool, optional
         Progress callback, where ``step`` counts moves of blocks, ``len(blocks) * (n_warmup +
         n_draws * thin)`` in total. It is called every few moves with one job, and after each block
-        with several. True stops the run.
+        with several. True stops the run. By default the moves are reported to the surrounding
+        task, which can't stop the run.
 
     Returns
     -------
@@ -577,6 +579,8 @@ def sample_chains(
     C chains of S draws take ``C S (D + 1)`` numbers on the host. Other processes receive a copy of
     ``sampler`` and of their block.
     """
+    if on_step is None and current_receiver() is not None:
+        on_step = partial(_report_moves, len(blocks) * (n_warmup + n_draws * thin))
     jobs = [_BlockJob(sampler, i, block, n_warmup, n_draws, thin) for i, block in enumerate(blocks)]
     collector = _DrawCollector(blocks, n_draws)
     with collector.loop:
@@ -591,6 +595,12 @@ def sample_chains(
                         should_stop = on_step(collector.n_moves, _name_progress(summary))
                         collector.loop.stop_if("callback", should_stop)
     return collector.result()
+
+
+def _report_moves(n_moves: int, step: int, _info: Mapping[str, float]) -> bool:
+    """Report that ``step`` of ``n_moves`` moves of blocks were made, and continue."""
+    report_progress(step, n_moves)
+    return False
 
 
 @dataclass(frozen=True, eq=False)

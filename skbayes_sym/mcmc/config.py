@@ -91,10 +91,14 @@ class SamplingDefaults:
     n_diagnostic_rows: int = 50  # training rows at which the outputs are monitored
     miss_probability: float = 0.01  # probability that a basin of `detectable_basin` was missed
 
-    # Fractions of the reported progress.
-    sampling_progress: float = 0.7
-    retuning_progress: float = 0.15
-    reallocation_progress: float = 0.15
+    # Blocks of the progress that callbacks see, and the fractions of the stages. A search for modes
+    # before the first chains is part of the fraction of sampling.
+    progress_blocks: int = 500
+    sampling_progress: float = 0.75
+    retuning_progress: float = 0.05
+    evidence_progress: float = 0.1
+    reallocation_progress: float = 0.05
+    alignment_progress: float = 0.05
 
 
 class SamplingSeeds(NamedTuple):

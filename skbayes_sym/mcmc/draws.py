@@ -18,6 +18,7 @@ from skbayes_sym.mcmc.mode_evidence import ModeEvidence
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.priors import GaussianPrior, Prior
 from skbayes_sym.numerics.optimise import StopReason
+from skbayes_sym.numerics.progress import reporting_to
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.relabelling import relabel
 from skbayes_sym.symmetry.units import split_units
@@ -79,9 +80,13 @@ def run_initial_chains(config: SamplingConfig) -> ChainDraws:
     annealing = config.annealing
     n_warmup = config.n_warmup
     sampler = _make_sampler(config)
+    sampling_progress = defaults.sampling_progress
     blocks = restore_blocks(config, sampler.log_density)
     if blocks is None:
-        blocks = INITS[config.init].make_blocks(config)
+        init = INITS[config.init]
+        sampling_progress -= init.progress
+        with reporting_to(config.progress.stage_receiver(init.progress)):
+            blocks = init.make_blocks(config)
     n_draws = config.n_draws
     if config.uses_evidence:
         n_draws = min(n_draws, defaults.max_evidence_draws)
@@ -101,7 +106,7 @@ def run_initial_chains(config: SamplingConfig) -> ChainDraws:
         n_draws=n_draws,
         thin=config.thinning,
         n_jobs=config.n_jobs,
-        on_step=config.progress.stage_callback(defaults.sampling_progress, len(blocks) * n_moves),
+        on_step=config.progress.stage_callback(sampling_progress, len(blocks) * n_moves),
     )
 
     # Annealed chains may have reached regions that are too narrow for their step sizes.
@@ -250,7 +255,10 @@ def align_to_reference(config: SamplingConfig, theta: Tensor, log_density: Array
     aligned = aligned.double()
     if units.factors:
         generator = generator_from(config.seeds.alignment)
-        aligned = relabel(aligned, units, n_starts=4, max_sweeps=100, generator=generator).theta
+        receiver = config.progress.stage_receiver(config.defaults.alignment_progress)
+        with reporting_to(receiver):
+            relabelled = relabel(aligned, units, n_starts=4, max_sweeps=100, generator=generator)
+        aligned = relabelled.theta
     reference = aligned[int(log_density.argmax())]
     for factor in other_factors:
         aligned, _ = factor.align(aligned, reference)

@@ -102,7 +102,7 @@ class Sampling:
                 "the beginning of the warm-up. With warm_start=True a second fit may have 0."
             )
         _require_memory(config)
-        progress.begin()
+        progress.begin(self.defaults.progress_blocks)
         with torch.no_grad():
             # Run the chains. An interrupt from here on keeps their draws, with equal weights.
             chains = run_initial_chains(config)

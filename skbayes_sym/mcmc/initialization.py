@@ -69,6 +69,8 @@ class ChainInit:
         Default number of warm-up moves.
     annealing : Annealing or None, default=None
         Moves before the warm-up.
+    progress : float, default=0.0
+        Fraction of the reported progress of a fit that ``make_blocks`` makes.
     """
 
     requirements: Requirements
@@ -78,6 +80,7 @@ class ChainInit:
     n_chains: int = 64
     n_warmup: int = 1000
     annealing: Annealing | None = None
+    progress: float = 0.0
 
 
 def _start_at_prior(config: SamplingConfig) -> list[Block]:
@@ -199,6 +202,7 @@ INITS: dict[str, ChainInit] = {
         kernel=HMC(path_length=30.0, max_leapfrog=40),
         n_chains=16,
         n_warmup=150,
+        progress=0.25,
     ),
     # Step sizes are about 0.1 in the coordinates of the curvature, so a trajectory has about 60
     # steps. The squared error of an average over M chains is about b + v / M, where v is 0.5 to 0.7

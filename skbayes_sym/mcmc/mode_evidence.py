@@ -26,6 +26,7 @@ from skbayes_sym.mcmc.bridge import (
     fit_gaussian_mixture,
 )
 from skbayes_sym.numerics.memory import n_rows_per_block
+from skbayes_sym.numerics.progress import report_progress
 from skbayes_sym.symmetry.fundamental_domain import MAX_ORDER, FundamentalDomain, has_exact_domain
 from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.relabelling import Labelling, estimate_reference, label_objective, relabel
@@ -190,6 +191,7 @@ def estimate_mode_evidence(
     integrand = Integrand(log_density, group)
     estimates = []
     for k, is_relevant in enumerate(select_relevant_modes(pool, modes).tolist()):
+        report_progress(k, modes.regions.n_modes)
         if is_relevant:
             estimates.append(_bridge_mode(integrand, pool, modes, k, generator))
         else:

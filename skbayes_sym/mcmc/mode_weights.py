@@ -21,6 +21,7 @@ from skbayes_sym.mcmc.mode_evidence import (
 )
 from skbayes_sym.mcmc.within_mode import ChainSettings, ComputeBudget, ModeSampler, refine_evidence
 from skbayes_sym.numerics.optimise import StopReason
+from skbayes_sym.numerics.progress import part_of_progress, reporting_to
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 from skbayes_sym.symmetry.fundamental_domain import MAX_ORDER
 from skbayes_sym.symmetry.group import SymmetryGroup
@@ -83,7 +84,9 @@ def weight_by_evidence(
     budget, reserve = evidence_budget(config, chains)
     try:
         # Find the modes and estimate their evidence, with further draws where it is uncertain.
-        evidence = _estimate_evidence(config, draws, generator, budget)
+        receiver = config.progress.stage_receiver(config.defaults.evidence_progress)
+        with reporting_to(receiver):
+            evidence = _estimate_evidence(config, draws, generator, budget)
         problems = tuple(evidence_warnings(evidence, config.posterior.n_dims, config.defaults))
 
         # If the errors leave the weights open, chains are allocated to the relevant modes by the
@@ -211,7 +214,8 @@ def _estimate_evidence(
     position = torch.as_tensor(draws.position)
     log_density = torch.as_tensor(draws.log_density)
     pool = pool_draws(position, log_density, group, generator=generator)
-    evidence = estimate_mode_evidence(posterior, pool, group, generator=generator)
+    with part_of_progress(0.0, 0.2):
+        evidence = estimate_mode_evidence(posterior, pool, group, generator=generator)
 
     # A value of the density costs a third of a gradient.
     budget.remaining -= defaults.evaluations_per_draw * len(pool.draws) * budget.gradient_cost / 3.0
@@ -225,14 +229,15 @@ def _estimate_evidence(
     n_sufficient = defaults.sufficient_draws_per_parameter * config.posterior.n_dims
     min_draws = -(-n_sufficient // n_chains)
     n_draws = min(max(n_affordable, min_draws), max_draws)
-    return refine_evidence(
-        posterior,
-        evidence,
-        _make_mode_sampler(config, n_draws, generator),
-        n_chains=n_chains,
-        seed=config.seeds.refinement,
-        budget=budget,
-    )
+    with part_of_progress(0.2, 1.0):
+        return refine_evidence(
+            posterior,
+            evidence,
+            _make_mode_sampler(config, n_draws, generator),
+            n_chains=n_chains,
+            seed=config.seeds.refinement,
+            budget=budget,
+        )
 
 
 def _make_mode_sampler(

@@ -34,6 +34,7 @@ from skbayes_sym.numerics.preconditioners import (
     DiagonalPreconditioner,
     Preconditioner,
 )
+from skbayes_sym.numerics.progress import part_of_progress
 from skbayes_sym.numerics.random import spawn_seeds
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 from skbayes_sym.symmetry.group import SymmetryGroup
@@ -221,7 +222,8 @@ class ModeSampler:
                 step_size=0.5,
                 preconditioners=[preconditioner] * n_blocks,
             )
-            return run(kernel, blocks, n_warmup=self.settings.n_warmup, n_draws=0)
+            with part_of_progress(0.0, 0.5):
+                return run(kernel, blocks, n_warmup=self.settings.n_warmup, n_draws=0)
 
         # Warm up in the fundamental domain, with the covariance of the mode.
         warm: ChainDraws | None = None
@@ -243,7 +245,8 @@ class ModeSampler:
 
         thin, kernel = self._choose_thinning(warm, thin, budget)
         kernel = replace(kernel, domain=chain_domain)
-        return run(kernel, warm.blocks, n_warmup=0, n_draws=self.settings.n_draws, thin=thin)
+        with part_of_progress(0.5, 1.0):
+            return run(kernel, warm.blocks, n_warmup=0, n_draws=self.settings.n_draws, thin=thin)
 
     def _run_chains(
         self,
@@ -433,11 +436,12 @@ def refine_evidence(
     """
     if budget is None:
         budget = ComputeBudget(0.0)
-    for round_seed in spawn_seeds(seed, 2):
+    for i, round_seed in enumerate(spawn_seeds(seed, 2)):
         pool = evidence.pool
         regions = evidence.modes.regions
         uncertain = _uncertain_modes(evidence)
-        for mode, mode_seed in zip(uncertain, spawn_seeds(round_seed, len(uncertain)), strict=True):
+        seeds = spawn_seeds(round_seed, len(uncertain))
+        for k, (mode, mode_seed) in enumerate(zip(uncertain, seeds, strict=True)):
             # Each draw is compared with four draws of the proposal. Each of these enters the
             # domain of every mode, which solves an assignment problem in about five microseconds.
             n_entered = n_chains * sampler.settings.n_draws * regions.n_modes
@@ -446,7 +450,12 @@ def refine_evidence(
             if sampling_cost + bridging_cost > budget.remaining:
                 break
             budget.remaining -= bridging_cost
-            chains = sampler.sample_mode(evidence, mode, n_chains, seed=mode_seed, budget=budget)
+            # A round is half of the task, and its chains are four fifths of the round.
+            start = 0.5 * i + 0.4 * k / len(uncertain)
+            with part_of_progress(start, start + 0.4 / len(uncertain)):
+                chains = sampler.sample_mode(
+                    evidence, mode, n_chains, seed=mode_seed, budget=budget
+                )
             if not chains.complete:
                 raise KeyboardInterrupt
 
@@ -462,9 +471,10 @@ def refine_evidence(
             pool = DrawPool(*(torch.cat(pair) for pair in zip(pool, new, strict=True)))
         if pool is evidence.pool:
             return evidence
-        evidence = estimate_mode_evidence(
-            log_density, pool, sampler.group, generator=sampler.generator
-        )
+        with part_of_progress(0.5 * i + 0.4, 0.5 * i + 0.5):
+            evidence = estimate_mode_evidence(
+                log_density, pool, sampler.group, generator=sampler.generator
+            )
     return evidence
 
 

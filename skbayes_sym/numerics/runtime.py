@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
+from skbayes_sym.numerics.progress import part_of_progress, report_progress, reporting_to
 
 
 @cache
@@ -99,6 +100,8 @@ def run_parallel(jobs: Sequence[Job[Result]], n_jobs: int | None) -> Generator[R
 
     With one process, each job runs when its result is requested. Worker processes receive all jobs
     once, as a file in memory, or by Dask's broadcast to all workers, of which some may be lost.
+    Jobs are equal parts of the surrounding task's progress, and report to it within this process.
+    Those of other processes and threads are reported when their results arrive.
 
     Parameters
     ----------
@@ -108,13 +111,18 @@ def run_parallel(jobs: Sequence[Job[Result]], n_jobs: int | None) -> Generator[R
         Number of processes, as in joblib.
     """
     if len(jobs) <= 1 or joblib.effective_n_jobs(n_jobs) == 1:
-        yield from (job() for job in jobs)
+        for i, job in enumerate(jobs):
+            with part_of_progress(i / len(jobs), (i + 1) / len(jobs)):
+                result = job()
+            yield result
         return
     run = _QuietParallel(n_jobs=n_jobs, batch_size=1, return_as="generator")
     backend, _ = joblib.parallel.get_active_backend()
     if isinstance(backend, joblib.parallel.ThreadingBackend):
-        # Threads don't inherit context variables, such as the one that collects warnings.
-        payload: Any = [partial(copy_context().run, job) for job in jobs]
+        # Threads don't inherit context variables, such as the one that collects warnings. Only this
+        # thread reports progress.
+        with reporting_to(None):
+            payload: Any = [partial(copy_context().run, job) for job in jobs]
     else:
         pickled = pickle.dumps(joblib.wrap_non_picklable_objects(jobs, False))
         payload = np.frombuffer(pickled, np.uint8)
@@ -122,7 +130,9 @@ def run_parallel(jobs: Sequence[Job[Result]], n_jobs: int | None) -> Generator[R
         if client is not None:
             payload = client.scatter(payload, broadcast=True, hash=False)
     with closing(run(joblib.delayed(_run_job)(payload, i) for i in range(len(jobs)))) as results:
-        yield from results
+        for i, result in enumerate(results):
+            report_progress(i + 1, len(jobs))
+            yield result
 
 
 def _run_job(payload: Any, i: int) -> Any:
@@ -134,7 +144,7 @@ def _run_job(payload: Any, i: int) -> Any:
         jobs = pickle.loads(payload.data)
     else:
         jobs = payload
-    with one_thread(), torch.no_grad():
+    with one_thread(), torch.no_grad(), reporting_to(None):
         return jobs[i]()
 
 

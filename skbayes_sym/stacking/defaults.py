@@ -1,7 +1,7 @@
 """Constants behind the default stack, and the plan of its fit."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from skbayes_sym.base.plan import PlannedStage, TableSize
@@ -34,6 +34,17 @@ class StackDefaults:
     min_refit_weight: float = 0.05
     # A warm start fits all members if the table has this many times the rows of the last full fit.
     full_refit_growth: float = 1.5
+    # Blocks of the progress that callbacks see, and the time of each kind of stage relative to that
+    # of a cheap member.
+    progress_blocks: int = 500
+    progress_costs: Mapping[str, float] = field(
+        default_factory=lambda: {
+            "fit_member": 1.0,
+            "probe_networks": 2.0,
+            "fit_networks": 15.0,
+            "maximise_leave_one_out_score": 1.0,
+        }
+    )
     # Networks are fitted only if a probe raises the held-out score of the stack by more than this
     # many standard errors.
     min_gain_errors: float = 2.0

@@ -44,6 +44,7 @@ from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.positive_targets import choose_mass_below
 from skbayes_sym.numerics.arguments import draw_seed
 from skbayes_sym.numerics.memory import MemoryAllocation, require_memory
+from skbayes_sym.numerics.progress import reporting_to
 from skbayes_sym.numerics.runtime import filters_lock
 from skbayes_sym.numerics.tables import fill_masked
 from skbayes_sym.stacking.defaults import StackDefaults
@@ -939,6 +940,10 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
         seeds = np.random.SeedSequence(draw_seed(self.random_state)).generate_state(len(names))
         previous = self._stacks_ if self._continues_fit else {}
         start = time.monotonic()
+        metadata = {"sample_weight": sample_weight, "groups": groups}
+        arguments = {"estimator": self, "X": X, "y": y, "metadata": metadata}
+        progress = FitProgress(arguments, lambda fitted: fitted)
+        progress.begin(StackDefaults().progress_blocks)
         stacks = {}
         for t, name in enumerate(names):
             stack = type(self)()
@@ -949,8 +954,10 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
                 # The targets that are left share the time that is left.
                 rest = self.max_seconds - (time.monotonic() - start)
                 stack.max_seconds = max(rest / (len(names) - t), 1e-3)
-            with name_target_in_warnings(name):
+            receiver = progress.stage_receiver(1.0 / len(names))
+            with name_target_in_warnings(name), reporting_to(receiver):
                 stacks[name] = stack.fit(X, y[:, t], sample_weight, groups)
+        progress.end()
         return stacks
 
     def _joint_attributes(

@@ -19,6 +19,7 @@ from skbayes_sym.base.progress import FitProgress
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.stacking_weights import stacking_weights
 from skbayes_sym.base.warnings import warn_user
+from skbayes_sym.numerics.progress import Receiver, reporting_to
 from skbayes_sym.numerics.runtime import run_parallel
 from skbayes_sym.stacking.defaults import StackSettings, plan_fit
 from skbayes_sym.stacking.members import LogTarget, Member
@@ -227,18 +228,21 @@ class StackActions:
         self._task = task
         self._progress = progress
         self._by_folds = by_folds
-        self._is_stopped_by_callback = False
         self._parallel_fits: Iterator[ScoredMember | str] = iter(())
+        self._plan: Sequence[PlannedStage] = ()
         self.scored: dict[str, ScoredMember] = {}
         self.failed: dict[str, FailedMember] = {}
 
     def execute(self, plan: Sequence[PlannedStage], n_jobs: int | None) -> Execution:
         """Run a plan; the stages with the action "fit_member" run in parallel processes."""
+        self._plan = plan
+        self._progress.begin(self._task.defaults.progress_blocks)
         jobs = [
             partial(fit_and_score, self._members, self._task, self._by_folds, stage.settings)
             for stage in plan
             if stage.action == "fit_member"
         ]
+        self._members_receiver = self._stage_receiver("fit_member", len(jobs))
         actions: dict[str, Callable[..., Any]] = {
             "fit_member": self._fit_member,
             "probe_networks": self._probe_networks,
@@ -249,25 +253,39 @@ class StackActions:
             self._parallel_fits = fits
             return execute(plan, actions, self._should_stop)
 
+    def _stage_receiver(self, action: str, n_stages: int = 1) -> Receiver:
+        """Return the receiver of progress reports in the next stages with an action."""
+        costs = self._task.defaults.progress_costs
+        total = sum(costs[stage.action] for stage in self._plan)
+        return self._progress.stage_receiver(n_stages * costs[action] / total)
+
+    def current_fit(self) -> StackFit:
+        """Stack of the members that have been fitted."""
+        execution = Execution(dict(self.scored))
+        stack = fit_weights(self.scored, self._task)
+        return replace(stack, plan=self._plan, execution=execution)
+
     @property
     def stop_reason(self) -> str:
         """Why fitting stopped."""
-        if self._is_stopped_by_callback:
+        if self._progress.is_stopped:
             return "callback"
         if time.monotonic() > self._task.deadline:
             return "max_seconds"
         return "tol"
 
     def _should_stop(self) -> bool:
-        """Whether a callback stopped the fit, or time is up and there is a member."""
-        has_no_time = bool(self.scored) and time.monotonic() > self._task.deadline
-        return self._is_stopped_by_callback or has_no_time
+        """Whether there is a member, and a callback stopped the fit or time is up."""
+        is_late = time.monotonic() > self._task.deadline
+        return bool(self.scored) and (self._progress.is_stopped or is_late)
 
     def _fit_member(
         self, _results: Results, member: str, **_settings: Any
     ) -> ScoredMember | FailedMember:
         """Collect the next of the members that are fitted in parallel."""
-        return self._collect(member, next(self._parallel_fits))
+        with reporting_to(self._members_receiver):
+            outcome = next(self._parallel_fits)
+        return self._collect(member, outcome)
 
     def _fit_networks(
         self, results: Results, member: str, probe: str = ""
@@ -276,7 +294,8 @@ class StackActions:
         settings: dict[str, Any] = {"member": member}
         if probe in results:
             settings["probe"] = results[probe]
-        outcome = fit_and_score(self._members, self._task, self._by_folds, settings)
+        with reporting_to(self._stage_receiver("fit_networks")):
+            outcome = fit_and_score(self._members, self._task, self._by_folds, settings)
         return self._collect(member, outcome)
 
     def _collect(self, name: str, outcome: ScoredMember | str) -> ScoredMember | FailedMember:
@@ -286,14 +305,16 @@ class StackActions:
             warn_user(f"member {name!r} failed and is left out: {outcome}", FitFailedWarning)
             return self.failed[name]
         self.scored[name] = outcome
+        self._progress.set_current_fit(self.current_fit)
         mean, error = mean_score(outcome.log_density, self._task)
         log_info("%s: %.4g +- %.2g nats per held-out row, scaled", name, mean, error)
-        self._is_stopped_by_callback = self._progress.end_block()
+        self._progress.report_block(shows_fit=True)
         return outcome
 
     def _probe_networks(self, _results: Results, width: int) -> ProbeResult:
         """Score small networks on rows that they haven't seen, next to the other members."""
-        outcome = try_score_member(NetworkProbe(width), self._task, by_folds=False)
+        with reporting_to(self._stage_receiver("probe_networks")):
+            outcome = try_score_member(NetworkProbe(width), self._task, by_folds=False)
         if isinstance(outcome, str):
             # The fit of the networks raises the error again, and reports it.
             return ProbeResult()
@@ -369,12 +390,6 @@ def fit_stack(
     plan = plan_fit(size, StackSettings(members), task.defaults)
     actions = StackActions(members, task, progress, by_folds)
 
-    def current_fit() -> StackFit:
-        """Stack of the members that were fitted before an interrupt."""
-        execution = Execution(dict(actions.scored))
-        return replace(fit_weights(actions.scored, task), plan=plan, execution=execution)
-
-    progress.begin(len(members), current_fit)
     execution = actions.execute(plan, n_jobs)
 
     # Name the members for which there was no time.

@@ -19,6 +19,7 @@ from skbayes_sym.base.stacking_weights import merge_components
 from skbayes_sym.base.warnings import collect_warnings
 from skbayes_sym.models.copula import middle_cdf
 from skbayes_sym.models.predictive_mixtures import NormalMixture
+from skbayes_sym.numerics.progress import part_of_progress
 from skbayes_sym.stacking.members import LogTarget, Member, UserEstimator
 from skbayes_sym.stacking.members.log_target import standardise_logarithm
 from skbayes_sym.stacking.predictors import (
@@ -95,7 +96,10 @@ def score_member(member: Member, task: StackTask, by_folds: bool) -> ScoredMembe
     """
     if isinstance(member, LogTarget):
         return _score_log_target(member, task, by_folds)
-    fit = member.fit(task)
+    # Refits without each fold take longer than the fit, if the user asks for them.
+    fit_fraction = 0.2 if by_folds else 0.8
+    with part_of_progress(0.0, fit_fraction):
+        fit = member.fit(task)
     reads_original_rows = member.reads_original_rows
     if reads_original_rows and not task.n_classes and not task.is_count:
         _require_density(fit, task)
@@ -108,7 +112,8 @@ def score_member(member: Member, task: StackTask, by_folds: bool) -> ScoredMembe
             folds = task.folds
         else:
             folds = member.choose_folds(task)
-        predictions = _predict_folds(member, task, fit, folds)
+        with part_of_progress(fit_fraction, 1.0):
+            predictions = _predict_folds(member, task, fit, folds)
         if isinstance(predictions, HeldOutScores):
             held_out, cdf = predictions
         else:
@@ -310,9 +315,10 @@ def _predict_folds(
     """
     test_index = []
     predictions: list[Any] = []
-    for train, test in folds:
+    for k, (train, test) in enumerate(folds):
         rows = task.take(test)
-        base = member.fit_fold(task.take(train), fit)
+        with part_of_progress(k / len(folds), (k + 1) / len(folds)):
+            base = member.fit_fold(task.take(train), fit)
         if fit.is_calibrated and not task.n_classes:
             base = _as_counts(base, task)
         predictor = MemberPredictor(base, member.reads_original_rows)

@@ -19,6 +19,7 @@ from skbayes_sym.numerics.assignment import (
     second_best_margin,
 )
 from skbayes_sym.numerics.memory import n_rows_per_block
+from skbayes_sym.numerics.progress import report_progress
 from skbayes_sym.symmetry.group import Product, SymmetryGroup
 from skbayes_sym.symmetry.units import (
     SignedPermutation,
@@ -437,6 +438,7 @@ def relabel(
     for start in torch.randperm(len(theta), generator=generator)[:n_starts].tolist():
         labelling = _first_pass(original, start)
         runs.append(_sweep(labelling, len(theta), min(_N_START_SWEEPS, max_sweeps)))
+        report_progress(len(runs), n_starts + 1)
     best = min(runs, key=lambda run: label_objective(run[0].theta, group))
     labelling, n_changing = _sweep(*best, max_sweeps - _N_START_SWEEPS)
     return in_canonical_order(theta, labelling.theta, labelling.elements, group, n_changing)

@@ -1,5 +1,7 @@
 """scikit-learn's callbacks on every estimator, alone and inside others; held-out rows stop fits."""
 
+import time
+
 import numpy as np
 import pytest
 from fits import FITS, assert_predicts_as, everything_predicted, fitted
@@ -12,7 +14,15 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 from thin import some
 
-from skbayes_sym import DeepEnsembleRegressor, SymmetrizedVIClassifier, SymmetrizedVIRegressor
+import skbayes_sym
+from skbayes_sym import (
+    BayesianLinearRegressor,
+    DeepEnsembleRegressor,
+    PredictiveStackingRegressor,
+    SymmetrizedVIClassifier,
+    SymmetrizedVIRegressor,
+)
+from skbayes_sym.base.public_names import ESTIMATOR_MODULES
 from skbayes_sym.callbacks import HeldOut
 
 # Too few steps to converge on purpose, and parts of a small matrix.
@@ -166,3 +176,97 @@ def test_classes_too():
 def test_patience_is_checked():
     with pytest.raises(ValueError, match="patience must be an int of at least 1, got 0"):
         HeldOut(X, Y, patience=0)
+
+
+class Events:
+    """CPU times of all events, and the fraction of the fit that is done at each."""
+
+    def setup(self, estimator, context):
+        self.seconds, self.done, self.models = [time.process_time()], [0.0], 0
+
+    def on_fit_task_begin(self, estimator, context):
+        self._add(context, 0)
+
+    def on_fit_task_end(self, estimator, context, *, fitted_estimator=None):
+        self.models += context.task_name == "block" and fitted_estimator is not None
+        self._add(context, 1)
+
+    def teardown(self, estimator, context):
+        self.seconds.append(time.process_time())
+
+    def _add(self, context, n_ended):
+        self.seconds.append(time.process_time())
+        if context.task_name == "block":
+            self.done.append((context.task_id + n_ended) / context.parent.max_subtasks)
+
+
+STACK = PredictiveStackingRegressor(
+    [("line", "linear"), ("boosted", "boosting"), ("smooth", "gaussian_process")], random_state=0
+)
+
+
+def test_members_of_a_stack_report_within_their_fits():
+    """Blocks of the three members, and models of the stack after each of them and at the end."""
+    events = Events()
+    clone(STACK).set_callbacks(events).fit(X[TRAIN], Y[TRAIN])
+    assert events.done == sorted(events.done)
+    assert len(events.done) > 20
+    assert max(events.done) <= 1.0
+    assert events.models == 3 + 1
+
+
+def test_stacks_of_several_targets_report_too():
+    events = Events()
+    targets = np.column_stack([Y, X[:, 0]])[TRAIN]
+    model = clone(STACK).set_callbacks(events).fit(X[TRAIN], targets)
+    assert events.done == sorted(events.done)
+    assert sum(done > 0.5 for done in events.done) > 20
+    assert len(model.estimators_) == 2
+
+
+def test_a_callback_stops_a_stack_within_its_first_member():
+    """The member ends early, and is the whole stack."""
+    watch = Watch(1)
+    stack = PredictiveStackingRegressor(
+        [("points", BayesianLinearRegressor()), ("line", "linear")], cv=3, random_state=0
+    )
+    stack.set_callbacks(watch).fit(X[TRAIN], Y[TRAIN])
+    assert watch.begun == watch.ended == 2
+    assert stack.stop_reason_ == "callback"
+    assert list(stack.weights_) == ["points"]
+
+
+def test_an_interrupt_within_the_first_member_leaves_no_stack():
+    class Interrupt(Watch):
+        def on_fit_task_end(self, estimator, context):
+            raise KeyboardInterrupt
+
+    stack = clone(STACK).set_callbacks(Interrupt())
+    with pytest.raises(KeyboardInterrupt):
+        stack.fit(X[TRAIN], Y[TRAIN])
+    assert not hasattr(stack, "stop_reason_")
+
+
+DEFAULTS = [name for names in ESTIMATOR_MODULES.values() for name in names]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_no_default_fit_is_silent_for_long(name):
+    """At most about one CPU second; a tenth of long fits, on slow machines."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(1000, 8))
+    score = np.sin(2.0 * x[:, 0]) + x[:, 1] * x[:, 2] + 0.5 * x[:, 3]
+    if name.endswith("Classifier"):
+        data = x, np.digitize(score + 0.3 * random.normal(size=1000), [-0.7, 0.7])
+    elif name == "SymVIMatrixFactorization":
+        data = (np.where(random.random((1000, 30)) < 0.5, x @ random.normal(size=(8, 30)), np.nan),)
+    else:
+        # Networks predict a smooth function with little noise best, so that the stack fits them.
+        data = x, score + 0.02 * random.normal(size=1000)
+    events = Events()
+    getattr(skbayes_sym, name)(random_state=0).set_callbacks(events).fit(*data)
+    assert events.done == sorted(events.done)
+    silences = np.diff(events.seconds)
+    assert silences.max() < max(1.5, 0.1 * silences.sum())

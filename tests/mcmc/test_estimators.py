@@ -310,14 +310,14 @@ def test_every_task_ends_and_an_interrupt_while_chains_are_allocated_keeps_the_m
     assert part.predict(X).shape == y.shape
 
 
-@pytest.mark.kept("30-50-1-regressor", "55-90-10-classifier", "64-110-30-regressor")
+@pytest.mark.kept("160-50-1-regressor", "300-90-10-classifier", "370-110-30-regressor")
 @every_estimator
 @pytest.mark.parametrize(
     ("n_blocks", "n_iter", "n_draws"),
-    [(30, 50, 1), (50, 80, 1), (55, 90, 10), (60, 100, 20), (64, 110, 30)],
+    [(160, 50, 1), (260, 80, 1), (300, 90, 10), (330, 100, 20), (370, 110, 30)],
 )
 def test_a_callback_stops_the_fit(estimator, data, n_blocks, n_iter, n_draws):
-    """70 of the hundred blocks are the 110 moves of the chains, 80 of them warm-up; every tenth
+    """375 of the 500 blocks are the 110 moves of the chains, 80 of them warm-up; every fifth
     move is reported. A draw a move is kept, and without any where the chains are."""
     stop = Watch(n_blocks)
     fitted = clone(estimator).set_callbacks(stop).fit(*data)

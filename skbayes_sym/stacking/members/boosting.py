@@ -9,6 +9,7 @@ import torch
 from skbayes_sym.base.plan import TableSize
 from skbayes_sym.base.rows import Array
 from skbayes_sym.models.predictive_mixtures import NormalMixture
+from skbayes_sym.numerics.progress import report_progress
 from skbayes_sym.numerics.runtime import filters_lock
 from skbayes_sym.stacking.defaults import StackDefaults
 from skbayes_sym.stacking.members.base import Member
@@ -88,7 +89,8 @@ class Boosting(Member):
         x, y, _ = task.arrays
         n_classes = task.n_classes
         held_out = np.ones((self.max_rounds, len(y), max(n_classes, 1)))
-        for train, test in task.folds:
+        for k, (train, test) in enumerate(task.folds):
+            report_progress(k, len(task.folds) + 1)
             model = self._fit_model(task, self.max_rounds, train)
             if n_classes:
                 predict_stages = model.staged_predict_proba

@@ -27,6 +27,7 @@ from skbayes_sym.models.model import Data
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.numerics.linalg import cholesky, try_cholesky
 from skbayes_sym.numerics.optimise import lbfgs
+from skbayes_sym.numerics.progress import report_progress
 from skbayes_sym.numerics.random import float64_normal, generator_from
 from skbayes_sym.stacking.defaults import StackDefaults
 from skbayes_sym.stacking.members.base import Member
@@ -166,8 +167,13 @@ def fit_log_scales(data: Data, defaults: GaussianProcessDefaults, log_scale_std:
     mean = torch.cat([(0.5 * log(d) + 0.3) * ones, ones.new_tensor([0.0, -1.0, -1.0])])
     std = torch.cat([log_scale_std * ones, ones.new_tensor([8.0, 1.5, 2.0])])
 
+    n_evaluations = 0
+
     def loss(log_scales: Tensor) -> tuple[Tensor, Tensor]:
+        nonlocal n_evaluations
         value, gradient = log_evidence(log_scales, data)
+        n_evaluations += 1
+        report_progress(n_evaluations, defaults.max_iter)
         standardized = (log_scales - mean) / std
         return 0.5 * standardized.square().sum() - value, standardized / std - gradient
 

@@ -31,6 +31,7 @@ from skbayes_sym.laplace.posterior import LinearisedModes
 from skbayes_sym.models.networks.mlp import MLP, TANH
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.models.priors import ARD
+from skbayes_sym.numerics.progress import part_of_progress
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.stacking.defaults import StackDefaults
 from skbayes_sym.stacking.members.base import Member
@@ -285,10 +286,12 @@ class NetworkProbe(Member):
             return time.monotonic() > task.deadline
 
         with torch.no_grad():
-            search = config.search(problem, theta, on_step=is_late)
+            with part_of_progress(0.0, 0.7):
+                search = config.search(problem, theta, on_step=is_late)
             held_out = None
             if not search.was_stopped:
-                held_out = self._refit_folds(task, problem, search, is_late)
+                with part_of_progress(0.7, 1.0):
+                    held_out = self._refit_folds(task, problem, search, is_late)
         if held_out is None:
             raise TimeoutError("max_seconds left no time for it.")
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.base.plan import TableSize
+from skbayes_sym.numerics.progress import report_progress
 from skbayes_sym.numerics.runtime import filters_lock
 from skbayes_sym.stacking.defaults import StackDefaults
 from skbayes_sym.stacking.members.base import Member
@@ -100,7 +101,8 @@ class ExtraTrees(Member):
         n_columns = task.rows.x.shape[1]
         average = torch.zeros(len(task), max(1, task.n_classes), dtype=torch.float64)
         mean_square = torch.zeros(len(task), dtype=torch.float64)
-        for train, test in task.folds:
+        for k, (train, test) in enumerate(task.folds):
+            report_progress(k, len(task.folds))
             forest = self._fit_forest(task.take(train), n_trees)
             codes = np.zeros(1, dtype=int)
             if task.n_classes:  # a fold can lack classes
