@@ -64,7 +64,8 @@ def test_a_jacobian_of_many_weights_takes_no_table_of_their_pairs(generator):
 
 def under_a_limit(name, table, gigabytes):
     """Outcome and peak of a fit in a process whose address space is limited."""
-    command = [sys.executable, "-W", "ignore", str(STUDY), "--child", name, table, str(gigabytes)]
+    arguments = ["--child", name, table, str(gigabytes), "600"]
+    command = [sys.executable, "-W", "ignore", str(STUDY), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -75,7 +76,7 @@ def under_a_limit(name, table, gigabytes):
     "name", ["PredictiveStacking", "BayesianMLP", "DeepEnsemble", "Laplace", "BayesianLinear"]
 )
 def test_a_wide_table_is_fitted_within_two_gigabytes(name):
-    result = under_a_limit(name, "120 x 1,100", 2.0)
+    result = under_a_limit(f"{name}Regressor", "120 x 1,100", 2.0)
     assert result["outcome"] == "fitted"
     assert result["peak"] < 2.0
 
