@@ -5,12 +5,14 @@
 
 A call is drawn by its number and the seed: an estimator's fit with valid, extreme or wrong
 parameters and hostile data, a question to a fitted one, also after other parameters were set, more
-entries of a stream, or a function or Display. Two in five are of stacks, students, predictive
-distributions, acquisition, torch modules, rating lists, scorers and constructors. Files are in
-`saving/test_damage.py` and `saving/test_forged.py`.
+entries of a stream, or a function or Display. Two in five are of stacks, tables (dates, groups,
+forward folds, gross errors, several targets; files, students and displays of the fitted model),
+students, predictive distributions, acquisition, torch modules, rating lists, scorers and
+constructors. Damaged files are in `saving/test_damage.py` and `saving/test_forged.py`.
 """
 
 import sys
+import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +22,7 @@ from inspect import signature
 from io import BytesIO
 from linecache import getline
 from numbers import Integral
+from pathlib import Path
 from time import process_time
 from typing import Any, NamedTuple
 
@@ -34,7 +37,13 @@ from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import FitFailedWarning, NotFittedError
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.linear_model import BayesianRidge, LogisticRegression, Ridge
-from sklearn.model_selection import KFold
+from sklearn.model_selection import (
+    GroupKFold,
+    KFold,
+    LeaveOneGroupOut,
+    ShuffleSplit,
+    TimeSeriesSplit,
+)
 from sklearn.multioutput import MultiOutputRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -286,7 +295,7 @@ FITTED = [
     "laplace-diagonal-last", "laplace-modes", "laplace-two-classes", "lila-table",
     "linear-gaussian", "linear-counts", "linear-labels", "linear-three", "factors",
     "factors-ordinal", "factors-gibbs",
-    "bayesian-mlp-two-classes",
+    "bayesian-mlp-two-classes", "stack-numbers", "stack-labels", "stack-table",
 ]  # fmt: skip
 COUNTS = [1, 2, np.int64(2), 0, -1, 2.5, True, None, "many", HUGE, 10**400]
 LEVELS = [0.5, [0.1, 0.9], [], [0.0], [1.0, 2.0], None, "half", [np.nan], [[0.5]], 1e-300,
@@ -437,8 +446,25 @@ def _argument(rng: Draw, name: str, owner: str) -> Any:
         "coverages": [[0.5, 0.9], [2.0]], "a": [(0, 0), (9, 9)], "b": [(0, 1)], "n_points": [3, 0],
         "noise": [0.0, 0.1, -1.0], "angle": [0.0, 90.0, 1e300], "alpha": [0.5, 0.0, 1e300],
         "name": ["yacht", "diabetes", "m"], "ax": [None], "estimator": [],
+        "table": [comparison(), comparison().iloc[:0], comparison()[["log_density"]],
+                  comparison().rename(index={"line": "ridge"}), comparison().to_dict("list")],
+        "names": [["a", "b"], ["a", "a"]], "weights": [np.array([0.3, 0.7]), np.array([2.0, -1.0])],
+        "log_density": [np.array([-1.0, -2.0]), np.array([np.nan, -np.inf])],
+        "standard_error": [np.array([0.1, 0.2]), np.array([np.nan, 0.1])],
+        "n_events": [np.array([1, 2]), np.array([0, 0])], "n_rows": [np.array([4, 5]), 12, 0],
+        "y_prob": [rng.random(N), 2.0 * rng.random(N)], "n_bins": [1, 4, 0, HUGE],
+        "pos_label": [None, "high", 1, "none of them"], "feature": [None, 0, 9, "x"],
+        "kind": ["fan", "x"], "average": [True, False],
     }  # fmt: skip
     return pick(rng, fitting.get(name) or [1, 2, 3, 5])
+
+
+@cache
+def comparison() -> Any:
+    """The table of two models that are compared, for its Display."""
+    models = {"line": sk.BayesianLinearRegressor(), "ridge": BayesianRidge()}
+    X, y = FITS["linear-gaussian"].X, FITS["linear-gaussian"].y
+    return sk.model_selection.compare_models(models, X, y, cv=2)
 
 
 _SKIP = {"kwargs", "self", "cls", "callbacks"}
@@ -590,6 +616,199 @@ def stack_call(rng: Draw) -> Call:
     return Call(f"{kind.__name__}({names}, {text}).fit({x_name}, {y_name}, {w_name}).{method}", run)
 
 
+DAYS = pd.date_range("2021-12-28", periods=N)
+HOURS = pd.date_range("2022-03-26 21:00", periods=N, freq="h")  # the clock changes on the way
+COLUMNS: dict[str, Callable[[Draw], Any]] = {
+    "days": lambda r: DAYS, "shuffled days": lambda r: r.permutation(DAYS),
+    "hours": lambda r: HOURS, "hours of Berlin": lambda r: HOURS.tz_localize("UTC")
+    .tz_convert("Europe/Berlin"), "hours of UTC": lambda r: HOURS.tz_localize("UTC"),
+    "two time zones": lambda r: [h.tz_localize("UTC" if i % 2 else "Asia/Tokyo")
+                                 for i, h in enumerate(HOURS)],
+    "hours with and without a zone": lambda r: [h.tz_localize("UTC") if i % 2 else h
+                                                for i, h in enumerate(HOURS)],
+    "days as text": lambda r: DAYS.strftime("%Y-%m-%d"),
+    "days first as text": lambda r: DAYS.strftime("%d.%m.%Y"),
+    "months first as text": lambda r: DAYS.strftime("%m/%d/%Y"),
+    "hours as text": lambda r: HOURS.strftime("%Y-%m-%d %H:%M:%S"),
+    "hours of zones as text": lambda r: HOURS.strftime("%Y-%m-%dT%H:%M:%S+02:00"),
+    "two forms as text": lambda r: [*DAYS[:6].strftime("%Y-%m-%d"), *DAYS[6:].strftime("%d.%m.%Y")],
+    "days and words as text": lambda r: [*DAYS[:10].strftime("%Y-%m-%d"), "unknown", "n/a"],
+    "impossible days as text": lambda r: ["2021-02-30", *DAYS[1:].strftime("%Y-%m-%d")],
+    "days with gaps": lambda r: DAYS.where(r.random(N) < 0.7),
+    "days as text with gaps": lambda r: DAYS.where(r.random(N) < 0.7).strftime("%Y-%m-%d"),
+    "no day known": lambda r: np.full(N, np.datetime64("NaT"), "datetime64[ns]"),
+    "one day": lambda r: np.full(N, np.datetime64("2022-01-01"), "datetime64[ns]"),
+    "days of Python": lambda r: DAYS.date, "hours of Python": lambda r: HOURS.to_pydatetime(),
+    "times of day": lambda r: HOURS.time, "months": lambda r: pd.period_range("2022-01", periods=N),
+    "durations": lambda r: HOURS - HOURS[0], "days as a category": lambda r: pd.Categorical(DAYS),
+    "days of arrow": lambda r: pd.Series(DAYS).astype("timestamp[ns][pyarrow]"),
+    "far days": lambda r: np.array(["-9999-01-01", "9999-12-31"] * 6, "datetime64[s]"),
+    "seconds since 1970": lambda r: DAYS.astype(np.int64) // 10**9,
+    "words": lambda r: r.choice(["red", "green", "blue"], N),
+    "a category": lambda r: pd.Categorical(r.choice(["red", "green"], N), ["red", "green", "blue"]),
+    "an ordered category": lambda r: pd.Categorical(r.choice(["s", "m", "l"], N), ["s", "m", "l"],
+                                                    ordered=True),
+    "numbers as text": lambda r: [str(round(v, 2)) for v in r.standard_normal(N)],
+    "nullable ints": lambda r: pd.array([1, None, 3] * 4, "Int64"),
+    "booleans with gaps": lambda r: pd.array([True, None, False] * 4, "boolean"),
+    "numbers": lambda r: r.standard_normal(N), "all missing": lambda r: [None] * N,
+    "lists": lambda r: [[1, 2]] * N,
+}  # fmt: skip
+ORDINARY_COLUMNS = ["days", "shuffled days", "hours", "hours of Berlin", "hours of UTC",
+                    "days as text", "hours as text", "days with gaps", "days as text with gaps",
+                    "days of Python", "days of arrow", "words", "a category", "numbers",
+                    "nullable ints", "booleans with gaps"]  # fmt: skip
+TABLE_TARGETS: dict[str, Callable[[Draw], Any]] = {
+    "numbers": lambda r: r.standard_normal(N), "positive": lambda r: np.exp(r.standard_normal(N)),
+    "of many sizes": lambda r: np.exp(8.0 * r.standard_normal(N)),
+    "positive or zero": lambda r: np.maximum(0.0, r.standard_normal(N)),
+    "tiny and positive": lambda r: 1e-250 * np.exp(r.standard_normal(N)),
+    "counts": lambda r: r.poisson(2.0, N), "mostly zeros": lambda r: r.poisson(0.1, N),
+    "large counts": lambda r: r.poisson(np.logspace(0, 9, N)),
+    "negative ints": lambda r: -r.poisson(2.0, N),
+    "a gross error": lambda r: np.where(np.arange(N) == 3, 1e6, r.standard_normal(N)),
+    "a gross error of a factor": lambda r: np.exp(r.standard_normal(N) + 14 * (np.arange(N) == 3)),
+    "half are gross errors": lambda r: r.standard_normal(N) * np.where(np.arange(N) % 2, 1e9, 1.0),
+    "two targets": lambda r: r.standard_normal((N, 2)),
+    "two positive targets": lambda r: np.exp(r.standard_normal((N, 2))),
+    "a number and a count": lambda r: np.column_stack([r.standard_normal(N), r.poisson(2.0, N)]),
+    "two equal targets": lambda r: np.repeat(r.standard_normal((N, 1)), 2, 1),
+    "a constant target of two": lambda r: r.standard_normal((N, 2)) * [1.0, 0.0],
+    "a frame of targets": lambda r: pd.DataFrame(r.standard_normal((N, 3)), columns=list("uvw")),
+    "a frame of one target": lambda r: pd.DataFrame({"u": r.standard_normal(N)}),
+    "a Series": lambda r: pd.Series(r.standard_normal(N), r.permutation(N), name="u"),
+    "nullable numbers": lambda r: pd.Series([1.0, None, 2.0] * 4, dtype="Float64"),
+    "a gap in one of two": lambda r: np.where(np.eye(N, 2) > 0, np.nan, r.standard_normal((N, 2))),
+    "days": lambda r: DAYS, "no targets": lambda r: np.zeros((N, 0)),
+    "labels": lambda r: r.choice(["low", "high"], N), "three labels": lambda r: np.arange(N) % 3,
+    "a category": lambda r: pd.Series(pd.Categorical(r.choice(["a", "b"], N), ["c", "b", "a"])),
+    "booleans": lambda r: r.random(N) < 0.5, "one label once": lambda r: np.arange(N) == 0,
+    "two columns of labels": lambda r: r.choice(["low", "high"], (N, 2)),
+}  # fmt: skip
+NUMERIC_TARGETS = list(TABLE_TARGETS)[:21]
+CLASS_TARGETS = ["labels", "three labels", "a category", "booleans", "one label once"]
+GROUPS: dict[str, Callable[[Draw], Any]] = {
+    "pairs": lambda r: np.arange(N) // 2, "thirds": lambda r: np.arange(N) // 4,
+    "shuffled": lambda r: r.integers(0, 4, N), "one group": lambda r: np.zeros(N, int),
+    "single rows": lambda r: np.arange(N), "words": lambda r: list("aaabbbcccddd"),
+    "days": lambda r: DAYS.repeat(2)[:N], "a Series": lambda r: pd.Series(list("xyz") * 4, DAYS),
+    "gaps": lambda r: [None, "a", "b"] * 4, "nan": lambda r: np.array([np.nan, 1.0, 2.0] * 4),
+    "words and ints": lambda r: np.array([1, "a", 2.5] * 4, object),
+    "short": lambda r: np.arange(N - 1), "two columns": lambda r: np.zeros((N, 2)),
+    "a number": lambda r: 3, "a word": lambda r: "abcdefghijkl", "empty": lambda r: [],
+}  # fmt: skip
+FOLDS: dict[str, Callable[[], Any]] = {
+    "forward": lambda: TimeSeriesSplit(3), "forward with a gap": lambda: TimeSeriesSplit(2, gap=2),
+    "too many forward": lambda: TimeSeriesSplit(N), "of groups": lambda: GroupKFold(3),
+    "each group": LeaveOneGroupOut, "random": lambda: ShuffleSplit(2, test_size=3, random_state=0),
+    "in order": lambda: KFold(3), "2": lambda: 2, "more than rows": lambda: N + 1,
+    "a list": lambda: [(np.arange(6), np.arange(6, N)), (np.arange(6, N), np.arange(6))],
+    "a forward list": lambda: [(np.arange(k), np.arange(k, k + 2)) for k in (4, 6, 8)],
+    "a list of lists": lambda: [([0, 1, 2, 3, 4, 5], [6, 7]), ([0, 1, 2, 3], [8, 9, 10, 11])],
+    "a generator": lambda: KFold(2).split(np.zeros((N, 1))),
+    "masks": lambda: [(np.arange(N) < 6, np.arange(N) >= 6)],
+    "a test row that is trained on": lambda: [(np.arange(N), np.arange(4))],
+    "an empty test": lambda: [(np.arange(N), np.array([], int))],
+    "an empty training": lambda: [(np.array([], int), np.arange(N))],
+    "no such rows": lambda: [(np.arange(6), np.array([6, 99]))],
+    "negative rows": lambda: [(np.arange(6), np.array([-1, -2]))],
+    "triples": lambda: [(np.arange(4), np.arange(4, 8), np.arange(8, N))],
+    "indices that are no ints": lambda: [(np.arange(6) + 0.5, np.arange(6, N))],
+}  # fmt: skip
+TABLE_MODELS = (
+    *[sk.PredictiveStackingRegressor] * 5, *[sk.PredictiveStackingClassifier] * 2,
+    sk.BayesianMLPRegressor, sk.BayesianMLPClassifier,
+)  # fmt: skip
+TABLE_QUESTIONS = ["predict", "predict_uncertainty", "score", "log_predictive_density",
+                   "predictive", "file", "weights", "bands", "comparison"]  # fmt: skip
+
+
+def table_call(rng: Draw) -> Call:
+    """A fit to a table with dates, groups, folds or hard targets, and a use of the fitted model."""
+    kind = pick(rng, TABLE_MODELS)
+    is_stack = kind.__name__.startswith("PredictiveStacking")
+    if is_stack:
+        names = [pick(rng, ["linear", "linear", "trees", "boosting"]) for _ in range(2)]
+        model = kind([(f"m{i}", name) for i, name in enumerate(names)], random_state=0)
+    else:
+        model = kind(**FAST[kind.__name__], random_state=0)
+    settings: dict[str, Any] = {}
+    fold_name = pick(rng, FOLDS) if rng.random() < 0.4 else ""
+    if fold_name and is_stack:
+        settings["cv"] = FOLDS[fold_name]()
+    if "outliers" in model.get_params() and rng.random() < 0.3:
+        settings["outliers"] = pick(rng, ["exclude", "keep", "keep", "x"])
+
+    is_ordinary = rng.random() < 0.6
+    columns, X = _table(rng, ORDINARY_COLUMNS if is_ordinary else COLUMNS, is_stack)
+    asked_columns, asked = columns, X
+    if rng.random() < 0.3:
+        asked_columns, asked = _table(rng, COLUMNS, is_stack)
+    usual = CLASS_TARGETS if is_classifier(model) else NUMERIC_TARGETS
+    y_name = pick(rng, usual if is_ordinary or rng.random() < 0.7 else TABLE_TARGETS)
+    y = TABLE_TARGETS[y_name](rng)
+    given: dict[str, Any] = {}
+    group_name = pick(rng, GROUPS) if rng.random() < 0.35 else ""
+    if group_name:
+        given["groups"] = GROUPS[group_name](rng)
+    if rng.random() < 0.15:
+        given["sample_weight"] = WEIGHTS[pick(rng, WEIGHTS)](rng)
+    own = ["predict_proba", "classes"] if is_classifier(model) else [
+        "predict_interval", "predict_quantiles", "sample_y", "calibration"]  # fmt: skip
+    question = pick(rng, [*TABLE_QUESTIONS, *own])
+
+    def run() -> Any:
+        model.set_params(**settings)
+        if question == "comparison":
+            folds = FOLDS[fold_name]() if fold_name else 2
+            table = sk.model_selection.compare_models(
+                {"one": model}, X, y, cv=folds, groups=given.get("groups")
+            )
+            return sk.inspection.ModelComparisonDisplay.from_table(table)
+        model.fit(X, y, **given)
+        return model, _use(model, question, asked, y)
+
+    text = ", ".join(f"{k}={_short(v)}" for k, v in {**settings, **given}.items())
+    return Call(
+        f"{kind.__name__}({text}).fit({columns}, {y_name}, groups {group_name or 'none'}, folds "
+        f"{fold_name or 'none'}).{question}({asked_columns})",
+        run, is_log="log" in question,
+    )  # fmt: skip
+
+
+def _table(rng: Draw, kinds: Any, is_mixed: bool) -> tuple[list[str], Any]:
+    """Names of one or two kinds of columns, and a table with them and a column of numbers."""
+    names = [pick(rng, kinds) for _ in range(int(rng.integers(1, 3)))]
+    if not is_mixed:
+        return ["rows"], _rows(rng)
+    columns = {f"c{i}": COLUMNS[name](rng) for i, name in enumerate(names)}
+    return names, pd.DataFrame({"size": rng.standard_normal(N), **columns})
+
+
+def _use(model: Any, question: str, X: Any, y: Any) -> Any:
+    """Predictions, a file or a Display of a fitted model."""
+    if question == "predictive":
+        distribution = sk.predictive(model, X)
+        return repr(distribution), distribution.uncertainty()
+    if question == "file":
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model"
+            sk.save(model, path)
+            loaded = sk.load(path)
+        np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+        return loaded
+    display = {
+        "weights": lambda: sk.inspection.StackWeightsDisplay.from_estimator(model),
+        "bands": lambda: sk.inspection.PredictiveDisplay.from_estimator(model, X, y),
+        "calibration": lambda: sk.inspection.IntervalCalibrationDisplay.from_estimator(model, X, y),
+        "classes": lambda: sk.inspection.ClassCalibrationDisplay.from_estimator(model, X, y),
+    }.get(question)  # fmt: skip
+    if display is not None:
+        return display()
+    function = getattr(model, question, model.predict)
+    return function(X, y) if "y" in signature(function).parameters else function(X)
+
+
 @cache
 def distributions() -> dict[str, Any]:
     """Everything that `predictive` returns, of twelve rows."""
@@ -706,20 +925,27 @@ def acquisition_call(rng: Draw) -> Call:
 
 @cache
 def students() -> dict[str, Any]:
-    """Students of a regressor and of a classifier."""
+    """Students of a regressor, of a classifier and of a stack of a table with dates."""
+    rng = np.random.default_rng(0)
+    columns = {name: COLUMNS[name](rng) for name in ("hours as text", "a category")}
+    table = pd.DataFrame({"size": rng.standard_normal(N), **columns})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return {
+        stack = sk.PredictiveStackingRegressor([("line", "linear")], random_state=0)
+        stack.fit(table, np.exp(table["size"]), groups=np.arange(N) // 2)
+        made = {
             name: sk.distill(fitted(name), FITS[name].X, random_state=0)
             for name in ("linear-gaussian", "linear-labels")
         }
+        return made | {"a table": sk.distill(stack, table, random_state=0)}
 
 
 def student_call(rng: Draw) -> Call:
     """A question to a student, or a file that may be none."""
     name = pick(rng, students())
     student = students()[name]
-    methods = ["predict", "predict_proba", "predict_quantiles", "log_predictive_density", "load"]
+    methods = ["predict", "predict_proba", "predict_quantiles", "log_predictive_density", "load",
+               "file"]  # fmt: skip
     method = pick(rng, methods)
     if method == "load":
         content = pick(rng, [b"", b"PK\x03\x04", b"x" * 100, rng.bytes(300)])
@@ -728,6 +954,24 @@ def student_call(rng: Draw) -> Call:
         )
     kind = pick(rng, ORDINARY_X if rng.random() < 0.3 else INPUTS)
     given: dict[str, Any] = {"X": INPUTS[kind](rng)}
+    if name == "a table" and rng.random() < 0.8:
+        kinds = [pick(rng, ["hours as text", *COLUMNS]), pick(rng, ["a category", *COLUMNS])]
+        columns = zip(
+            ("hours as text", "a category"), (COLUMNS[k](rng) for k in kinds), strict=True
+        )
+        kind = f"{kinds}"
+        given["X"] = pd.DataFrame({"size": rng.standard_normal(N), **columns})
+    if method == "file":
+
+        def reload() -> Any:
+            file = BytesIO()
+            student.save(file)
+            file.seek(0)
+            predicted = student.predict(given["X"])
+            np.testing.assert_array_equal(type(student).load(file).predict(given["X"]), predicted)
+            return predicted
+
+        return Call(f"student of {name}: file, predict({kind})", reload)
     if method == "predict_quantiles":
         given["quantiles"] = pick(rng, [*LEVELS, 2.0, [-1.0]])
     if method == "log_predictive_density":
@@ -964,8 +1208,8 @@ def object_call(rng: Draw) -> Call:
 
 
 ENTRY_POINTS = (
-    stack_call, distribution_call, distribution_call, acquisition_call, student_call, module_call,
-    rating_call, scorer_call, object_call,
+    stack_call, table_call, table_call, distribution_call, distribution_call, acquisition_call,
+    student_call, module_call, rating_call, scorer_call, object_call,
 )  # fmt: skip
 
 
@@ -987,6 +1231,7 @@ MAY_BE_NAN = {
     "elbo_upper_", "gap_upper_", "saturation_", "elbo_std_error_", "modes_", "symmetry_gap_upper_",
     "prior_scale_samples_", "elbo_curve_", "_blocks_", "invariance_correlation_", "standard_error",
     "margin",  # infinite without interchangeable units
+    "leave_one_out_cdf_",  # of rows that no fold leaves out
 }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_array as _check_array
 from sklearn.utils.validation import column_or_1d as _column_or_1d
 from sklearn.utils.validation import validate_data as _validate_data
 
+from skbayes_sym.base.groups import encode_groups
 from skbayes_sym.numerics.runtime import filters_lock, with_filters_lock
 
 try:
@@ -95,6 +96,9 @@ def split_rows(splitter: Any, X: Any, y: Any, groups: Any = None) -> list[tuple[
     if is_known and not splits_groups(splitter):
         # It would warn that it ignores the groups.
         groups = None
+    if is_known and groups is not None:
+        # scikit-learn sorts the groups, which can be of types that don't compare with each other.
+        groups = encode_groups(groups, num_samples(X))
     with filters_lock:
         return list(splitter.split(X, y, groups))
 

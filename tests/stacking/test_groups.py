@@ -167,6 +167,22 @@ def test_invalid_groups_are_refused():
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("cv", [3, GroupKFold(3), LeaveOneGroupOut()])
+def test_groups_can_be_of_types_that_dont_compare(cv):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(12, 2)), rng.normal(size=12)
+    groups = np.array([1, "a", 2.5] * 4, dtype=object)
+    codes = np.arange(12) % 3
+
+    def scores(groups):
+        table = compare_models({"ridge": BayesianRidge()}, X, y, cv=cv, groups=groups)
+        stack = PredictiveStackingRegressor([("line", "linear")], cv=cv, random_state=0)
+        return table.log_density["ridge"], stack.fit(X, y, groups=groups).predict(X)
+
+    for mixed, numbered in zip(scores(groups), scores(codes), strict=True):
+        np.testing.assert_allclose(mixed, numbered, rtol=1e-9)
+
+
 @pytest.mark.parametrize("cv", [GroupKFold(3), LeaveOneGroupOut(), 4])
 def test_group_splitters_are_folds_of_a_stack(cv):
     stack = clone(STACK).set_params(estimators=[*CHEAP[:2], ("user", Ridge())], cv=cv)
