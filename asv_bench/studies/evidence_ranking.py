@@ -1,29 +1,32 @@
 """Compare criteria that choose the width and activation of a network.
 
-    SKBAYES_SYM_DATA=FOLDER python asv_bench/studies/evidence_ranking.py [--only NAME ...]
+    SKBAYES_SYM_DATA=FOLDER python asv_bench/studies/evidence_ranking.py [--samples N] [--only NAME ...]
     python asv_bench/studies/evidence_ranking.py --print
 
-Up to 100 rows of ten data sets train networks of 2, 3, 5, 8 and 20 tanh or relu units. Criteria see
-training rows alone:
+Samples of 100 rows of ten data sets train networks of 2, 3, 5, 8 and 20 tanh or relu units.
+Criteria see training rows alone:
 
 * ``evidence``: ``log_evidence_`` of `LaplaceRegressor` over three restarts, with symmetric copies;
 * ``best mode``: the highest evidence of a mode, without copies;
+* ``curvature``: ``evidence`` with the whole second derivative in place of the Gauss-Newton matrix
+  where it is positive definite;
 * ``leave-one-out``: approximate leave-one-out log density of the same fit;
 * ``cross-validation``: log density of three held-out folds, with one restart each, which is as many
-  restarts as the fit that the other criteria judge;
-* ``chains``: evidence of `MCMCRegressor`, for 2, 3 and 5 tanh units of the first three data sets.
+  restarts as the fit that the other criteria judge.
+
+In the first sample of each data set ``nine restarts`` is the evidence of nine restarts, and
+``chains`` that of `MCMCRegressor` for 2 and 3 tanh units, if it is defined.
 
 Each is compared with the mean log density of up to 400 other rows by networks of three restarts.
-The rank correlation is over the ten networks of a data set. The regret is the held-out density
+The rank correlation is over the ten networks of a sample. The regret is the held-out density
 of the best network less that of the network with the highest criterion, in nats per row. Results
-are stored in ``evidence_ranking.json`` after every data set. The constants of `LaplaceRegressor`
+are stored in ``evidence_ranking.json`` after every sample. The constants of `LaplaceRegressor`
 were chosen on other tables.
 """
 
 import argparse
 import json
 import os
-import time
 import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -35,7 +38,7 @@ import numpy as np
 import torch
 from scipy.stats import spearmanr
 from sklearn.model_selection import KFold
-from timing import current_commit
+from timing import cpu_seconds, current_commit
 
 from skbayes_sym import GaussNewton, LaplaceRegressor, MCMCRegressor, predictive
 from skbayes_sym.base.stacking_weights import leave_one_out
@@ -48,40 +51,44 @@ N_TRAIN = 100
 N_TEST = 400
 N_RESTARTS = 3
 N_FOLDS = 3
-CRITERIA = ("evidence", "best mode", "leave-one-out", "cross-validation")
+CRITERIA = ("evidence", "best mode", "curvature", "leave-one-out", "cross-validation")
 
 Rows = tuple[np.ndarray, np.ndarray]
 
 
-def simulate(function: Callable[[np.ndarray], np.ndarray], n_columns: int, noise: float) -> Rows:
+def simulate(
+    function: Callable[[np.ndarray], np.ndarray], n_columns: int, noise: float, seed: int
+) -> Rows:
     """Draw rows of a function with normal noise, in units of the function's deviation."""
-    rng = np.random.default_rng(2000)
+    rng = np.random.default_rng(seed)
     x = rng.uniform(-2.0, 2.0, (N_TRAIN + N_TEST, n_columns))
     mean = function(x)
     return x, mean + noise * mean.std() * rng.standard_normal(len(x))
 
 
-def load_table(name: str) -> Rows:
+def load_table(name: str, seed: int) -> Rows:
     """Return the numeric columns of complete rows in random order; the last is the target."""
     import pandas as pd
 
     path = Path(os.environ["SKBAYES_SYM_DATA"]) / "tables" / "regression" / f"{name}.csv.gz"
     values = pd.read_csv(path).select_dtypes("number").dropna().to_numpy(float)
-    order = np.random.default_rng(2000).permutation(len(values))[: N_TRAIN + N_TEST]
+    order = np.random.default_rng(seed).permutation(len(values))[: N_TRAIN + N_TEST]
     return values[order, :-1], values[order, -1]
 
 
-DATA: dict[str, Callable[[], Rows]] = {
-    "sine": lambda: simulate(lambda x: np.sin(1.5 * x[:, 0]), 1, 0.3),
-    "surface": lambda: simulate(lambda x: np.sin(1.5 * x[:, 0]) * x[:, 1], 2, 0.2),
-    "bodyfat": lambda: load_table("bodyfat"),
-    "steps": lambda: simulate(lambda x: np.sign(x[:, 0] - 1) + np.sign(x[:, 0] + 1), 1, 0.2),
-    "stock": lambda: load_table("stock"),
-    "ridge": lambda: simulate(lambda x: np.abs(x @ [0.6, -0.4, 0.2]), 3, 0.5),
-    "pwLinear": lambda: load_table("pwLinear"),
-    "linear": lambda: simulate(lambda x: x @ [1.0, 0.5, 0.0, 0.0], 4, 0.7),
-    "sensory": lambda: load_table("sensory"),
-    "skillcraft": lambda: load_table("skillcraft"),
+DATA: dict[str, Callable[[int], Rows]] = {
+    "sine": lambda seed: simulate(lambda x: np.sin(1.5 * x[:, 0]), 1, 0.3, seed),
+    "surface": lambda seed: simulate(lambda x: np.sin(1.5 * x[:, 0]) * x[:, 1], 2, 0.2, seed),
+    "bodyfat": lambda seed: load_table("bodyfat", seed),
+    "steps": lambda seed: simulate(
+        lambda x: np.sign(x[:, 0] - 1) + np.sign(x[:, 0] + 1), 1, 0.2, seed
+    ),
+    "stock": lambda seed: load_table("stock", seed),
+    "ridge": lambda seed: simulate(lambda x: np.abs(x @ [0.6, -0.4, 0.2]), 3, 0.5, seed),
+    "pwLinear": lambda seed: load_table("pwLinear", seed),
+    "linear": lambda seed: simulate(lambda x: x @ [1.0, 0.5, 0.0, 0.0], 4, 0.7, seed),
+    "sensory": lambda seed: load_table("sensory", seed),
+    "skillcraft": lambda seed: load_table("skillcraft", seed),
 }
 
 
@@ -116,28 +123,63 @@ def make_model(width: int, activation: str, n_restarts: int) -> LaplaceRegressor
     return LaplaceRegressor((width,), activation, optimizer=optimizer, random_state=0)
 
 
-def evaluate(x: np.ndarray, y: np.ndarray, *, with_chains: bool) -> list[dict[str, Any]]:
+def correct_curvature(model: LaplaceRegressor, x: np.ndarray, y: np.ndarray) -> float:
+    """Return the evidence with the whole second derivative instead of the Gauss-Newton matrix.
+
+    With residuals r and noise s it is ``H = G + sum_n r_n f_n'' / s^2``, r = f - y. A mode where
+    ``H`` isn't positive definite keeps the Gauss-Newton matrix G. The gaps of the copies stay.
+    """
+    rows = torch.as_tensor((x - model.x_mean_) / model.x_scale_)
+    targets = torch.as_tensor((y - model.y_mean_) / model.y_scale_).reshape(-1, 1)
+    modes = np.array(model.log_evidence_modes_)
+    corrected = modes.copy()
+    for k, (loc, factor) in enumerate(
+        zip(model.posterior_.loc, model.posterior_.factor, strict=True)
+    ):
+        theta = torch.as_tensor(loc)
+        noise_variance = (model.noise_std_modes_[k] / model.y_scale_) ** 2
+        weight = (model.network_.forward(theta, rows) - targets) / float(noise_variance.item())
+        residual_term = torch.func.hessian(
+            lambda t, weight=weight: (weight * model.network_.forward(t, rows)).sum()
+        )(theta)
+        gauss_newton = torch.as_tensor(factor @ factor.T)
+        eigenvalues = torch.linalg.eigvalsh(gauss_newton + residual_term)
+        if eigenvalues.min() > 0.0:
+            log_det = 2.0 * np.log(np.diagonal(factor)).sum()
+            corrected[k] -= 0.5 * (float(eigenvalues.log().sum()) - log_det)
+    change = np.logaddexp.reduce(corrected) - np.logaddexp.reduce(modes)
+    return float(model.log_evidence_ + change)
+
+
+def evaluate(x: np.ndarray, y: np.ndarray, *, is_first: bool) -> list[dict[str, Any]]:
     """Return criteria and held-out density of all networks."""
     train = slice(N_TRAIN)
     test = slice(N_TRAIN, None)
     networks = []
     for width, activation in product(WIDTHS, ACTIVATIONS):
-        started = time.process_time()
-        model = make_model(width, activation, N_RESTARTS).fit(x[train], y[train])
-        fit_seconds = time.process_time() - started
-        started = time.process_time()
-        held_out = cross_validate(x[train], y[train], width, activation)
-        validation_seconds = time.process_time() - started
+        model, fit_seconds = cpu_seconds(
+            lambda: make_model(width, activation, N_RESTARTS).fit(x[train], y[train])
+        )
+        held_out, validation_seconds = cpu_seconds(
+            lambda: cross_validate(x[train], y[train], width, activation)
+        )
         values = {
             "evidence": model.log_evidence_,
             "best mode": float(model.log_evidence_modes_.max()),
+            "curvature": correct_curvature(model, x[train], y[train]),
             "leave-one-out": mean_leave_one_out(model, x[train], y[train]),
             "cross-validation": held_out,
             "held-out": float(model.log_predictive_density(x[test], y[test]).mean()),
         }
-        if with_chains and activation == "tanh" and width <= 5:
-            chains = MCMCRegressor((width,), activation, random_state=0).fit(x[train], y[train])
-            values["chains"] = float(chains.log_evidence_)
+        if is_first:
+            longer = make_model(width, activation, 3 * N_RESTARTS).fit(x[train], y[train])
+            values["nine restarts"] = longer.log_evidence_
+        if is_first and activation == "tanh" and width <= 3:
+            chains, values["chain_seconds"] = cpu_seconds(
+                lambda: MCMCRegressor((width,), activation, random_state=0).fit(x[train], y[train])
+            )
+            if np.isfinite(chains.log_evidence_):
+                values["chains"] = chains.log_evidence_
         networks.append(
             {"width": width, "activation": activation}
             | {name: round(float(value), 4) for name, value in values.items()}
@@ -152,20 +194,20 @@ def load_results() -> dict[str, Any]:
     if RESULTS.exists():
         stored: dict[str, Any] = json.loads(RESULTS.read_text())
         return stored
-    return {"date": datetime.now(UTC).date().isoformat(), "seed": 2000, "networks": []}
+    date = datetime.now(UTC).date().isoformat()
+    return {"date": date, "commit": current_commit(), "networks": []}
 
 
-def run(names: list[str]) -> None:
-    """Evaluate the data sets that have no stored results."""
+def run(names: list[str], n_samples: int) -> None:
+    """Evaluate the samples that have no stored results."""
     results = load_results()
-    if "commit" not in results:
-        results["commit"] = current_commit()
-    done = {network["data"] for network in results["networks"]}
-    for k, name in enumerate(names):
-        if name in done:
+    done = {(network["seed"], network["data"]) for network in results["networks"]}
+    for k, name in product(range(n_samples), names):
+        seed = 2000 + k
+        if (seed, name) in done:
             continue
-        for network in evaluate(*DATA[name](), with_chains=k < 3):
-            results["networks"].append({"data": name, **network})
+        for network in evaluate(*DATA[name](seed), is_first=k == 0):
+            results["networks"].append({"data": name, "seed": seed, **network})
         header = {key: value for key, value in results.items() if key != "networks"}
         lines = ",\n".join(json.dumps(network) for network in results["networks"])
         RESULTS.write_text(json.dumps(header)[:-1] + ', "networks": [\n' + lines + "\n]}\n")
@@ -221,12 +263,13 @@ def compare(group: Any, labels: dict[str, str]) -> list[dict[str, Any]]:
 def main() -> None:
     """Evaluate, or print tables of the stored results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--samples", type=int, default=3)
     parser.add_argument("--only", nargs="+", default=list(DATA), choices=list(DATA))
     parser.add_argument("--print", action="store_true", help="only print the stored results")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     if not args.print:
-        run(args.only)
+        run(args.only, args.samples)
     print_tables()
 
 
