@@ -508,6 +508,18 @@ MUTANTS = [
         ),
     ),
     *planted(
+        "symmetry/modules/axis_partition.py",
+        "symmetry/modules/test_rules.py",
+        ("self._controllers[block] = None", "pass"),
+        ("if has_signs and self._has_parameters(axis):", "if False:"),
+        ("self.restrict_controllers(block, unique - hidden)", "pass"),
+    ),
+    *planted(
+        "symmetry/modules/group_assembly.py",
+        "symmetry/modules/test_rules.py",
+        ("if not is_fixed and b in self.controllers[a]", "if False and b in self.controllers[a]"),
+    ),
+    *planted(
         "symmetry/modules/selection_rules.py",
         "symmetry/modules/test_rules.py",
         ("if _is_used(node, 1):", "if False:"),

@@ -707,7 +707,6 @@ ARCHITECTURES = {
     "Llama": Architecture(
         Llama, torch.tensor([[1, 2, 3, 4, 5]]),
         units(8, 4) + units(2) + 2 * (units(2) + 2 * log(2.0) + units(4, 1)) + units(12, 1),
-        "pairs of dimensions that rotate get the sign of their head",
     ),
     "experts in one tensor": Architecture(
         lambda: MixtureOfExperts(separate=False), torch.randn(5, 4), units(3) + 3 * units(5)

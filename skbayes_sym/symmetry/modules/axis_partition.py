@@ -13,6 +13,9 @@ axis, segment, factor
     A view makes products, and a slice makes concatenations.
 leaf
     A block that hasn't been replaced by smaller ones.
+composite
+    A block that was replaced by a concatenation. Behind another factor of a product it stays one
+    factor, as in the two halves of the dimensions of each head.
 fixed
     A fixed block isn't permuted.
 controllers
@@ -132,6 +135,7 @@ class AxisPartition:
         self._parent: list[int] = []
         self._controllers: list[set[int] | None] = []  # None: not restricted yet
         self._pending: list[tuple[int, set[int]]] = []
+        self._early: set[int] = set()  # fixed blocks whose controllers unify has restricted
         self.equations: tuple[list[tuple[int, Exponents]], list[tuple[int, Exponents]]] = ([], [])
         self.operation = ""
         self.losses: set[str] = set()
@@ -166,15 +170,27 @@ class AxisPartition:
             return {block}
         return set().union(*(self.leaves(x) for x in inner))
 
-    def state(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Return the leaves that aren't fixed, with their controllers.
+    def components(self, block: int) -> set[int]:
+        """Return the blocks that a block was refined to, in which families stay whole."""
+        block = self.find(block)
+        segments = self.segments[block]
+        if segments is None:
+            return {block}
+        inner = [x for segment in segments for x in segment]
+        return {component for x in inner for component in self.components(x)}
 
-        The analysis has reached a fixed point when two passes end in equal states.
+    def state(self) -> tuple[list[tuple[int, tuple[int, ...]]], list[tuple[int, int]]]:
+        """Return the leaves that aren't fixed with their controllers, and sizes of fixed ones.
+
+        The analysis has reached a fixed point when two passes end in equal states. Fixed leaves of
+        parameters get new numbers in each pass.
         """
         free = (b for b in range(len(self.size)) if self.find(b) == b and not self.is_fixed[b])
+        leaves = {leaf for block in self.parameter_blocks for leaf in self.leaves(block)}
+        fixed = (b for b in leaves if self.is_fixed[b])
         return [
             (b, tuple(sorted(self.controllers(b) or ()))) for b in free if self.segments[b] is None
-        ]
+        ], sorted((self.size[b], len(leaves & (self.controllers(b) or set()))) for b in fixed)
 
     # Controllers
 
@@ -186,38 +202,65 @@ class AxisPartition:
         return self._current(controllers) - {block}
 
     def restrict_controllers(self, block: int, allowed: set[int]) -> None:
-        """Allow only these blocks to control ``block``."""
+        """Allow only these blocks to control ``block``; a composite stands for its components."""
         block = self.find(block)
+        if self.segments[block] is not None:
+            for component in self.components(block):
+                self.restrict_controllers(component, allowed)
+            return
         before = self.controllers(block)
         self._controllers[block] = set(allowed) if before is None else before & allowed
         family = self.families[block]
         if family and self.find(family.index_block) not in (self._controllers[block] or ()):
             self._collapse_family(block)
 
+    def release_controllers(self) -> bool:
+        """Forget the controllers of fixed blocks that were unified; return whether there were any.
+
+        Dimensions that rotate with their position are unified by the constant angles, before an
+        operation unifies the heads that control the signs of queries with those of keys. When the
+        heads are known to be the same, further passes find the common controllers.
+        """
+        for block in map(self.find, self._early):
+            if self.is_fixed[block]:
+                self._controllers[block] = None
+        return bool(self._early)
+
     def remove_controllers(self, axes: Iterable[Axis], mixed: set[int]) -> None:
         """Remove controllers whose positions an operation mixes, from all blocks on some axes."""
-        for factor in (f for axis in axes for segment in axis for f in segment):
-            controllers = self.controllers(self.find(factor.block))
+        factors = [f for axis in axes for segment in axis for f in segment]
+        for block in {b for factor in factors for b in self.components(factor.block)}:
+            controllers = self.controllers(block)
             if controllers is not None:
-                self.restrict_controllers(factor.block, controllers - mixed)
+                self.restrict_controllers(block, controllers - mixed)
 
     def settle(self, axes: TensorAxes) -> TensorAxes:
         """Resolve the axes of a tensor and restrict the controllers to blocks it has just once.
 
-        A controller must have one definite position for each entry of the tensor.
+        A controller must have one definite position for each entry of the tensor. Components of a
+        composite have none. A fixed block without a sign and scale here needs no restriction.
         """
         while self._pending:
             block, controllers = self._pending.pop()
             for leaf in self.leaves(block):
+                before = self.controllers(leaf)
                 self.restrict_controllers(leaf, self._current(controllers))
-        blocks = [axis_blocks(self.resolve(axis)) for axis in axes]
+                if self.is_fixed[leaf] and self.controllers(leaf) != before:
+                    self._early.add(leaf)
+        resolved = [self.resolve(axis) for axis in axes]
+        blocks = [axis_blocks(axis) for axis in resolved]
+        factors = [factor for axis in resolved for segment in axis for factor in segment]
+        free = {f.block for f in factors if any(f.exponents) or self.can_move([[f]])}
+        all_blocks = {b for axis in blocks for segment in axis for b in segment}
+        composites = (b for b in all_blocks if self.segments[b] is not None)
+        hidden = {component for b in composites for component in self.components(b)}
         for i, axis in enumerate(blocks):
             others = [set.intersection(*map(set, a)) for j, a in enumerate(blocks) if j != i]
-            for block in {b for segment in axis for b in segment}:
+            for block in {b for segment in axis for b in segment} & free:
                 same_axis = set.intersection(*[set(s) - {block} for s in axis if block in s])
                 present = [b for group in (*others, same_axis) for b in group]
                 unique = {b for b in present if present.count(b) == 1 and b != block}
-                self.restrict_controllers(block, unique)
+                self.restrict_controllers(block, unique - hidden)
         return [self.resolve(axis) for axis in axes]
 
     def _current(self, blocks: set[int]) -> set[int]:
@@ -259,6 +302,9 @@ class AxisPartition:
     def freeze(self, axis: Axis) -> Factor:
         """Fix an axis with trivial signs and scales; return one fixed factor of its length."""
         self.record_loss(axis, "of axes whose parts differ")
+        has_signs = any(factor.exponents[SIGN] for segment in axis for factor in segment)
+        if has_signs and self._has_parameters(axis):
+            self.losses.add(f"{self.operation} of axes whose parts differ")
         for factor in (f for segment in axis for f in segment):
             self.fix(factor.block)
             self.require_trivial(factor)
@@ -268,8 +314,28 @@ class AxisPartition:
 
     # Structure of axes
 
+    def fold(self, axis: Axis) -> Factor:
+        """Return a composite for a concatenation, so that it can follow other factors.
+
+        Its sign and scale are new variables, which are those of the segments.
+        """
+        if not any(axis):  # each segment has a single position
+            return Factor(self.add_block(len(axis), fixed=True, controllers=set()))
+        composite = self.add_block(self.length(axis))
+        self.segments[composite] = axis_blocks(axis)
+        variable = f"c{composite}"
+        for i, segment in enumerate(axis):
+            for factor in segment:
+                for kind in KINDS:
+                    difference = add_exponents(
+                        factor.exponents[kind], {f"{variable}/{i}": Fraction(1)}, -1
+                    )
+                    self.add_equation(factor.block, difference, kind)
+        exponents = {variable: Fraction(1)}
+        return Factor(composite, (exponents, exponents))
+
     def resolve(self, axis: Axis) -> Axis:
-        """Express an axis in leaves, without blocks of a single position."""
+        """Express an axis in leaves and composites, without blocks of a single position."""
         resolved: Axis = []
         for segment in axis:
             products: Axis = [[]]
@@ -279,7 +345,7 @@ class AxisPartition:
                     continue
                 inner = self._replacement(block, factor.exponents)
                 if len(inner) > 1 and products != ONE:  # a concatenation inside a product
-                    inner = [[self.freeze(inner)]]
+                    inner = [[Factor(block, factor.exponents)]]
                 if products == ONE:
                     products = inner
                 else:
@@ -319,7 +385,13 @@ class AxisPartition:
                 self.unify(first, second)
                 return
         if self.segments[first] is not None or self.segments[second] is not None:
-            self.unify_axes([[Factor(first)]], [[Factor(second)]])
+            axes = self.unify_axes([[Factor(first)]], [[Factor(second)]])
+            if axis_blocks(axes[0]) != axis_blocks(axes[1]):
+                raise ConflictError
+            first = self.find(first)
+            second = self.find(second)
+            if not (self._contains(first, second) or self._contains(second, first)):
+                self._parent[second] = first
             return
         if self.families[second]:  # if only one block is a family, it stays
             exchanged = first
@@ -342,6 +414,12 @@ class AxisPartition:
         controllers = self._controllers[second]
         if controllers is not None:  # the same operation may still unify their controllers
             self._pending.append((first, controllers))
+
+    def _contains(self, block: int, other: int) -> bool:
+        """Return whether one block is another, or was refined to blocks that contain the other."""
+        block = self.find(block)
+        inner = [x for segment in self.segments[block] or [] for x in segment]
+        return block == other or any(self._contains(x, other) for x in inner)
 
     def unify_axes(self, first: Axis, second: Axis) -> tuple[Axis, Axis]:
         """Give two axes the same structure and return them; freeze both if that is impossible."""
@@ -393,6 +471,8 @@ class AxisPartition:
         The factors of a product may control one another.
         """
         block = self.find(block)
+        if self.segments[block] is not None:  # the parts of a composite have other sizes
+            raise ConflictError
         if self.families[block]:
             self.record_loss([[Factor(block)]], "of axes whose parts differ")
             self.fix(block)
@@ -420,6 +500,9 @@ class AxisPartition:
         blocks aren't supported, so that the first family collapses.
         """
         block = factor.block
+        if self.segments[block] is not None:
+            self.record_loss([[factor]], "of parts that differ")
+            return factor
         controllers = self.controllers(block)
         if controllers is None or index_block not in controllers:
             return factor

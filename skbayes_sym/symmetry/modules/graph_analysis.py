@@ -364,6 +364,13 @@ class GraphAnalysis:
 
         The equations are those of the last pass, in which the structure was already final.
         """
+        if not self._repeat_passes(max_passes):
+            return False
+        if self.partition.release_controllers():
+            return self._repeat_passes(max_passes)
+        return True
+
+    def _repeat_passes(self, max_passes: int) -> bool:
         before: Any = None
         for _ in range(max_passes):
             self._run_pass()
@@ -453,7 +460,7 @@ class GraphAnalysis:
                 exponents = {f"{variable}.{k}": Fraction(1)}
             else:
                 exponents = {}
-            block = self.partition.add_block(n, fixed=fixed, controllers=set() if fixed else None)
+            block = self.partition.add_block(n, fixed=fixed)
             axes.append([[Factor(block, (exponents, exponents))]])
         return axes
 
@@ -489,7 +496,7 @@ class GraphAnalysis:
 
     def fixed_axis(self, n: int) -> Axis:
         """Return an axis with ``n`` fixed positions."""
-        return [[Factor(self.partition.add_block(n, fixed=True, controllers=set()))]]
+        return [[Factor(self.partition.add_block(n, fixed=True))]]
 
     # Requirements of rules
 
@@ -523,7 +530,7 @@ class GraphAnalysis:
         factors = [f for axis in axes for s in self.partition.resolve(axis) for f in s]
         for factor in factors:
             self.partition.require_trivial(factor, kinds)
-        return {f.block for f in factors}
+        return {block for f in factors for block in self.partition.components(f.block)}
 
     def apply_powers(self, axes: TensorAxes, powers: Powers) -> TensorAxes:
         """Return the axes of an entrywise function, which raises sign and scale to powers."""
@@ -649,7 +656,12 @@ class GraphAnalysis:
                 for kind in KINDS:
                     total = add_exponents(f.exponents[kind], g.exponents[kind])
                     partition.add_equation(f.block, total, kind)
-        summed = {f.block for s in partition.resolve(first) for f in s}
+        summed = {
+            block
+            for s in partition.resolve(first)
+            for f in s
+            for block in partition.components(f.block)
+        }
         batch_blocks = {f.block for axis in batch for s in partition.resolve(axis) for f in s}
         allowed = batch_blocks | summed
         for block in summed:
@@ -689,7 +701,7 @@ class GraphAnalysis:
                     m *= target[-1]
             product = partition.resolve(merged[0])
             for axis in map(partition.resolve, merged[1:]):
-                (inner,) = axis if len(axis) == 1 else [[partition.freeze(axis)]]
+                (inner,) = axis if len(axis) == 1 else [[partition.fold(axis)]]
                 product = [segment + inner for segment in product]
             if len(target) == 1:
                 result.append(product)
@@ -707,11 +719,15 @@ class GraphAnalysis:
                 return [index, *(self._split_axis(pieces, sizes[1:]) if sizes[2:] else [pieces])]
             segment = axis[0]
             axes = list[Axis]()
-            for n in sizes:
+            for i, n in enumerate(sizes):
+                resolved = partition.resolve([segment])
+                if len(resolved) > 1:  # a composite comes first
+                    rest = sizes[i:]
+                    return [*axes, *(self._split_axis(resolved, rest) if rest[1:] else [resolved])]
                 factors = list[Factor]()
                 length = 1
                 while length < n:
-                    first, *segment = partition.resolve([segment])[0]
+                    first, *segment = segment
                     size = partition.size[first.block]
                     if n % (length * size) == 0:
                         factors = [*factors, first]

@@ -6,7 +6,7 @@ that control the permutations of other blocks are combined to a `Wreath`. The gl
 """
 
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -141,8 +141,10 @@ class _GroupAssembler:
         The parameters, split into pieces whose axes are leaves.
     leaves : list of int
         All blocks of the pieces.
+    controllers : dict of int to set of int
+        The leaves that may control each leaf.
     outer : dict of int to set of int
-        The controllers of each leaf.
+        The controllers of each leaf in the group, without cycles.
     """
 
     def __init__(self, analysis: GraphAnalysis, layout: ParamLayout, moving: Sequence[str]) -> None:
@@ -152,11 +154,11 @@ class _GroupAssembler:
         self.axes = dict(zip(moving, analysis.parameters, strict=True))
         self.pieces = list(self._find_pieces())
         self.leaves = sorted({axis.block for piece in self.pieces for axis in piece.axes})
-        controllers = {
+        self.controllers = {
             block: (self.partition.controllers(block) or set()) & {*self.leaves}
             for block in self.leaves
         }
-        self.outer = _make_transitive(controllers)
+        self.outer = _make_transitive(self.controllers)
         self.operations: dict[int, dict[str, None]] = {}
         for block, names in analysis.operations.items():
             for leaf in self.partition.leaves(block):
@@ -164,7 +166,9 @@ class _GroupAssembler:
 
     def assemble(self, overall_signs: Sequence[Collection[int]]) -> AssembledGroup:
         """Return the factors with their descriptions."""
-        refused = sorted(self.analysis.refused | self.partition.losses)
+        refused = sorted(
+            self.analysis.refused | self.partition.losses | set(self._find_joint_exchanges())
+        )
 
         # One set of units for each block that is permuted or has free signs.
         signs = self._find_independent(SIGN)
@@ -209,6 +213,22 @@ class _GroupAssembler:
         return AssembledGroup(
             tuple(factors), tuple(descriptions), tuple(rescalings), tuple(refused)
         )
+
+    def _find_joint_exchanges(self) -> Iterator[str]:
+        """Describe exchanges between the rows of a grid of units, which no factor contains.
+
+        If each of two blocks may control the permutation of the other, rows and columns of their
+        grid may be permuted separately in each column and row. Together, these permutations are all
+        permutations of the grid. The group has only those of one kind.
+        """
+        for a, b in itertools.combinations(self.leaves, 2):
+            is_fixed = self.partition.is_fixed[a] or self.partition.is_fixed[b]
+            if not is_fixed and b in self.controllers[a] and a in self.controllers[b]:
+                sizes = f"{self.partition.size[a]} x {self.partition.size[b]}"
+                yield (
+                    f"exchanges among all of {sizes} units that views regroup: "
+                    f"{self._describe_tensors(a)}"
+                )
 
     # Pieces of parameters
 

@@ -46,10 +46,9 @@ class ModuleSymmetry(InPlaceActionMixin, Product):
         Positive scales of units that leave the function unchanged: which tensors are multiplied by
         a factor and which are divided by it. Tensors that can't scale aren't named.
     refused : tuple of str
-        Operations without a rule, or with arguments that their rule doesn't know, axes that no
-        factor can describe, and factors that failed the numerical check. There may be more
-        symmetries. Not named are exchanges that are lost where views split one axis and merge its
-        parts otherwise, and separate signs of the parts of an axis.
+        Operations without a rule, or with arguments that their rule doesn't know, axes whose parts
+        a view can't follow, exchanges among units that views regroup, axes that no factor can
+        describe, and factors that failed the numerical check. There may be more symmetries.
     hints : tuple of str
         What would make the group larger.
     unchecked : str

@@ -551,7 +551,7 @@ def _select(analysis: GraphAnalysis, node: fx.Node, x: TensorAxes, dim: int, i: 
     if len(axis) > 1 and _is_single_segment(analysis, axis, i % partition.length(axis)):
         return others
     factors = [f for s in axis for f in s]
-    could_move = any(not partition.is_fixed[f.block] for f in factors)
+    could_move = partition.can_move(axis)
     blocks = analysis.require_trivial([axis])
     for block in blocks:
         partition.fix(block)

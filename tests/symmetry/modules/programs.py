@@ -13,7 +13,7 @@ OPERATIONS = (  # noqa: SIM905
 # Operations that select, move and order entries, norms, distances, and numbers.
 SELECTIONS = (  # noqa: SIM905
     "flip roll index index_put scatter gather repeat pad order reduce norm cumulate stack write "
-    "distance number clamp mask group_norm shuffle instance_norm bag"
+    "distance number clamp mask group_norm shuffle instance_norm bag rotate regroup"
 ).split()
 SHAPES = [(2, 6), (3, 4), (4, 3), (6, 2)]
 ACTIVATIONS = [torch.tanh, F.relu, F.gelu, torch.sin, torch.abs, torch.square]
@@ -118,8 +118,36 @@ def select(operation, layer, x, y, v, j):
         "group_norm": lambda: layer(x), "instance_norm": lambda: layer(v),
         "shuffle": lambda: x.view(4, *v.shape[1:]).transpose(1, 2).reshape(4, 12),
         "bag": lambda: x + layer(rows.view(4, 1)),
+        "rotate": lambda: rotate(v, axis, j % 3),
+        "regroup": lambda: [
+            v.mT.reshape(4, a, b).sum(axis, keepdim=True) + v, v.mT.reshape(4, a, b) @ v.mT @ v,
+            torch.softmax(v.mT.reshape(4, a, b), axis),
+        ][j % 3],
     }  # fmt: skip
     return cases[operation]().reshape(4, -1)
+
+
+def rotate(v, axis, variant):
+    """Rotate pairs of dimensions on one axis by angles that depend on the row."""
+    v = v.transpose(axis, 2)
+    if v.shape[2] % 2:
+        return v.transpose(axis, 2)
+    half = v.shape[2] // 2
+    angle = (torch.arange(4.0)[:, None] * torch.linspace(0.3, 1.0, half))[:, None]
+    if variant == 0:
+        both = torch.cat([angle, angle], -1)
+        turned = torch.cat([-v[..., half:], v[..., :half]], -1)
+        return (v * both.cos() + turned * both.sin()).transpose(axis, 2)
+    if variant == 1:
+        first, second = v.chunk(2, -1)
+    else:
+        first, second = v.unflatten(2, (half, 2)).unbind(-1)
+    rotated = [
+        first * angle.cos() - second * angle.sin(), first * angle.sin() + second * angle.cos(),
+    ]  # fmt: skip
+    if variant == 1:
+        return torch.cat(rotated, -1).transpose(axis, 2)
+    return torch.stack(rotated, -1).flatten(2).transpose(axis, 2)
 
 
 def write_on(x, y, j):

@@ -504,3 +504,84 @@ def test_units_that_are_stacked_move_together():
     group = symmetry_of(module, torch.randn(6, 3))
     assert group.log_order == pytest.approx(units(3) + 3 * log(2.0))
     assert group.refused == ("view of axes whose parts differ",)
+
+
+class RotaryAttention(nn.Module):
+    """Attention of two heads whose queries and keys rotate with their position.
+
+    Dimensions are paired with those of the other half or with their neighbours. With ``merged``
+    the heads are merged and split again behind the rotation.
+    """
+
+    def __init__(self, pairs, merged=False):
+        super().__init__()
+        self.pairs = pairs
+        self.merged = merged
+        self.layers = nn.ModuleList([nn.Linear(5, 8) for _ in range(3)])
+        self.out = nn.Linear(8, 2)
+        self.angle = (torch.arange(3.0)[:, None] * torch.tensor([1.0, 0.1]))[:, None]
+
+    def rotate(self, x):
+        cos, sin = self.angle.to(x).cos(), self.angle.to(x).sin()
+        if self.pairs == "halves":
+            cos, sin = torch.cat([cos, cos], -1), torch.cat([sin, sin], -1)
+            return x * cos + torch.cat([-x[..., 2:], x[..., :2]], -1) * sin
+        if self.pairs == "chunks":
+            first, second = x.chunk(2, -1)
+            return torch.cat([first * cos - second * sin, first * sin + second * cos], -1)
+        first, second = x.unflatten(-1, (2, 2)).unbind(-1)
+        pairs = [first * cos - second * sin, first * sin + second * cos]
+        return torch.stack(pairs, -1).flatten(-2)
+
+    def forward(self, x):
+        q, k, v = (layer(x).unflatten(2, (2, 4)) for layer in self.layers)
+        q, k = self.rotate(q), self.rotate(k)
+        if self.merged:
+            q, k = (part.flatten(2).unflatten(2, (2, 4)) for part in (q, k))
+        y = F.scaled_dot_product_attention(*(part.transpose(1, 2) for part in (q, k, v)))
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("merged", [False, True])
+@pytest.mark.parametrize("pairs", ["halves", "chunks", "neighbours"])
+def test_each_rotating_pair_has_a_sign(pairs, merged, generator):
+    """Two heads, each with a sign of both pairs and with four dimensions of the values."""
+    module = RotaryAttention(pairs, merged)
+    x = torch.randn(2, 3, 5, generator=generator)
+    group = symmetry_of(module, x)
+    assert group.log_order == pytest.approx(units(2) + 2 * (2 * log(2.0) + units(4, 1)))
+    assert group.refused == ()
+    assert largest_output_change(module, group.layout, (x,), group, n=3) < ROUNDING
+
+
+def test_exchanges_that_views_regroup_are_named():
+    """Eight units as two rows of four: 2 x 2 columns, of which only a subgroup is found."""
+    module = Hidden(
+        lambda h, layer: layer(h.view(-1, 2, 4).mT.reshape(-1, 2, 4)).flatten(1),
+        layer=lambda: nn.Linear(4, 3),
+        activation=F.relu,
+    )
+    module.first = nn.Linear(3, 8)
+    group = symmetry_of(module, torch.zeros(5, 3))
+    (refused,) = group.refused
+    assert refused.startswith("exchanges among all of 2 x 2 units that views regroup: parts of ")
+    columns = units(2) + 2 * units(2)
+    assert group.log_order == pytest.approx(columns + units(2) + units(3, 1))
+
+
+def test_signs_that_are_lost_are_named():
+    """Signs of fixed positions, which a view splits between parts of other lengths."""
+
+    class Split(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(3, 6)
+            self.out = nn.Linear(6, 2)
+
+        def forward(self, x):
+            h = torch.tanh(self.first(x)) * torch.linspace(1.0, 2.0, 6)
+            h = torch.cat([h[:, :2], h[:, 2:]], 1).view(-1, 2, 3)
+            return self.out(h.flatten(1))
+
+    group = symmetry_of(Split(), torch.zeros(5, 3))
+    assert group.refused == ("view of axes whose parts differ",)
