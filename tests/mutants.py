@@ -903,6 +903,33 @@ MUTANTS = [
         ("if errors.numel():\n            noise_variance", "if False:\n            noise_variance"),
     ),
     *planted(
+        "stacking/members/linear.py",
+        "stacking/test_known_errors.py",
+        (
+            "measured = distribution.add_known_errors(noise_std.unsqueeze(1))",
+            "measured = distribution.add_known_errors(0.0 * noise_std.unsqueeze(1))",
+        ),
+        ("variance=measured.variance + intercept_variance", "variance=measured.variance"),
+    ),
+    *planted(
+        "stacking/members/gaussian_process.py",
+        "stacking/test_known_errors.py",
+        ("noise = noise + known_variance / weight", "noise = noise + known_variance.sqrt()"),
+        ("(weight=data.weight * relative_precision)", "()"),
+        ("held_out = measured.log_prob(task.y)", "held_out = distribution.log_prob(task.y)"),
+    ),
+    *planted(
+        "base/groups.py",
+        "stacking/test_known_errors.py",
+        ("(noise_variance.reshape(-1) / weight)", "(noise_variance.reshape(-1)[:1] / weight)"),
+    ),
+    *planted(
+        "stacking/estimators.py",
+        "stacking/test_known_errors.py",
+        ("if task.noise_std is not None:", "if False:"),
+        ("if others and self.estimators is not None:", "if False:"),
+    ),
+    *planted(
         "linear/low_rank.py",
         "linear/test_conjugate.py",
         ("np.array(seen) + free[:, None] * unseen", "np.array(seen) + unseen"),

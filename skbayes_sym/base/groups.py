@@ -148,7 +148,8 @@ def leave_groups_out(
     spaces: :math:`(I - B B')^{-1}` of the group's rows, or :math:`(I - B' B)^{-1}` of the columns
     of F. The cost is O(N min(m, r)^2) for groups of m rows.
     """
-    noise_std = (distribution.noise_variance.reshape(-1)[:1] / weight).sqrt()
+    noise_variance = distribution.noise_variance.expand_as(distribution.loc)
+    noise_std = (noise_variance.reshape(-1) / weight).sqrt()
     scaled_root = root / noise_std.unsqueeze(1)
     scaled_residual = (y - distribution.loc[0])[:, 0] / noise_std
     residual = torch.empty_like(scaled_residual)

@@ -142,9 +142,10 @@ __all__ = [
 
 
 # Known parameters of the likelihood of every row, and the estimators whose `fit` takes them.
-ROW_PARAMETERS = dict.fromkeys(
-    ("noise_std", "exposure"), "BayesianLinearRegressor and LaplaceRegressor"
-)
+ROW_PARAMETERS = {
+    "noise_std": "BayesianLinearRegressor, LaplaceRegressor and PredictiveStackingRegressor",
+    "exposure": "BayesianLinearRegressor and LaplaceRegressor",
+}
 
 
 def fit_context(*, prefer_skip_nested_validation: bool) -> Callable[[Any], Any]:

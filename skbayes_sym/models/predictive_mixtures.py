@@ -256,7 +256,8 @@ class NormalMixture(TargetPredictive):
 
     def add_known_errors(self, noise_std: Tensor) -> "NormalMixture":
         """Return the distribution of targets with further errors of known size (N, T)."""
-        return replace(self, noise_variance=self.noise_variance + noise_std.to(self.loc).square())
+        known_variance = noise_std.to(self.loc).square().unsqueeze(0)
+        return replace(self, noise_variance=self.noise_variance + known_variance)
 
     @property
     def means(self) -> Tensor:

@@ -38,7 +38,7 @@ from skbayes_sym.base.scikit_learn import (
 )
 from skbayes_sym.base.stacking_weights import PooledPredictor
 from skbayes_sym.base.training import Training, describe_outliers
-from skbayes_sym.base.warnings import name_target_in_warnings
+from skbayes_sym.base.warnings import name_target_in_warnings, warn_user
 from skbayes_sym.models.copula import fit_correlation
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.positive_targets import choose_mass_below
@@ -202,13 +202,15 @@ class BaseStacking(BayesianEstimator, BaseComposition):
         """
         return self._fit_stack(X, y, sample_weight, groups)
 
-    def _fit_stack(self, X: Any, y: Any, sample_weight: Any, groups: Any) -> Self:
+    def _fit_stack(
+        self, X: Any, y: Any, sample_weight: Any, groups: Any, noise_std: Any = None
+    ) -> Self:
         """Fit all members, and their weights; see `fit`.
 
         Parameters
         ----------
-        X, y, sample_weight, groups : array-like
-            Training data as the user passed them. Weights and groups can be None.
+        X, y, sample_weight, groups, noise_std : array-like
+            Training data as the user passed them. Weights, groups and errors can be None.
 
         Returns
         -------
@@ -219,9 +221,11 @@ class BaseStacking(BayesianEstimator, BaseComposition):
         with self._fit_environment():
             # Distinct rows in both forms, and the folds that all members share.
             members = self._make_members()
-            data = self._training_data(X, y, sample_weight, groups)
+            if noise_std is not None:
+                members = self._select_for_known_errors(members)
+            data = self._training_data(X, y, sample_weight, groups, noise_std=noise_std)
             task = self._make_task(data, X, y, groups)
-            if self.estimators is None:
+            if self.estimators is None and noise_std is None:
                 # The default members take more than ten times as long as this check.
                 task = replace(task, group_columns=describe_group_columns(task))
             if task.n_rows_full_fit:
@@ -255,6 +259,22 @@ class BaseStacking(BayesianEstimator, BaseComposition):
                     )
                 self._set_fit(self._stack_attributes(data, task, stack))
         return self
+
+    def _select_for_known_errors(self, members: dict[str, Member]) -> dict[str, Member]:
+        """Select the default members that take known errors, and warn about the others."""
+        if self.cv is not None:
+            raise ValueError(
+                f"fit(noise_std=...) needs the closed forms of leave-one-out: use cv=None, got "
+                f"cv={self.cv!r}."
+            )
+        others = [name for name, member in members.items() if not member.takes_known_errors]
+        names = ", ".join(map(repr, others))
+        takes = "Known errors per row are for the members 'linear' and 'gaussian_process'"
+        if others and self.estimators is not None:
+            raise ValueError(f"the members {names} take no noise_std. {takes}.")
+        if others:
+            warn_user(f"{takes}: the others are left out ({names}).", UserWarning)
+        return {name: member for name, member in members.items() if name not in others}
 
     def _select_for_warm_start(self, members: dict[str, Member]) -> dict[str, Member]:
         """Select members that had weight in the last fit, and members that are new.
@@ -347,6 +367,11 @@ class BaseStacking(BayesianEstimator, BaseComposition):
         rows, targets, weight = (
             torch.as_tensor(np.ascontiguousarray(array)) for array in data.scaled()
         )
+        noise_std = None
+        if data.rows.row_parameter is not None:
+            # Known errors are a further column of the targets.
+            noise_std = targets[:, 1].clone()
+            targets = targets[:, :1].clone()
         classes = data.class_labels
         if classes is None:
             # Trees must not depend on the units of y, nor on their rounding errors.
@@ -400,6 +425,7 @@ class BaseStacking(BayesianEstimator, BaseComposition):
             n_rows_full_fit=n_rows_full_fit,
             is_count=has_count_member and are_counts(original_targets),
             groups=data.rows.groups,
+            noise_std=noise_std,
         )
 
     def _make_folds(
@@ -663,6 +689,9 @@ class BaseStacking(BayesianEstimator, BaseComposition):
         """Largest predicted probability of values up to 0; None if it isn't limited."""
         if data.y_scaling is None or task.is_count or data.rows.y.min() <= 0.0:
             return None
+        if task.noise_std is not None:
+            # Measurements can be negative even if no training target is.
+            return None
         return choose_mass_below(data.total_weight)
 
     def predictor(self, _like: Tensor) -> Predictor:
@@ -773,7 +802,7 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
         Probability of values up to the target by the stack without the row, or its group. Uniform
         if the predictions are calibrated. NaN for rows that weren't fitted or weren't left out.
         Networks have only leave-one-out densities, and the other members stand for them. NaN if
-        there are no others.
+        there are no others, and after fits with ``noise_std``.
     target_correlation_ : ndarray of shape (n_targets, n_targets)
         Correlation matrix of the normal scores of several targets. Exists only for several.
     n_iter_ : int
@@ -899,11 +928,74 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
         """Likelihood of predictions."""
         return self.resolved_likelihood
 
-    def _fit_stack(self, X: Any, y: Any, sample_weight: Any, groups: Any) -> Self:
-        """Fit one stack, or one for each of several targets."""
+    @fit_context(prefer_skip_nested_validation=False)
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        groups: Any = None,
+        noise_std: Any = None,
+    ) -> Self:
+        """Fit all members, and their weights by leave-one-out or cross-validation.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Training inputs, or a data frame with text, booleans and missing values.
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Targets, for example a data frame.
+        sample_weight : array-like of shape (n_samples,), optional
+            Non-negative multiplicities: a weight of 2 is equivalent to repeating the row.
+        groups : array-like of shape (n_samples,), optional
+            Groups of rows that share more than the columns of ``X``, such as the visits of a
+            patient, of any dtype. Give them if predictions are for new groups: whole groups are
+            then left out wherever members are judged by left-out rows, so that predictions have the
+            width of the differences between groups. Groups of one row each have no effect. In
+            pipelines and searches, ``set_fit_request(groups=True)`` requests them.
+        noise_std : array-like of shape (n_samples,), optional
+            Known standard deviations of the errors of ``y``, in its units, for one target. The
+            members "linear" and "gaussian_process" add them in quadrature to their learned noise.
+            Other default members are left out with a warning, and other members of ``estimators``
+            are refused. Predictions are for targets without known errors: `predictive` adds them.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If no member could be fitted. The message contains the error of each member. Also if a
+            group is missing, if there is only one group, or if ``cv`` divides a group; and if a
+            known error is negative or missing, or comes with ``cv`` or several targets.
+        """
+        return self._fit_stack(X, y, sample_weight, groups, noise_std)
+
+    def _fit_stack(
+        self, X: Any, y: Any, sample_weight: Any, groups: Any, noise_std: Any = None
+    ) -> Self:
+        """Fit one stack, or one for each of several targets; see `fit`.
+
+        Parameters
+        ----------
+        X, y, sample_weight, groups, noise_std : array-like
+            Training data as the user passed them. Weights, groups and errors can be None.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+        """
         targets = read_targets(y)
         if targets is None:
-            return super()._fit_stack(X, y, sample_weight, groups)
+            return super()._fit_stack(X, y, sample_weight, groups, noise_std)
+        if noise_std is not None:
+            raise ValueError(
+                f"fit(noise_std=...) of {type(self).__name__} takes one target, got "
+                f"{len(targets[1])}: fit one stack per target."
+            )
         with self._fit_environment():
             stacks = self._fit_targets(X, *targets, sample_weight, groups)
             cdf = np.column_stack(

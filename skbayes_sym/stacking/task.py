@@ -82,6 +82,8 @@ class StackTask:
         Groups of rows that are left out together. They are numbered from 0, and no fold splits one.
     group_columns : str, default=""
         Description of columns that look like groups, for the summary.
+    noise_std : Tensor of shape (N,), optional
+        Known standard deviations of the errors of the targets, scaled.
     """
 
     rows: RowBlock
@@ -100,6 +102,7 @@ class StackTask:
     is_count: bool = False
     groups: Array | None = None
     group_columns: str = ""
+    noise_std: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.weight)
@@ -138,6 +141,7 @@ class StackTask:
             targets=self.targets[index],
             folds=(),
             groups=None,
+            noise_std=None if self.noise_std is None else self.noise_std[subset],
         )
 
 

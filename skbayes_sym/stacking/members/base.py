@@ -21,10 +21,14 @@ class Member:
         encoded and standardised rows.
     is_expensive : bool
         Whether the member is planned after all others and fitted on its own, not in parallel.
+    takes_known_errors : bool
+        Whether the member takes known errors of the targets. It then returns leave-one-out log
+        densities that include them.
     """
 
     reads_original_rows: ClassVar[bool] = False
     is_expensive: ClassVar[bool] = False
+    takes_known_errors: ClassVar[bool] = False
 
     def choose_settings(self, _size: TableSize, _defaults: StackDefaults) -> dict[str, Any]:
         """Choose values of the fields by the size of the table."""

@@ -11,8 +11,8 @@ thousand rows. Several targets share all hyperparameters.
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
-from math import log, pi
-from typing import Any, NamedTuple
+from math import exp, log, pi
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,7 @@ from skbayes_sym.stacking.task import MemberFit, StackTask
 Array = npt.NDArray[np.float64]
 
 _MIN_NOISE = 0.0002  # standard deviation, in units of the targets
+_LOG_NOISE = -1.0  # mean of the prior of its logarithm
 
 # Rows whose covariances with all others are computed together when groups are left out.
 _GROUP_BLOCK_ROWS = 500
@@ -101,7 +102,9 @@ class TableKernel(NamedTuple):
         return self.amplitude.square() + self.slope.square() * x.square().mean(1)
 
 
-def log_evidence(log_scales: Tensor, data: Data) -> tuple[Tensor, Tensor]:
+def log_evidence(
+    log_scales: Tensor, data: Data, known_variance: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Log evidence of centred targets and its gradient.
 
     Takes O(N^3 + N^2 d) operations without a matrix for each column.
@@ -112,6 +115,8 @@ def log_evidence(log_scales: Tensor, data: Data) -> tuple[Tensor, Tensor]:
         Logarithms of the hyperparameters, see `TableKernel`.
     data : Data
         Inputs (N, d), centred targets (N, T) and weights (N,).
+    known_variance : Tensor of shape (N,), optional
+        Squares of known errors of the targets.
 
     Returns
     -------
@@ -130,6 +135,8 @@ def log_evidence(log_scales: Tensor, data: Data) -> tuple[Tensor, Tensor]:
     r, matern = kernel.matern(x, x)
     linear = kernel.slope.square() / x.shape[1] * x @ x.mT
     noise = kernel.noise.square() / weight
+    if known_variance is not None:
+        noise = noise + known_variance / weight
     factor = try_cholesky(matern + linear + torch.diag(noise))
     if factor is None:
         return log_scales.new_tensor(-torch.inf), torch.zeros_like(log_scales)
@@ -154,24 +161,43 @@ def log_evidence(log_scales: Tensor, data: Data) -> tuple[Tensor, Tensor]:
     return value, gradient
 
 
-def fit_log_scales(data: Data, defaults: GaussianProcessDefaults, log_scale_std: float) -> Tensor:
+def fit_log_scales(
+    data: Data,
+    defaults: GaussianProcessDefaults,
+    log_scale_std: float,
+    known_variance: Tensor | None = None,
+) -> Tensor:
     """Maximise the evidence times the prior of the hyperparameters.
 
     Length scales have log-normal priors about ``0.5 log(d) + 0.3``. The amplitude has a wide prior,
     the slope of the linear part and the noise have priors about 1/e.
 
-    Returns the logarithms of the hyperparameters, (d + 3,).
+    Parameters
+    ----------
+    data : Data
+        Inputs (N, d), centred targets (N, T) and weights (N,).
+    defaults : GaussianProcessDefaults
+        Number of steps.
+    log_scale_std : float
+        Prior standard deviation of the logarithms of the length scales.
+    known_variance : Tensor of shape (N,), optional
+        Squares of known errors of the targets.
+
+    Returns
+    -------
+    Tensor of shape (d + 3,)
+        Logarithms of the hyperparameters.
     """
     d = data.x.shape[1]
     ones = data.x.new_ones(d)
-    mean = torch.cat([(0.5 * log(d) + 0.3) * ones, ones.new_tensor([0.0, -1.0, -1.0])])
+    mean = torch.cat([(0.5 * log(d) + 0.3) * ones, ones.new_tensor([0.0, -1.0, _LOG_NOISE])])
     std = torch.cat([log_scale_std * ones, ones.new_tensor([8.0, 1.5, 2.0])])
 
     n_evaluations = 0
 
     def loss(log_scales: Tensor) -> tuple[Tensor, Tensor]:
         nonlocal n_evaluations
-        value, gradient = log_evidence(log_scales, data)
+        value, gradient = log_evidence(log_scales, data, known_variance)
         n_evaluations += 1
         report_progress(n_evaluations, defaults.max_iter)
         standardized = (log_scales - mean) / std
@@ -431,6 +457,7 @@ def fit_gaussian_process(
     log_scale_std: float,
     defaults: GaussianProcessDefaults = GaussianProcessDefaults(),
     groups: Codes | None = None,
+    known_variance: Tensor | None = None,
 ) -> tuple[GaussianProcess, NormalMixture]:
     """Fit hyperparameters, condition on the rows and predict each row without itself.
 
@@ -447,6 +474,8 @@ def fit_gaussian_process(
         a random subset, which predicts the other rows.
     groups : ndarray of shape (N,), optional
         Groups of rows that are left out together.
+    known_variance : Tensor of shape (N,), optional
+        Squares of known errors of the targets.
 
     Returns
     -------
@@ -454,12 +483,29 @@ def fit_gaussian_process(
         Posterior of the functions.
     leave_one_out : NormalMixture
         Predictive distribution of each training row given the others, or given the other groups,
-        (1, N, T).
+        (1, N, T), without known errors of these rows.
+
+    Notes
+    -----
+    A row of the known variance :math:`e^2` and the weight w has the noise
+    :math:`(s^2 + e^2) / w`. At a given noise s it is a row of the weight
+    :math:`w s^2 / (s^2 + e^2)` without a known error.
     """
     order = torch.randperm(len(data.x), generator=generator_from(seed))
-    subset = Data(*(tensor[order[: defaults.max_hyperparameter_rows]] for tensor in data))
-    centred = subset._replace(y=subset.y - subset.weight @ subset.y / subset.weight.sum())
-    log_scales = fit_log_scales(centred, defaults, log_scale_std)
+    fitted = order[: defaults.max_hyperparameter_rows]
+    subset = Data(*(tensor[fitted] for tensor in data))
+    centre_weight = subset.weight
+    subset_variance = None
+    if known_variance is not None:
+        subset_variance = known_variance[fitted]
+        # The noise is at the mean of its prior as long as it isn't known.
+        centre_weight = centre_weight / (exp(2.0 * _LOG_NOISE) + subset_variance)
+    centred = subset._replace(y=subset.y - centre_weight @ subset.y / centre_weight.sum())
+    log_scales = fit_log_scales(centred, defaults, log_scale_std, subset_variance)
+    if known_variance is not None:
+        noise_variance = TableKernel.from_log_scales(log_scales).noise.square()
+        relative_precision = noise_variance / (noise_variance + known_variance)
+        data = data._replace(weight=data.weight * relative_precision)
     index = order[: defaults.max_rows].sort().values
     process = condition(log_scales, Data(*(tensor[index] for tensor in data)))
 
@@ -486,6 +532,8 @@ class GaussianProcessMember(Member):
         Number of rows on which the posterior is conditioned.
     """
 
+    takes_known_errors: ClassVar[bool] = True
+
     max_rows: int = GaussianProcessDefaults.max_rows
 
     def choose_settings(self, _size: TableSize, _defaults: StackDefaults) -> dict[str, Any]:
@@ -503,11 +551,18 @@ class GaussianProcessMember(Member):
                 data, task.seed, std, defaults, task.groups
             )
             return MemberFit(process, distribution.loc[0])
+        known_variance = None
+        if task.noise_std is not None:
+            known_variance = task.noise_std.square()
         process, distribution = fit_gaussian_process(
-            task.data, task.seed, defaults.log_scale_std, defaults, task.groups
+            task.data, task.seed, defaults.log_scale_std, defaults, task.groups, known_variance
         )
         # Leave-one-out uses hyperparameters of all rows. Each costs one nat in expectation
         # (Akaike's criterion).
         optimism = len(process.log_scales) / len(task)
         prior_rows = task.defaults.gaussian_process_prior_rows
-        return MemberFit(process, distribution, optimism=optimism, prior_rows=prior_rows)
+        held_out: NormalMixture | Tensor = distribution
+        if task.noise_std is not None:
+            measured = distribution.add_known_errors(task.noise_std.unsqueeze(1))
+            held_out = measured.log_prob(task.y)
+        return MemberFit(process, held_out, optimism=optimism, prior_rows=prior_rows)

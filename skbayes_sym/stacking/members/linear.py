@@ -1,6 +1,8 @@
 """Bayesian linear model as a member of a stack."""
 
+from copy import copy
 from dataclasses import replace
+from typing import Any
 
 import torch
 from sklearn import config_context
@@ -22,6 +24,8 @@ class Linear(Member):
     regression. In classification leave-one-out predictions are approximate, and groups are left out
     by folds.
     """
+
+    takes_known_errors = True
 
     def fit(self, task: StackTask) -> MemberFit:
         """Fit the model to all rows of the task."""
@@ -48,7 +52,10 @@ class Linear(Member):
     def _fit_regressor(self, task: StackTask) -> MemberFit:
         x, y, weight = task.arrays
         seed = task.seed % 2**32
-        regressor = BayesianLinearRegressor(device="cpu", random_state=seed).fit(x, y, weight)
+        regressor: Any = BayesianLinearRegressor(device="cpu", random_state=seed)
+        if task.noise_std is not None:
+            return self._fit_known_errors(task, regressor, task.noise_std)
+        regressor.fit(x, y, weight)
         # The stack determines the noise level from leave-one-out predictions instead.
         regressor._noise_levels_ = None
         predictor = EstimatorPredictor(regressor)
@@ -62,6 +69,25 @@ class Linear(Member):
             held_out = leave_groups_out(distribution, root, task.y, task.weight, task.groups)
             return MemberFit(predictor, held_out)
         return MemberFit(predictor, leave_one_out(distribution, task.y, task.weight))
+
+    def _fit_known_errors(self, task: StackTask, regressor: Any, noise_std: Tensor) -> MemberFit:
+        """Fit rows with known errors; leave-one-out densities have a closed form as well."""
+        x, y, weight = task.arrays
+        regressor.fit(x, y, weight, noise_std=noise_std.numpy())
+        # Leave-one-out predictions are those at the learned noise. Predictions of new rows
+        # integrate over it if there are few rows.
+        plug_in = copy(regressor)
+        plug_in._noise_levels_ = None
+        distribution = EstimatorPredictor(plug_in).distribution(task.rows.x)
+        measured = distribution.add_known_errors(noise_std.unsqueeze(1))
+        intercept_variance = 1.0 / (task.weight / measured.noise_variance[0, :, 0]).sum()
+        measured = replace(measured, variance=measured.variance + intercept_variance)
+        if task.groups is None:
+            held_out = leave_one_out(measured, task.y, task.weight)
+        else:
+            root = posterior_root(regressor, task.rows.x, intercept_variance)
+            held_out = leave_groups_out(measured, root, task.y, task.weight, task.groups)
+        return MemberFit(EstimatorPredictor(regressor), held_out.log_prob(task.y))
 
 
 def posterior_root(
