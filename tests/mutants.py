@@ -124,6 +124,7 @@ MUTANTS = [
         "base/test_closed_forms.py",
         ("_split_nodes(components, kinks[0])", "_split_nodes(components, kinks[0] + 1.0)"),
         ("(tail > _MAX_TAIL * variance)", "(tail > variance)"),
+        ("(2.0 * below - 1.0).clip(0.0, 1.0)", "below"),
     ),
     *planted(
         "base/training.py",
@@ -1124,10 +1125,14 @@ MUTANTS = [
             "np.diff(self._mean - centre, axis=0, prepend=first[None]",
             "np.diff(self._mean - centre, axis=0, prepend=last[None]",
         ),
-        (
-            "score = score - _integrate_square(distance, 1.0 - left",
-            "score = score + _integrate_square(distance, 1.0 - left",
-        ),
+        ("0.5 * np.diff(values, axis=0) / width", "np.diff(values, axis=0) / width"),
+    ),
+    *planted(
+        "base/moment_table.py",
+        "base/test_closed_forms.py",
+        ("_POLE_DISTANCE = 12.5", "_POLE_DISTANCE = 0.0"),
+        ("if len(index):", "if False:"),
+        ("_SPACING = 0.25", "_SPACING = 2.0"),
     ),
     *planted(
         "base/noise_shape.py",

@@ -41,6 +41,7 @@ Predictions and posteriors
 * `noise_levels`: integrate predictions over the noise level of small samples
 * `distributions`: predictive distributions that users receive
 * `quadrature`: integrals over predictive distributions
+* `moment_table`: moments of many transformed normals, interpolated in their parameters
 * `closed_forms`: moments and scores of transformed normals without quadrature
 * `transformed_distribution`: distributions of transformed targets
 * `target_transformation`: inverses and derivatives of transformations of targets

@@ -7,18 +7,27 @@ normal Z, and the continuous ranked probability score of a mixture of such varia
 from typing import Protocol
 
 import numpy as np
+import torch
 from scipy.special import ndtr
 from scipy.stats import norm
 
 from skbayes_sym.base.rows import Array
 
-_MAX_PAIRED_COMPONENTS = 8  # scores of pairs of components cost more than quadrature beyond
+_MAX_PAIRED_COMPONENTS = 64  # scores of pairs of components cost more than quadrature beyond
 _TINY = np.finfo(float).tiny  # standard deviation in place of 0
-_BLOCK_SIZE = 1 << 20  # distribution function values that are held at once
+_BLOCK_SIZE = 1 << 17  # distribution function values that are held at once
 
 
 class ClosedForm(Protocol):
-    """Moments and CRPS of ``g(Z)`` for normal components of Z."""
+    """Moments and CRPS of ``g(Z)`` for normal components of Z.
+
+    Attributes
+    ----------
+    is_cheap : bool
+        Whether moments of many components cost less than their interpolation.
+    """
+
+    is_cheap: bool
 
     def moments(self, weights: Array, loc: Array, scale: Array) -> tuple[Array, Array]:
         """Return the mean and the variance of the mixture, (N, T).
@@ -81,6 +90,8 @@ class ExponentialForm:
     and the score is :math:`E|Y - y| - E|Y - Y'| / 2`.
     """
 
+    is_cheap = True
+
     def __init__(self, rate: float = 1.0, offset: float = 0.0) -> None:
         self.rate = rate
         self.offset = offset
@@ -132,6 +143,8 @@ class SquareForm:
     form.
     """
 
+    is_cheap = True
+
     def moments(self, weights: Array, loc: Array, scale: Array) -> tuple[Array, Array]:
         """Return the mean and the variance of the mixture, (N, T)."""
         with np.errstate(over="ignore", invalid="ignore"):
@@ -167,12 +180,13 @@ class SquareForm:
 
 
 class TabulatedForm:
-    """Moments and CRPS of a continuous rising function that is given by a table.
+    """Moments and antiderivative of a continuous rising function that is given by a table.
 
     Parameters
     ----------
     edges : ndarray of shape (K + 1,)
-        Values of z, increasing. The function is constant beyond the first and the last.
+        Values of z, increasing in equal steps, of which the last may be shorter or longer. The
+        function is constant beyond the first and the last.
     values : ndarray of shape (K + 1, T)
         The function at the edges.
     mean, mean_square : ndarray of shape (K, T)
@@ -185,11 +199,22 @@ class TabulatedForm:
     of the cells.
     """
 
+    is_cheap = False
+
     def __init__(self, edges: Array, values: Array, mean: Array, mean_square: Array) -> None:
         self._edges = edges
         self._values = values
         self._mean = mean
         self._mean_square = mean_square
+        width = np.diff(edges)[:, None]
+        self._half_slope = 0.5 * np.diff(values, axis=0) / width
+        areas = 0.5 * width * (values[1:] + values[:-1])
+        self._integral = np.concatenate([np.zeros_like(values[:1]), np.cumsum(areas, axis=0)])
+
+    @property
+    def width(self) -> float:
+        """Length of the interval of z on which the function isn't constant."""
+        return float(self._edges[-1] - self._edges[0])
 
     def _cdf(self, weights: Array, loc: Array, scale: Array) -> Array:
         """Return the distribution function of z at the edges, (K + 1, N, T)."""
@@ -197,7 +222,7 @@ class TabulatedForm:
         for weight, mu, sigma in zip(weights, loc, scale, strict=True):
             scores = self._edges[:, None, None] - mu
             scores /= sigma
-            total += weight * ndtr(scores, out=scores)
+            total += weight * torch.special.ndtr(torch.from_numpy(scores)).numpy()
         return total
 
     def _row_blocks(self, n_rows: int) -> list[slice]:
@@ -226,43 +251,42 @@ class TabulatedForm:
             variances.append(np.maximum(second - np.square(mean), 0.0))
         return np.concatenate(means), np.concatenate(variances)
 
-    def crps(self, weights: Array, loc: Array, scale: Array, y: Array) -> Array | None:
-        """Return the CRPS of the mixture at targets (G, N, T), see `ClosedForm.crps`.
+    def crps(self, weights: Array, loc: Array, scale: Array, y: Array) -> Array | None:  # noqa: ARG002
+        """Return None: scores are integrated by `Quadrature`, with the methods below."""
+        return None
 
-        It is the integral of the squared difference between the distribution function, which is
-        linear between the edges, and the step at the target.
-        """
-        scale = np.maximum(scale, _TINY)
-        score = np.empty(y.shape)
-        for rows in self._row_blocks(loc.shape[1]):
-            cdf = self._cdf(weights, loc[:, rows], scale[:, rows])
-            for k in range(y.shape[2]):
-                score[:, rows, k] = self._column_crps(k, cdf[..., k], y[:, rows, k])
-        return score
+    @property
+    def ends(self) -> Array:
+        """The ends of this interval, (2, 1, 1)."""
+        return self._edges[[0, -1], None, None]
 
-    def _column_crps(self, column: int, cdf: Array, y: Array) -> Array:
-        """Return the CRPS (G, N) of one target with the distribution function (K + 1, N)."""
-        x = self._values[:, column]
-        width = np.diff(x)[:, None]
-        below = np.zeros(cdf.shape)
-        below[1:] = np.cumsum(_integrate_square(width, cdf[:-1], cdf[1:]), axis=0)
-        above = np.zeros(cdf.shape)
-        above[1:] = np.cumsum(_integrate_square(width, 1.0 - cdf[:-1], 1.0 - cdf[1:]), axis=0)
+    def clip(self, y: Array) -> Array:
+        """Return targets (..., T) that are clipped to the range of the table."""
+        return np.clip(y, self._values[0], self._values[-1])
 
-        inside = np.clip(y, x[0], x[-1])
-        cell = (np.searchsorted(x, inside, side="right") - 1).clip(0, len(x) - 2)
-        left = np.take_along_axis(cdf, cell, axis=0)
-        right = np.take_along_axis(cdf, cell + 1, axis=0)
-        distance = inside - x[cell]
-        fraction = distance / np.where(width[cell, 0] > 0.0, width[cell, 0], 1.0)
-        at_target = left + fraction * (right - left)
-        score = np.take_along_axis(below, cell, axis=0)
-        score = score + _integrate_square(distance, left, at_target)
-        score = score + above[-1] - np.take_along_axis(above, cell, axis=0)
-        score = score - _integrate_square(distance, 1.0 - left, 1.0 - at_target)
-        return score + np.abs(y - inside)
+    def invert(self, y: Array) -> Array:
+        """Return the values of z, (..., T), at which the function has values in its range."""
+        z = [np.interp(y[..., k], x, self._edges) for k, x in enumerate(self._values.T)]
+        return np.stack(z, axis=-1)
 
-
-def _integrate_square(width: Array, left: Array, right: Array) -> Array:
-    """Integrate the square of a line from ``left`` to ``right`` over an interval of a width."""
-    return width * (np.square(left) + left * right + np.square(right)) / 3.0
+    def integrate(self, z: Array) -> Array:
+        """Return an antiderivative of the function, which is linear in each cell, (..., T)."""
+        first = self._edges[0]
+        inside = np.minimum(np.maximum(z, first), self._edges[-1])
+        cell = ((inside - first) * (1.0 / (self._edges[1] - first))).astype(np.intp)
+        np.minimum(cell, len(self._edges) - 2, out=cell)
+        distance = inside - self._edges.take(cell)
+        integral = np.empty(z.shape)
+        for k in range(z.shape[-1]):
+            index = cell[..., k]
+            step = distance[..., k]
+            local = self._half_slope[:, k].take(index)
+            local *= step
+            local += self._values[:, k].take(index)
+            local *= step
+            local += self._integral[:, k].take(index)
+            integral[..., k] = local
+        beyond = z - inside
+        integral += np.maximum(beyond, 0.0) * self._values[-1]
+        integral += np.minimum(beyond, 0.0) * self._values[0]
+        return integral

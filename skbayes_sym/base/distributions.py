@@ -238,19 +238,8 @@ class PredictiveDistribution:
         raise NotImplementedError
 
     def crps_grid(self, y: Array) -> Array:
-        r"""Compute the CRPS on a grid, (G, N, T), by quadrature.
-
-        .. math:: 2 \int (1[x > y] - F(x)) (x - y) \, dF(x)
-        """
-        quadrature = Quadrature(self)
-        scores = []
-        for targets in y:
-            values, weights, cdf = quadrature.nodes(targets)
-            with np.errstate(invalid="ignore"):
-                difference = np.where(weights > 0.0, values - targets, 0.0)
-                integrand = ((difference > 0.0) - cdf) * difference
-                scores.append(2.0 * (weights * integrand).sum(axis=0))
-        return np.nan_to_num(np.stack(scores), nan=np.inf, posinf=np.inf)
+        """Return the CRPS on a grid, (G, N, T), by quadrature."""
+        return Quadrature(self).crps(y)
 
     def evaluated(self) -> "PredictiveDistribution":
         """Return the same distribution without the model, which has been evaluated once."""

@@ -10,13 +10,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from scipy.special import ndtr
 from scipy.stats import norm
 
-from skbayes_sym.base.closed_forms import ClosedForm
+from skbayes_sym.base.closed_forms import ClosedForm, TabulatedForm, mixture_moments
+from skbayes_sym.base.moment_table import interpolate_moments
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.target_transformation import TargetTransformation
 from skbayes_sym.base.warnings import warn_user
+from skbayes_sym.models.predictive_mixtures import NormalMixture
 
 
 class PanelRule(NamedTuple):
@@ -42,6 +45,8 @@ _MOMENT_RULE = PanelRule(_MOMENT_EDGES, *np.polynomial.legendre.leggauss(8))
 # Scores: the distribution function is smoother than the density, and its tails matter less. The
 # error is below 1e-4 standard deviations of the target (tests/base/test_closed_forms.py).
 _SCORE_RULE = PanelRule(np.array([-7.0, 0.0, 7.0]), *np.polynomial.legendre.leggauss(10))
+# Scores by tables, whose slope jumps.
+_TABLE_RULE = PanelRule(np.array([-6.0, -3.0, 0.0, 3.0, 6.0]), *np.polynomial.legendre.leggauss(8))
 _MAX_PANELS = 32
 _NEGLIGIBLE_PROBABILITY = 1e-6  # next to a pole of the inverse; moments leave it out
 _TINY = np.finfo(float).tiny  # standard deviation in place of 0
@@ -55,6 +60,9 @@ _N_NODES_SMALL = 32
 _N_NODES_SIDE = 12
 _SIDE_REACH = 6.0
 _KINK_REACH = 2.5
+_BLOCK_COMPONENTS = 2048  # normals whose nodes fit into a cache
+_BLOCK_SCORES = 1024  # normals whose nodes fit into a cache
+_BLOCK_PANELS = 512  # rows whose panels fit into a cache
 _MAX_TAIL = 1e-5  # of the variance, at an outermost node
 
 
@@ -70,6 +78,8 @@ class Quadrature:
     ----------
     distribution : PredictiveDistribution
         Distribution of N rows and T targets.
+    components : NormalComponents, optional
+        Components that replace those of the innermost distribution, which is a mixture of normals.
 
     Notes
     -----
@@ -78,37 +88,43 @@ class Quadrature:
     targets over their quantiles. Moments of a mixture under transformations that are analytic
     everywhere are integrated by Gauss-Hermite quadrature instead, and those under a Yeo-Johnson
     transformation by two panels per component that meet at zero. Their error, and that of scores,
-    is below 1e-4 standard deviations, unless a branch point, such as the end of the range of a
+    is below 1e-4 standard deviations, also if moments of many components are interpolated by
+    `interpolate_moments`, unless a branch point, such as the end of the range of a
     Box-Cox transformation, lies within the distribution.
     """
 
-    def __init__(self, distribution: Any) -> None:
+    def __init__(self, distribution: Any, components: "NormalComponents | None" = None) -> None:
         root, transformations = distribution.unwrap_transformations()
-        if not root.has_normal_components:
+        self._is_normal = components is not None or root.has_normal_components
+        if not self._is_normal:
             root = root.evaluated()  # otherwise every evaluation would run the model
         self._distribution = distribution
         self._root = root
         self._transformations = transformations
+        self._given_components = components
         n_falling = sum(transformation.falls for transformation in transformations)
         self._falls = n_falling % 2 == 1
         self._is_monotone = all(t.is_monotone for t in transformations)
 
-        is_joint = len(root.shape) == 2 and root.shape[1] > 1
         self._fixed: tuple[Array, Array, Array] | None = None
-        if root.is_discrete:
-            self._fixed = _count_nodes(root) or _quantile_nodes(root)
-        elif is_joint and not root.has_normal_components:
-            self._fixed = _quantile_nodes(root)
+        if not self._is_normal:
+            is_joint = len(root.shape) == 2 and root.shape[1] > 1
+            if root.is_discrete:
+                self._fixed = _count_nodes(root) or _quantile_nodes(root)
+            elif is_joint:
+                self._fixed = _quantile_nodes(root)
 
     @cached_property
     def _components(self) -> "NormalComponents":
         """Components of the innermost distribution, which is a mixture of normals."""
+        if self._given_components is not None:
+            return self._given_components
         weights, loc, scale = self._root.components()
         return NormalComponents(np.asarray(weights), with_target_axis(loc), with_target_axis(scale))
 
     def _make_panels(self, rule: PanelRule, index: Array | None = None) -> "_Panels":
         """Return panels of all rows, or of those with an index if components are normal."""
-        if not self._root.has_normal_components:
+        if not self._is_normal:
             return _Panels(self._root, None, rule)
         components = self._components
         if index is not None and len(index) < self._shape[0]:
@@ -117,7 +133,21 @@ class Quadrature:
         return _Panels(self._root, components, rule)
 
     @cached_property
+    def _absolute(self) -> "NormalComponents | None":
+        """Components of Z and -Z if the target is a function of ``|Z|`` for a normal mixture Z."""
+        if not self._transformations or not self._transformations[-1].is_even:
+            return None
+        argument = self._affine_argument()
+        if argument is None or not (argument.scale > 0.0).all():
+            return None
+        weights = 0.5 * np.concatenate([argument.weights, argument.weights])
+        loc = np.concatenate([argument.loc, -argument.loc])
+        return NormalComponents(weights, loc, np.concatenate([argument.scale, argument.scale]))
+
+    @cached_property
     def _score_panels(self) -> "_Panels":
+        if self._absolute is not None:
+            return _Panels(self._root, self._absolute, _SCORE_RULE, lowest=0.0)
         return self._make_panels(_SCORE_RULE)
 
     @cached_property
@@ -139,37 +169,155 @@ class Quadrature:
         """
         if self._fixed is not None:
             z, weights, below = self._fixed
+            values = _transform(self._transformations, z)
+        elif self._absolute is not None:
+            transformation = self._transformations[-1]
+            z, weights, below = self._score_panels.nodes(
+                [transformation.branches[-1].inward(targets)]
+            )
+            values = transformation.outward(z)
+            below = (2.0 * below - 1.0).clip(0.0, 1.0)
         else:
             edges = [*self._kinks, *self._invert(targets, self._transformations)]
             z, weights, below = self._score_panels.nodes(edges)
-        values = _transform(self._transformations, z)
-        if self._falls:
-            below = 1.0 - below
-        if not self._is_monotone:
-            below = self._distribution.cdf_grid(np.nan_to_num(values))
+            values = _transform(self._transformations, z)
+        if self._absolute is None:
+            if self._falls:
+                below = 1.0 - below
+            if not self._is_monotone:
+                below = self._distribution.cdf_grid(np.nan_to_num(values))
         values, weights = _drop_poles(values, weights, below)
-        self._warn_infinite(np.asarray(np.isinf(values).any(axis=(0, 2))))
         return values, weights, below
+
+    def crps(self, y: Array) -> Array:
+        r"""Return the continuous ranked probability score at targets (G, N, T).
+
+        .. math:: 2 \int (1[x > y] - F(x)) (x - y) \, dF(x)
+        """
+        n_rows = self._shape[0]
+        is_split = self._is_normal and (self._is_monotone or self._absolute is not None)
+        if not is_split:
+            score = np.stack([self.score(targets) for targets in y])
+        else:
+            # Blocks of rows that need about as many panels.
+            weights, loc, scale = self._components
+            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+                width = (loc.max(axis=0) - loc.min(axis=0) + scale.max(axis=0)) / scale.min(axis=0)
+            order = np.argsort(width.max(axis=1))
+            block = max(1, _BLOCK_SCORES // len(weights))
+            score = np.empty(y.shape)
+            for start in range(0, n_rows, block):
+                rows = order[start : start + block]
+                subset = NormalComponents(weights, loc[:, rows], scale[:, rows])
+                quadrature = Quadrature(self._distribution, subset)
+                for k, targets in enumerate(y):
+                    score[k, rows] = quadrature.score(targets[rows])
+        self._warn_infinite(np.asarray(~np.isfinite(score).all(axis=(0, 2))))
+        return np.nan_to_num(score, nan=np.inf, posinf=np.inf)
+
+    def score(self, targets: Array) -> Array:
+        """Return the score at targets (N, T)."""
+        closed = self._closed_form()
+        if closed is not None and isinstance(closed.form, TabulatedForm):
+            return self._tabulated_score(closed.form, closed.components, targets)
+        values, weights, cdf = self.nodes(targets)
+        with np.errstate(invalid="ignore"):
+            difference = np.where(weights > 0.0, values - targets, 0.0)
+            integrand = ((difference > 0.0) - cdf) * difference
+            return np.asarray(2.0 * np.einsum("k...,k...->...", weights, integrand))
+
+    def _tabulated_score(
+        self, form: TabulatedForm, argument: "NormalComponents", targets: Array
+    ) -> Array:
+        r"""Return the score at targets (N, T) by integrals of a table's antiderivative.
+
+        With the antiderivative G of the transformation g and ``g(c) = y``, integration by parts
+        moves the derivatives of g, which jumps, to the density f and the distribution function F,
+
+        .. math:: \int 2 \, (f^2 + (F - 1[z > c]) f') \, (G(z) - G(c) - y (z - c)) \, dz .
+        """
+        inside = form.clip(targets)
+        centre = form.invert(inside)
+        # Point masses have a negligible width.
+        scale = np.maximum(argument.scale, 1e-6 * form.width)
+        near = 0.7 * scale.min(axis=0)
+        panels = _Panels(self._root, argument._replace(scale=scale), _TABLE_RULE)
+        z, step = panels.plain_nodes([centre, centre - near, centre + near, *form.ends])
+        excess = np.where(z > centre, -1.0, 0.0)
+        density = np.zeros(z.shape)
+        slope = np.zeros(z.shape)
+        for weight, mu, sigma in zip(argument.weights, argument.loc, scale, strict=True):
+            u = (z - mu) / sigma
+            excess += weight * _normal_cdf(u, sigma)
+            component_density = weight * _normal_density(u, sigma)
+            density += component_density
+            component_density *= u
+            component_density /= sigma
+            slope -= component_density
+        kernel = np.square(density) + excess * slope
+        integral = form.integrate(z) - form.integrate(centre) - inside * (z - centre)
+        score = 2.0 * np.einsum("k...,k...,k...->...", step, kernel, integral)
+        return np.asarray(score + np.abs(targets - inside))
 
     def mean(self) -> Array:
         """Return the mean of every row and target, (N, T)."""
         mean, _ = self._moments()
+        self._warn_infinite(np.asarray(~np.isfinite(mean).all(axis=1)))
         return mean
 
     def std(self) -> Array:
         """Return the standard deviation of every row and target, (N, T)."""
-        _, variance = self._moments()
+        mean, variance = self._moments()
+        self._warn_infinite(np.asarray(~np.isfinite(mean).all(axis=1)))
         return np.sqrt(variance)
 
     def _moments(self) -> tuple[Array, Array]:
         """Return the mean and the variance of every row and target, (N, T)."""
+        if not self._is_normal:
+            return _node_moments(*self._moment_nodes(np.arange(self._shape[0])))
+        closed = self._closed_form()
+        if closed is not None and closed.form.is_cheap:
+            mean, variance = closed.form.moments(*closed.components)
+            if np.isfinite(variance).all():
+                return mean, variance
+
+        mean = np.full(self._shape, np.nan)
+        variance = np.full(self._shape, np.nan)
+        infinite = self._infinite_means()
+        index = np.flatnonzero((infinite == 0.0).all(axis=1))
+        weights, loc, scale = self._components
+        if len(index) < len(mean):
+            loc = loc[:, index]
+            scale = scale[:, index]
+        poles = self._invert_all([t.poles for t in self._transformations])
+        interpolated = interpolate_moments(
+            self._normal_moments, loc, scale, [pole[0] for pole in poles]
+        )
+        if interpolated is not None:
+            mean[index], variance[index] = mixture_moments(weights, *interpolated)
+
+        unknown = np.flatnonzero(~np.isfinite(mean + variance).all(axis=1))
+        block = max(1, _BLOCK_COMPONENTS // len(weights))
+        for start in range(0, len(unknown), block):
+            index = unknown[start : start + block]
+            subset = NormalComponents(
+                weights, self._components.loc[:, index], self._components.scale[:, index]
+            )
+            mean[index], variance[index] = Quadrature(self._distribution, subset).direct_moments()
+        return mean, variance
+
+    def _normal_moments(self, loc: Array, scale: Array) -> tuple[Array, Array]:
+        """Return means and variances (M, T) if the innermost target is normal."""
+        normals = NormalComponents(np.ones(1), loc[None], scale[None])
+        return Quadrature(self._distribution, normals).direct_moments()
+
+    def direct_moments(self) -> tuple[Array, Array]:
+        """Return mean and variance (N, T) of a mixture of normals by quadrature of every row."""
         closed = self._closed_form()
         if closed is not None:
             mean, variance = closed.form.moments(*closed.components)
             if np.isfinite(variance).all():
                 return mean, variance
-        if not self._root.has_normal_components:
-            return _node_moments(*self._moment_nodes(np.arange(self._shape[0])))
 
         # Nodes of each component are cheaper than panels, which only rows with a singularity or
         # heavy tails need. Rows with probability beyond a pole need neither.
@@ -187,11 +335,11 @@ class Quadrature:
         infinite = self._infinite_means()
         mean = np.where(infinite == 0.0, mean, infinite)
         variance = np.where(infinite == 0.0, variance, np.inf)
-        self._warn_infinite(np.asarray(np.isinf(mean).any(axis=1)))
 
         is_unknown = ~np.isfinite(mean + variance) & (infinite == 0.0)
-        index = np.flatnonzero(is_unknown.any(axis=1))
-        if len(index):
+        unknown = np.flatnonzero(is_unknown.any(axis=1))
+        for start in range(0, len(unknown), _BLOCK_PANELS):
+            index = unknown[start : start + _BLOCK_PANELS]
             panel_mean, panel_variance = _node_moments(*self._moment_nodes(index))
             mean[index] = np.where(is_unknown[index], panel_mean, mean[index])
             variance[index] = np.where(is_unknown[index], panel_variance, variance[index])
@@ -210,9 +358,6 @@ class Quadrature:
             if self._fixed is None:
                 below = panels.cdf(z, is_infinite)
             values, weights = _drop_poles(values, weights, 1.0 - below if self._falls else below)
-        is_infinite_row = np.zeros(self._shape[0], dtype=bool)
-        is_infinite_row[index] = np.isinf(values).any(axis=(0, 2))
-        self._warn_infinite(is_infinite_row)
         return values, weights
 
     def _infinite_means(self) -> Array:
@@ -238,6 +383,8 @@ class Quadrature:
 
     def _closed_form(self) -> "_ClosedForm | None":
         """Return the closed form of the last transformation if all before it are affine."""
+        if not self._transformations:
+            return None
         form = self._transformations[-1].closed_form
         if form is None:
             return None
@@ -250,7 +397,7 @@ class Quadrature:
         """Return the argument of the last transformation if all before it are affine."""
         before = self._transformations[:-1]
         is_affine = all(transformation.affine is not None for transformation in before)
-        if not is_affine or not self._root.has_normal_components:
+        if not is_affine or not self._is_normal:
             return None
         weights, loc, scale = self._components
         for transformation in before:
@@ -258,6 +405,18 @@ class Quadrature:
             loc = location + slope * loc
             scale = np.abs(slope) * scale
         return NormalComponents(weights, loc, scale)
+
+    def absolute_argument(self) -> NormalMixture | None:
+        """Return a mixture of which quantiles above the median are those of an absolute value.
+
+        It is the argument Z of the last transformation, which is even, and its negative, with equal
+        weights. The quantile of ``|Z|`` at the level p is the mixture's quantile at
+        ``(1 + p) / 2``. None if Z is no mixture of normals.
+        """
+        if self._absolute is None:
+            return None
+        weights, loc, scale = (torch.as_tensor(values) for values in self._absolute)
+        return NormalMixture(loc, torch.zeros_like(loc), scale.square(), weights.log())
 
     def _invert(
         self, values: Array, transformations: Sequence[TargetTransformation]
@@ -307,7 +466,10 @@ class Quadrature:
     @property
     def _shape(self) -> tuple[int, int]:
         """Numbers of rows and targets, (N, T)."""
-        shape = self._root.shape
+        if self._given_components is not None:
+            shape = self._given_components.loc.shape[1:]
+        else:
+            shape = self._root.shape
         return shape[0], shape[1] if len(shape) == 2 else 1
 
     def _warn_infinite(self, rows: npt.NDArray[np.bool_]) -> None:
@@ -357,9 +519,9 @@ class _ClosedForm(NamedTuple):
 class _Panels:
     """Composite Gauss-Legendre quadrature in the units of a distribution.
 
-    For a mixture of normals, panels end at order statistics of all components' means plus multiples
-    of their standard deviations. For other densities, the width of panels grows with the distance
-    from the median.
+    For a mixture of similar normals, panels have equal widths. For others, they end at order
+    statistics of all components' means plus multiples of their standard deviations. For other
+    densities, the width of panels grows with the distance from the median.
 
     Parameters
     ----------
@@ -369,20 +531,37 @@ class _Panels:
         Components of a mixture of normals.
     rule : PanelRule
         Edges and nodes.
+    lowest : float, default=-inf
+        End of the range of integration.
     """
 
-    def __init__(self, root: Any, components: NormalComponents | None, rule: PanelRule) -> None:
+    def __init__(
+        self,
+        root: Any,
+        components: NormalComponents | None,
+        rule: PanelRule,
+        lowest: float = -np.inf,
+    ) -> None:
         self._root = root
         self._rule = rule
+        self._is_normal = components is not None
         if components is not None:
             self._weights = components.weights
             self._loc = components.loc
             self._scale = np.maximum(components.scale, _TINY)
-            edges = self._loc + rule.edges[:, None, None, None] * self._scale
-            edges = np.sort(edges.reshape(-1, *self._loc.shape[1:]), axis=0)
-            n_edges = min(len(edges), _MAX_PANELS + 1)
-            index = np.linspace(0, len(edges) - 1, n_edges).round().astype(int)
-            self.edges = edges[index]
+            low = np.maximum((self._loc + rule.edges[0] * self._scale).min(axis=0), lowest)
+            high = np.maximum((self._loc + rule.edges[-1] * self._scale).max(axis=0), lowest)
+            width = np.diff(rule.edges).min() * self._scale.min(axis=0)
+            n_panels = int(np.ceil((1.0 - 1e-9) * ((high - low) / width).max(initial=1.0)))
+            if n_panels <= _MAX_PANELS:
+                fraction = np.linspace(0.0, 1.0, n_panels + 1)[:, None, None]
+                self.edges = low + fraction * (high - low)
+            else:
+                edges = self._loc + rule.edges[:, None, None, None] * self._scale
+                edges = np.sort(edges.reshape(-1, *self._loc.shape[1:]), axis=0)
+                n_edges = min(len(edges), _MAX_PANELS + 1)
+                index = np.linspace(0, len(edges) - 1, n_edges).round().astype(int)
+                self.edges = np.maximum(edges[index], lowest)
         else:
             quartiles = np.moveaxis(root.quantile_grid(np.array([0.25, 0.5, 0.75])), -1, 0)
             low, median, high = with_target_axis(quartiles)
@@ -398,28 +577,36 @@ class _Panels:
             Values at which panels end in addition to the usual edges.
         """
         z, weights = self.weighted_nodes(kinks)
-        return z, weights, self._evaluate(z, lambda u, _: ndtr(u), self._root.cdf_grid)
+        return z, weights, self._evaluate(z, _normal_cdf, self._root.cdf_grid)
 
-    def weighted_nodes(self, kinks: Sequence[Array]) -> tuple[Array, Array]:
-        """Return nodes and weights, (K, N, T), of the same panels as `nodes`."""
-        inside = [np.clip(kink, self.edges[0], self.edges[-1])[None] for kink in kinks]
+    def plain_nodes(self, kinks: Sequence[Array]) -> tuple[Array, Array]:
+        """Return nodes and weights, (K, N, T), of the same panels as `nodes`, without a density."""
+        inside = [
+            np.clip(kink, self.edges[0], self.edges[-1])[None]
+            for kink in kinks
+            if ((kink > self.edges[0]) & (kink < self.edges[-1])).any()
+        ]
         edges = np.sort(np.concatenate([self.edges, *inside]), axis=0)
         half = 0.5 * np.diff(edges, axis=0)
         z = edges[:-1, None] + half[:, None] * (1.0 + self._rule.nodes[:, None, None])
         z = z.reshape(-1, *edges.shape[1:])
         step = half[:, None] * self._rule.weights[:, None, None]
-        step = step.reshape(-1, *edges.shape[1:])
+        return z, step.reshape(-1, *edges.shape[1:])
+
+    def weighted_nodes(self, kinks: Sequence[Array]) -> tuple[Array, Array]:
+        """Return nodes and weights by the density, (K, N, T)."""
+        z, step = self.plain_nodes(kinks)
         weights = step * self._evaluate(z, _normal_density, self._root_density)
         total = weights.sum(axis=0)
         # All panels of a point mass have zero width, and its density is no number: its nodes, which
         # coincide, have equal weights.
-        has_density = total > 0.5
+        has_density = total > 0.25  # 1, or a half if the range ends in the middle
         weights = weights / np.where(has_density, total, 1.0)
         return z, np.where(has_density, weights, 1.0 / len(z))
 
     def cdf(self, z: Array, selected: Array) -> Array:
         """Return the distribution function at selected nodes, and 0.5 at the others, (K, N, T)."""
-        if not self._root.has_normal_components:
+        if not self._is_normal:
             return np.where(selected, self._root.cdf_grid(z), 0.5)
         node, row, target = np.nonzero(selected)
         u = (z[node, row, target] - self._loc[:, row, target]) / self._scale[:, row, target]
@@ -451,8 +638,10 @@ class _Panels:
         -------
         ndarray of shape (K, N, T)
         """
-        if not self._root.has_normal_components:
+        if not self._is_normal:
             return function(z)
+        if len(self._weights) == 1:
+            return component_function((z - self._loc[0]) / self._scale[0], self._scale[0])
         average = np.empty(z.shape)
         block = max(1, (1 << 20) // max(1, self._loc.size))
         for start in range(0, len(z), block):
@@ -461,6 +650,10 @@ class _Panels:
             values = component_function(u, self._scale)
             average[rows] = np.einsum("s,ks...->k...", self._weights, values)
         return average
+
+
+def _normal_cdf(u: Array, _: Array) -> Array:
+    return np.asarray(torch.special.ndtr(torch.from_numpy(u)).numpy())  # faster than SciPy's
 
 
 def _normal_density(u: Array, scale: Array) -> Array:

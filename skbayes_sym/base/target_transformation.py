@@ -94,6 +94,8 @@ class TargetTransformation:
         The other kinks, if y is known to be analytic between the kinks.
     poles : tuple of ndarray of shape (n_targets,)
         Values of z, seen from 0, at and beyond which y is infinite with the sign of z.
+    is_even : bool, default=False
+        Whether y is a rising function of the absolute value of z.
     affine : (Array, Array), optional
         Location and slope, (n_targets,), of an affine function of z.
     closed_form : ClosedForm, optional
@@ -107,6 +109,7 @@ class TargetTransformation:
     smooth_kinks: tuple[Any, ...] = ()
     singular_points: tuple[Any, ...] | None = None
     poles: tuple[Array, ...] = ()
+    is_even: bool = False
     affine: tuple[Array, Array] | None = None
     closed_form: ClosedForm | None = None
 
@@ -312,7 +315,7 @@ def _even(
         lambda y: _within(y, 0.0, np.inf, log_slope), low=0.0,
     )  # fmt: skip
     return TargetTransformation(
-        outward, (falling, rising), (0.0,), is_analytic, closed_form=closed_form
+        outward, (falling, rising), (0.0,), is_analytic, is_even=True, closed_form=closed_form
     )
 
 

@@ -105,6 +105,13 @@ class TransformedPredictive(PredictiveDistribution):
             else:
                 inner_levels = levels
             return self._transform(self.inner.quantile_grid(inner_levels))
+        if self._transformation.is_even:
+            absolute = Quadrature(self).absolute_argument()
+            if absolute is not None:
+                upper = (0.5 + 0.5 * levels).tolist()
+                quantiles = [absolute.quantile(level).numpy() for level in upper]
+                outward = self._transformation.outward(np.stack(quantiles))
+                return np.moveaxis(outward, 0, -1).reshape(*self.shape, len(levels))
         median = self._transform(self.inner.quantile_grid(np.array([0.5])))
         median = median.reshape(1, len(self), -1)
         grid = np.broadcast_to(levels[:, None, None], (len(levels), *median.shape[1:]))
@@ -129,20 +136,29 @@ class TransformedPredictive(PredictiveDistribution):
 
     def cdf_grid(self, y: Array) -> Array:
         """Return the distribution function on a grid, (G, N, T)."""
-        below = np.zeros(y.shape)
+        points: list[Array] = []
+        signs: list[float] = []
+        ends: dict[float, float] = {}  # of branches, with the sign of their probability
         for branch in self._transformation.branches:
             z = self._round_counts(branch.inward(y))
-            if branch.falls:
-                # The event is Z >= z, which includes a count z itself.
-                if self.inner.is_discrete:
-                    just_below = z - 1e-6 * (1.0 + np.abs(z))
-                else:
-                    just_below = z
-                below += self._inner_cdf(np.full((1, *y.shape[1:]), branch.high))
-                below -= self._inner_cdf(just_below)
-            else:
-                below += self._inner_cdf(z)
-                below -= self._inner_cdf(np.full((1, *y.shape[1:]), branch.low))
+            if branch.falls and self.inner.is_discrete:
+                z = z - 1e-6 * (1.0 + np.abs(z))  # the event is Z >= z, which includes a count z
+            points.append(z)
+            signs.append(-1.0 if branch.falls else 1.0)
+            end = branch.high if branch.falls else branch.low
+            ends[end] = ends.get(end, 0.0) - signs[-1]
+        # A falling branch often ends where a rising one begins.
+        for end, sign in ends.items():
+            if sign != 0.0 and end != -np.inf:
+                points.append(np.full((1, *y.shape[1:]), end))
+                signs.append(sign)
+
+        # One evaluation of the inner distribution, which may be that of a model.
+        sizes = np.cumsum([len(z) for z in points])[:-1]
+        below = np.zeros(y.shape)
+        terms = np.split(self._inner_cdf(np.concatenate(points)), sizes)
+        for sign, probability in zip(signs, terms, strict=True):
+            below += sign * probability
         return below.clip(0.0, 1.0)
 
     def log_prob_grid(self, y: Array) -> Array:
@@ -167,15 +183,22 @@ class TransformedPredictive(PredictiveDistribution):
 
         # With one branch, all targets are on it. With several, each target has its own branch.
         n_free = 1 if is_monotone else n_targets
-        total = np.full(y.shape[:2], -np.inf)
+        inner_points: list[Array] = []
+        log_slopes: list[Array] = []
         for choice in product(range(len(points)), repeat=n_free):
             branches = choice * n_targets if is_monotone else choice
             z = np.stack([points[k][..., t] for t, k in enumerate(branches)], axis=-1)
             slope = np.stack([slopes[k][..., t] for t, k in enumerate(branches)], axis=-1)
             slope = slope.sum(axis=-1)
             is_reached = np.isfinite(z).all(axis=-1) & (slope > -np.inf)
-            inner = self.inner.log_prob_grid(np.where(is_reached[..., None], z, 0.0))
-            log_density = inner + np.where(is_reached, slope, 0.0)
+            # One evaluation of the inner distribution, which may be that of a model.
+            inner_points.append(np.where(is_reached[..., None], z, 0.0))
+            log_slopes.append(np.where(is_reached, slope, -np.inf))
+        inner = self.inner.log_prob_grid(np.concatenate(inner_points))
+        total = np.full(y.shape[:2], -np.inf)
+        for log_density, slope in zip(np.split(inner, len(inner_points)), log_slopes, strict=True):
+            is_reached = slope > -np.inf
+            log_density = log_density + np.where(is_reached, slope, 0.0)
             total = np.logaddexp(total, np.where(is_reached, log_density, -np.inf))
         return total
 

@@ -14,6 +14,7 @@ from sklearn.preprocessing import (
 )
 
 from skbayes_sym.base.distributions import NormalPredictive, TensorPredictive
+from skbayes_sym.base.moment_table import interpolate_moments
 from skbayes_sym.base.quadrature import Quadrature
 from skbayes_sym.base.transformed_distribution import transformed_predictive
 from skbayes_sym.models.predictive_mixtures import NormalMixture
@@ -223,3 +224,73 @@ def test_tables_of_many_rows_are_evaluated_in_blocks():
     assert_allclose(whole.mean()[4000:4003], part.mean(), rtol=1e-12)
     y = np.full(5000, 1.3)
     assert_allclose(whole.crps(y)[4000:4003], part.crps(y[:3]), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "name", ["yeo-johnson", "box-cox", "normal quantiles", "uniform quantiles"]
+)
+def test_moments_of_many_components_are_interpolated(name):
+    """Within 1e-4 standard deviations of the quadrature of single rows, also for outliers."""
+    rng = np.random.default_rng(0)
+    loc = rng.normal(0.3, 0.5, (2, 3000, 1))
+    scale = rng.uniform(0.25, 0.4, (2, 3000, 1))
+    loc[0, 7] = 4.0
+    scale[1, 8] = 2.0
+    weights = torch.tensor([0.3, 0.7], dtype=torch.float64)
+    location = torch.as_tensor(loc)
+    normals = NormalMixture(
+        location, 0.0 * location, torch.as_tensor(scale).square(), weights.log()
+    )
+    whole = transformed(name, TensorPredictive([normals]))
+    rows = np.arange(0, 3000, 200)
+    rows[:2] = 7, 8
+    part = whole[rows]  # too few components for a table
+    few = torch.as_tensor(loc[:, rows])
+    assert interpolate_moments(lambda *_: (few, few), loc[:, rows], scale[:, rows]) is None
+    assert (np.abs(whole.mean()[rows] - part.mean()) < 1e-4 * part.std()).all()
+    assert_allclose(whole.std()[rows], part.std(), rtol=5e-4)
+
+
+def test_components_near_a_pole_are_not_interpolated():
+    transformer = PowerTransformer(standardize=False).fit(TRAINING)
+    transformer.lambdas_ = np.array([-0.2])  # the pole is at 5
+    mean = np.append(np.random.default_rng(0).normal(0.0, 0.7, 2000), [2.7, 3.5])
+    inner = NormalPredictive(mean, np.full(2002, 0.4))
+    distribution = transformed_predictive(inner, transformer, 1, is_flat=True)
+    with pytest.warns(UserWarning, match="1 rows, the first is row 2001, are infinite"):
+        std = distribution.std()
+    assert np.isinf(std).tolist() == [False] * 2001 + [True]
+    assert_allclose(std[2000:2001], distribution[2000:2001].std(), rtol=1e-12)
+    assert_allclose(std[:9], distribution[:9].std(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("inner", [single, mixture])
+@pytest.mark.parametrize("function", [np.square, np.absolute])
+def test_quantiles_of_even_functions_invert_the_distribution_function(function, inner):
+    distribution = transformed_predictive(inner(), inverse_by(function), 1, is_flat=True)
+    levels = np.array([1e-6, 0.05, 0.5, 0.95, 1.0 - 1e-9])
+    quantiles = distribution.quantile(levels)
+    for level, column in zip(levels, quantiles.T, strict=True):
+        assert_allclose(distribution.cdf(column), level, rtol=1e-9)
+    assert_allclose(1.0 - distribution.cdf(quantiles[:, -1]), 1e-9, rtol=1e-5)
+
+
+def test_several_branches_evaluate_the_inner_model_once():
+    class Counted(NormalPredictive):
+        calls = 0
+
+        def cdf_grid(self, y):
+            type(self).calls += 1
+            return super().cdf_grid(y)
+
+        def log_prob_grid(self, y):
+            type(self).calls += 1
+            return super().log_prob_grid(y)
+
+    distribution = transformed("square", Counted(MEAN, STD))
+    y = np.array([0.1, 0.5, 2.0])
+    root = np.sqrt(y)
+    expected = special.ndtr((root - MEAN) / STD) - special.ndtr((-root - MEAN) / STD)
+    assert_allclose(distribution.cdf(y), expected, rtol=1e-12)
+    distribution.log_prob(y)
+    assert Counted.calls == 2
