@@ -2,7 +2,7 @@
 
     python docs/prose_statistics.py [PAGE ...]
 
-Code, tables, formulas, comments and targets of links don't count. Without arguments all pages of
+Code, tables, formulas, comments, targets of links and references don't count. Without arguments all pages of
 the guide, the README and the first pages are read.
 """
 
@@ -26,7 +26,7 @@ PATTERNS = {
 
 def read_prose(path: Path) -> str:
     """Return the sentences of a page, without code, tables, formulas and markup."""
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8").partition("\nReferences\n===")[0]
     if path.suffix == ".md":
         text = re.sub(r"(?s)```.*?```|<!--.*?-->", "", text)
         text = re.sub(r"(?m)^\|.*$", "", text)
@@ -48,8 +48,8 @@ def read_prose(path: Path) -> str:
         if re.match(r"\s*\.\. ", line):  # comments and targets
             skipped_indent = indent
             continue
-        if re.match(r"\s*=+(\s+=+)+\s*$", line):
-            in_table = not in_table or bool(lines and lines[-1] == "<row>")
+        if re.match(r"\s*=+(\s+=+)+\s*$", line):  # a table, up to the next empty line
+            in_table = True
         if in_table or re.match(r"\s*[|+]", line) or re.match(r"\s*:\w+:", line):
             if in_table and not line.strip():
                 in_table = False
