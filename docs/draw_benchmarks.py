@@ -52,7 +52,7 @@ def draw_panel(ax: Any, kind: str) -> None:
 
 def draw(path: Path = OUT) -> None:
     """Draw both panels into a file."""
-    figure = Figure(figsize=(9.6, 3.9), layout="constrained")
+    figure = Figure(figsize=(8.4, 4), layout="constrained")
     panels = figure.subplots(1, 2)
     for ax, kind in zip(panels, TITLES, strict=True):
         draw_panel(ax, kind)

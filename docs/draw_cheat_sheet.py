@@ -63,7 +63,7 @@ BOXES: list[tuple[int, int, str, list[tuple[str, str]]]] = [
     ]),
 ]  # fmt: skip
 LINE = 0.27  # inches
-WIDTH = 5.6
+WIDTH = 4.85
 N_LINES = 28
 BLUE, PALE, INK = "#0b4f6c", "#eef4f8", "#1b2733"
 
@@ -80,7 +80,7 @@ def draw_box(ax: Any, left: float, top: float, title: str, lines: list[tuple[str
     for number, (code, meaning) in enumerate(lines):
         y = top - (number + 1.8) * LINE
         ax.text(left + 0.15, y, code, color=INK, size=8.6, family="monospace", va="center")
-        ax.text(left + 3.45, y, meaning, color="0.35", size=8.8, va="center")
+        ax.text(left + 2.85, y, meaning, color="0.35", size=8.8, va="center")
 
 
 def draw(path: Path = OUT) -> None:

@@ -2,8 +2,8 @@
 
     python docs/prose_statistics.py [PAGE ...]
 
-Code, tables, formulas, comments, targets of links and references don't count. Without arguments all pages of
-the guide, the README and the first pages are read.
+Code, tables, formulas, comments, targets of links and references don't count. Without arguments all
+pages of the guide, the README and the first pages are read.
 """
 
 import re
