@@ -2,6 +2,7 @@
 
     SKBAYES_SYM_DATA=FOLDER python asv_bench/studies/compare_tables.py [--tables NAME ...]
         [--half judging] [--splits 5] [--rows 1000] [--models NAME ...] [--store FILE] [--keep]
+        [--keep-left-out]
 
 The tables are ``FOLDER/tables/regression/*.csv.gz`` and ``FOLDER/tables/classification/*.csv.gz``,
 the target last: words, gaps and all. Every second one of each kind in alphabetical order sets
@@ -16,7 +17,8 @@ ensembles of a model with posterior sampling (Malinin et al. 2021). NGBoost pred
 
 Words are one-hot for peers, save for CatBoost's classes, TabICL and TabPFN; gaps stay gaps for
 these and for LightGBM and CatBoost. Models that aren't installed, and pretrained ones without
-weights, are skipped with a message. ``--store`` keeps every fit and repeats none.
+weights, are skipped with a message. ``--store`` keeps every fit and repeats none. The leave-one-out
+log densities that stacks report are compared with those of new rows.
 """
 
 import argparse
@@ -256,11 +258,11 @@ def compare_left_out(title: str, results: Mapping[str, Mapping[str, Any]], *, st
     Parameters
     ----------
     title : str
-        Kind and half of the tables.
+        Half of the tables.
     results : mapping
         Figures of every split, by table and model.
     store : bool
-        Whether to keep the averages of the half that judges for the pages.
+        Whether to keep the figures of the default stack for the pages.
     """
     for model in MODELS:
         splits = {
@@ -273,18 +275,21 @@ def compare_left_out(title: str, results: Mapping[str, Mapping[str, Any]], *, st
         print(f"\n{title}, {model}: log density of left-out and of new rows, nats per row")
         print(f"{'':20s}{'left out':>10s}{'new rows':>10s}{'difference':>12s}{'error':>8s}")
         averages = []
+        is_kept = store and model == "stack" and title == "judging"
         for table, fits in splits.items():
-            left_out = [fit[LEFT_OUT] for fit in fits]
-            density = [fit[NEW_ROWS] for fit in fits]
-            difference, error = mean_and_error(np.subtract(left_out, density))
+            left_out = np.array([fit[LEFT_OUT] for fit in fits])
+            density = np.array([fit[NEW_ROWS] for fit in fits])
+            difference, error = mean_and_error(left_out - density)
             averages.append(difference)
             print(f"{table:20s}{np.mean(left_out):10.3f}{np.mean(density):10.3f}"
                   f"{difference:12.3f}{error:8.3f}")  # fmt: skip
+            if is_kept:
+                found = {LEFT_OUT: left_out, NEW_ROWS: density, "difference": left_out - density}
+                keep("reported", table, found)
         difference, error = mean_and_error(averages)
         print(f"{'average':20s}{'':20s}{difference:12.3f}{error:8.3f}")
-        if store and "judging" in title:
-            kind = "classes" if "classification" in title else "numbers"
-            keep("left out", kind, {model: averages})
+        if is_kept:
+            keep("reported", "average", {"difference": averages})
 
 
 def _ahead(stack: Mapping[str, Any], other: Mapping[str, Any]) -> float:
@@ -338,6 +343,9 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--store", type=Path)
     parser.add_argument("--keep", action="store_true", help="for README and pages")
+    parser.add_argument(
+        "--keep-left-out", action="store_true", help="comparison of reported scores, for its page"
+    )
     args = parser.parse_args()
     stored: dict[str, Any] = {}
     if args.store is not None and args.store.exists():
@@ -382,7 +390,9 @@ def main() -> None:
             found = {t: by for t, by in stored.items() if half[t][:2] == (kind, which)}
             if found:
                 summary(f"{kind}, {which}", found, store=args.keep)
-                compare_left_out(f"{kind}, {which}", found, store=args.keep)
+    for which in ("settling", "judging"):
+        found = {t: by for t, by in stored.items() if half[t][1] == which}
+        compare_left_out(which, found, store=args.keep_left_out)
 
 
 if __name__ == "__main__":

@@ -54,16 +54,21 @@ def permutation_values(function, row, background):
 
 
 @pytest.mark.parametrize("n_permutations", [4, 100])
-def test_contributions_of_additive_functions_are_their_terms(n_permutations):
-    """By sampling, which has no error here, and exactly."""
+def test_contributions_are_terms_and_halves_of_pairwise_interactions(n_permutations):
+    """Orders and their reverses have no error for such functions. With 100 orders all are used."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(3, 5))
     background = rng.normal(size=(20, 5))
-    model = Known(lambda x: 3.0 * x[:, 0] + x[:, 1] ** 2, lambda x: 1.0 + x[:, 2] ** 2).fit(X)
+    model = Known(
+        lambda x: 3.0 * x[:, 0] + x[:, 1] ** 2 + x[:, 3] * x[:, 4], lambda x: 1.0 + x[:, 2] ** 2
+    ).fit(X)
     display = AttributionDisplay.from_estimator(model, X, background, n_permutations=n_permutations)
     expected = np.zeros((2, 3, 5))
     expected[0, :, 0] = 3.0 * (X[:, 0] - background[:, 0].mean())
     expected[0, :, 1] = X[:, 1] ** 2 - (background[:, 1] ** 2).mean()
+    for j, other in ((3, 4), (4, 3)):
+        change = X[:, None, j] - background[:, j]
+        expected[0, :, j] = 0.5 * (change * (X[:, None, other] + background[:, other])).mean(axis=1)
     expected[1, :, 2] = WIDTH_OF_UNIT * (X[:, 2] ** 2 - (background[:, 2] ** 2).mean())
     np.testing.assert_allclose(display.mean, expected[0], atol=1e-12)
     np.testing.assert_allclose(display.width, expected[1], atol=1e-12)
