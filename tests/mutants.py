@@ -105,6 +105,13 @@ MUTANTS = [
         "laplace/test_balancing.py",
         ("log_scale = 0.25 * (", "log_scale = 0.5 * ("),
         ("incoming_norm += bias_precision * bias.square()", "pass"),
+        ("can_balance = np.logical_and(", "can_balance = np.logical_or("),
+        ("return theta * torch.as_tensor(", "return theta / torch.as_tensor("),
+    ),
+    *planted(
+        "laplace/invariant_evidence.py",
+        "laplace/test_balancing.py",
+        ("balanced = balance_axes(axes, theta, precision)", "balanced = theta"),
     ),
     *planted(
         "laplace/mode_finding.py",

@@ -11,10 +11,17 @@ optimiser stopped. For prior precisions :math:`\alpha` the log prior density alo
 with its maximum at :math:`s = (b / a)^{1/4}`, where both norms are :math:`\sqrt{ab}`.
 """
 
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
 import torch
+from scipy.optimize import minimize
+from scipy.sparse import csr_array
 from torch import Tensor
 
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.symmetry.modules.group_assembly import ScaledAxis
 
 # Sweeps over several hidden layers end where no log scale moves by more than the tolerance. Random
 # networks take 20 of them with two hidden layers, 100 with four and 200 with eight.
@@ -70,3 +77,59 @@ def balance_units(network: MLP, theta: Tensor, precision: Tensor) -> Tensor:
         if largest < TOLERANCE:
             break
     return balanced
+
+
+def balance_axes(axes: Sequence[ScaledAxis], theta: Tensor, precision: Tensor) -> Tensor:
+    r"""Rescale the units of a torch module to the highest prior density of their orbits.
+
+    Parameters
+    ----------
+    axes : sequence of ScaledAxis
+        What the free scales of the module multiply.
+    theta : Tensor of shape (P,)
+        Weights.
+    precision : Tensor of shape (P,)
+        Prior precisions of the weights.
+
+    Returns
+    -------
+    Tensor of shape (P,)
+        Weights of the same function. They are ``theta`` itself if nothing can be rescaled or no
+        point of highest density is found.
+
+    Notes
+    -----
+    With log scales :math:`t` and the matrix of powers :math:`A` of shape (units, P), the objective
+    :math:`\tfrac12 \sum_k \alpha_k \theta_k^2 e^{2 (A' t)_k}` is convex. It is minimised by
+    Newton steps with conjugate gradients, each of which costs O(P). Units all of whose nonzero
+    entries have powers of one sign have no point of highest density and keep their scale.
+    """
+    if not axes:
+        return theta
+    position, unit = np.concatenate([axis.entries() for axis in axes], axis=1)
+    power = np.concatenate([np.full(prod(axis.sizes), axis.power) for axis in axes])
+    energy = 0.5 * (precision * theta.square()).double().cpu().numpy()
+    n_units = 1 + int(unit.max())
+    is_nonzero = energy[position] > 0.0
+    signs = [(power * sign > 0.0) & is_nonzero for sign in (1.0, -1.0)]
+    can_balance = np.logical_and(*(np.bincount(unit[s], minlength=n_units) for s in signs))
+    used = can_balance[unit]
+    if not used.any():
+        return theta
+    coordinates = (unit[used], position[used])
+    powers = csr_array((power[used], coordinates), shape=(n_units, len(energy)))
+
+    def weighted(log_scale: np.ndarray) -> np.ndarray:
+        return energy * np.exp(2.0 * (powers.T @ log_scale))
+
+    solution = minimize(
+        lambda t: float(weighted(t).sum()),
+        np.zeros(n_units),
+        method="trust-ncg",
+        jac=lambda t: 2.0 * (powers @ weighted(t)),
+        hessp=lambda t, p: 4.0 * (powers @ (weighted(t) * (powers.T @ p))),
+        tol=1e-8 * float(energy.sum()),
+    )
+    if not solution.success:
+        return theta
+    return theta * torch.as_tensor(np.exp(powers.T @ solution.x)).to(theta)

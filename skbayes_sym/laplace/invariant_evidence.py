@@ -13,7 +13,7 @@ from torch import Tensor
 from skbayes_sym.base.log import logger
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.training import Training
-from skbayes_sym.laplace.balancing import balance_units
+from skbayes_sym.laplace.balancing import balance_axes, balance_units
 from skbayes_sym.laplace.curvature import (
     Directions,
     Full,
@@ -40,6 +40,7 @@ from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.likelihoods.row_parameters import KnownErrors
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.priors import layer_index
 from skbayes_sym.numerics.memory import MemoryAllocation, require_memory
 from skbayes_sym.numerics.optimise import (
@@ -344,14 +345,22 @@ class AveragedProblem:
         """Move the weights of rescalable units to one representative of their orbit."""
         theta, hyper = state
         network = self.model.network
-        if not isinstance(network, MLP):
-            return state
         precisions = self.precisions.to(theta)
         covered = self.model.hyper.unflatten(hyper)["log_precision"].exp()
         uncovered = precisions[: len(precisions) - len(covered)]
         layer = layer_index(network.layout).to(theta.device)
         precision = torch.cat([uncovered, covered])[layer]
-        return TrainingState(balance_units(network, theta, precision), hyper)
+        if isinstance(network, MLP):
+            balanced = balance_units(network, theta, precision)
+        elif isinstance(network, ModuleNetwork):
+            try:
+                axes = network.symmetry().scaled_axes
+            except ValueError:  # the module can't be traced
+                axes = ()
+            balanced = balance_axes(axes, theta, precision)
+        else:
+            balanced = theta
+        return TrainingState(balanced, hyper)
 
     def evaluate(self, state: TrainingState) -> EvaluatedState:
         """Evaluate a state by one pass over the data, with the same noise for every state."""

@@ -6,16 +6,18 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
+from torch import nn
 from torch.testing import assert_close
 
 from skbayes_sym import GaussNewton, LaplaceRegressor
-from skbayes_sym.laplace.balancing import balance_units
+from skbayes_sym.laplace.balancing import balance_axes, balance_units
 from skbayes_sym.laplace.evidence_problem import GaussianEvidence, Hyperparameters
 from skbayes_sym.laplace.posterior import LinearisedModes
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import IDENTITY, RELU
 from skbayes_sym.models.priors import LayerScales
+from skbayes_sym.symmetry import symmetry_of
 
 DEPTHS = ((3,), (3, 4), (2, 3, 4))
 
@@ -156,3 +158,65 @@ def test_reported_modes_are_balanced_wherever_the_search_stopped(optimizer):
     theta = torch.as_tensor(np.atleast_2d(model.posterior_.loc))
     precision = torch.full_like(theta, 0.7**-2)
     check_is_balanced(model.network_, theta, precision)
+
+
+def test_modules_balance_as_the_same_network_does(generator):
+    network = MLP(2, (3, 4), 1, RELU)
+    module = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+    theta = draw((network.layout.n_params,), generator)
+    precision = draw((network.layout.n_params,), generator).exp()
+    axes = symmetry_of(module, torch.zeros(3, 2)).scaled_axes
+    expected = balance_units(network, theta, precision)
+    assert_close(balance_axes(axes, theta, precision), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_channels_of_convolutions_are_balanced(generator):
+    """The function stays, and so does the result if the start is another point of the orbit."""
+    module = nn.Sequential(
+        nn.Conv2d(1, 3, 2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(3, 4, 1), nn.LeakyReLU(),
+        nn.Flatten(), nn.Linear(16, 2),
+    ).double()  # fmt: skip
+    x = draw((5, 1, 5, 5), generator)
+    group = symmetry_of(module, x)
+    theta = draw((group.n_params,), generator)
+    precision = draw((group.n_params,), generator).exp()
+    log_scale = torch.zeros(group.n_params, dtype=torch.float64)
+    factors = draw((7,), generator)
+    for axis in group.scaled_axes:
+        position, unit = torch.as_tensor(axis.entries())
+        log_scale[position] += axis.power * factors[unit]
+
+    def outputs(weights):
+        return torch.func.functional_call(module, group.layout.unflatten(weights), x)
+
+    balanced = balance_axes(group.scaled_axes, theta, precision)
+    assert not torch.allclose(balanced, theta, rtol=0.1)
+    assert_close(outputs(balanced), outputs(theta))
+    other = balance_axes(group.scaled_axes, theta * log_scale.exp(), precision)
+    assert_close(other, balanced, rtol=1e-4, atol=1e-4)
+
+
+def test_units_without_a_point_of_highest_density_stay(generator):
+    """Outgoing weights of zero, and an odd activation."""
+    for activation in (nn.ReLU(), nn.Tanh()):
+        module = nn.Sequential(nn.Linear(2, 3), activation, nn.Linear(3, 1))
+        group = symmetry_of(module, torch.zeros(3, 2))
+        theta = draw((group.n_params,), generator)
+        theta[9:12] = 0.0
+        balanced = balance_axes(group.scaled_axes, theta, torch.ones_like(theta))
+        assert_close(balanced, theta, rtol=0.0, atol=0.0)
+
+
+def test_modules_end_in_balanced_units():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((60, 2))
+    y = np.abs(x[:, 0]) + 0.1 * rng.standard_normal(60)
+    module = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
+    model = LaplaceRegressor(network=module, max_iter=30, tol=None, random_state=0).fit(x, y)
+    first, bias, second, _ = model.network_.layout.unflatten(
+        torch.as_tensor(model.posterior_.loc)
+    ).values()
+    precision = 1.0 / np.asarray(model.prior_scale_) ** 2  # one of each layer
+    incoming = precision[0] * (first.square().sum(1) + bias.square())
+    outgoing = precision[1] * second.square().sum(0)
+    assert_close(incoming, outgoing, rtol=1e-3, atol=1e-6)

@@ -182,15 +182,26 @@ class AxisPartition:
     def state(self) -> tuple[list[tuple[int, tuple[int, ...]]], list[tuple[int, int]]]:
         """Return the leaves that aren't fixed with their controllers, and sizes of fixed ones.
 
-        The analysis has reached a fixed point when two passes end in equal states. Fixed leaves of
-        parameters get new numbers in each pass.
+        The analysis has reached a fixed point when two passes end in equal states. Fixed blocks get
+        new numbers in each pass, so that only numbers of controllers are compared.
         """
-        free = (b for b in range(len(self.size)) if self.find(b) == b and not self.is_fixed[b])
+        free = [
+            b
+            for b in range(len(self.size))
+            if self.find(b) == b and not self.is_fixed[b] and self.segments[b] is None
+        ]
         leaves = {leaf for block in self.parameter_blocks for leaf in self.leaves(block)}
-        fixed = (b for b in leaves if self.is_fixed[b])
-        return [
-            (b, tuple(sorted(self.controllers(b) or ()))) for b in free if self.segments[b] is None
-        ], sorted((self.size[b], len(leaves & (self.controllers(b) or set()))) for b in fixed)
+        states = []
+        for block in free:
+            controllers = self.controllers(block) or set()
+            moving = sorted(b for b in controllers if not self.is_fixed[b])
+            states.append((block, (len(controllers), *moving)))
+        sizes = [
+            (self.size[b], len(leaves & (self.controllers(b) or set())))
+            for b in leaves
+            if self.is_fixed[b]
+        ]
+        return states, sorted(sizes)
 
     # Controllers
 

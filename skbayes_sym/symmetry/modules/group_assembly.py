@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from math import prod
 from typing import NamedTuple
 
+import numpy as np
+
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.symmetry.axis_units import AxisUnits, UnitEntries, Wreath
 from skbayes_sym.symmetry.group import SymmetryGroup
@@ -44,6 +46,39 @@ class Rescaling(NamedTuple):
         return f"{self.n} positive scales, {text}"
 
 
+class ScaledAxis(NamedTuple):
+    """Part of a parameter that free scales multiply.
+
+    Attributes
+    ----------
+    offset : int
+        Position of its first entry in the flat ``theta``.
+    sizes, strides : tuple of int
+        Of its axes.
+    unit_axes : tuple of int
+        Axes whose positions together select the unit.
+    first_unit : int
+        Number of the first of these units among all that can be rescaled.
+    power : float
+        An entry is multiplied by the factor of its unit to this power.
+    """
+
+    offset: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    unit_axes: tuple[int, ...]
+    first_unit: int
+    power: float
+
+    def entries(self) -> np.ndarray:
+        """Return the positions of all entries and the numbers of their units, (2, E)."""
+        index = np.indices(self.sizes).reshape(len(self.sizes), -1)
+        position = self.offset + np.array(self.strides) @ index
+        unit_sizes = [self.sizes[axis] for axis in self.unit_axes]
+        unit = np.ravel_multi_index(index[list(self.unit_axes)], unit_sizes)
+        return np.stack([position, self.first_unit + unit])
+
+
 class AssembledGroup(NamedTuple):
     """Result of the analysis of a module's graph.
 
@@ -55,6 +90,8 @@ class AssembledGroup(NamedTuple):
         For each factor, its units, the tensors that contain them and the operations they pass.
     rescalings : tuple of Rescaling
         Free positive scales.
+    scaled_axes : tuple of ScaledAxis
+        What these scales multiply.
     refused : tuple of str
         Operations without a rule, lost symmetries and units that no factor can describe.
     """
@@ -62,6 +99,7 @@ class AssembledGroup(NamedTuple):
     factors: tuple[SymmetryGroup, ...]
     descriptions: tuple[str, ...]
     rescalings: tuple[Rescaling, ...]
+    scaled_axes: tuple[ScaledAxis, ...]
     refused: tuple[str, ...]
 
 
@@ -205,13 +243,17 @@ class _GroupAssembler:
                 factors += self._simplify(self._build_overall_sign(negated))
                 descriptions.append(f"one sign of all entries of {', '.join(negated)}")
 
-        rescalings = [
-            self._describe_rescaling(block, powers)
+        scales = [
+            (block, powers)
             for block, solutions in self._find_independent(SCALE).items()
             for powers in solutions
         ]
         return AssembledGroup(
-            tuple(factors), tuple(descriptions), tuple(rescalings), tuple(refused)
+            tuple(factors),
+            tuple(descriptions),
+            tuple(self._describe_rescaling(block, powers) for block, powers in scales),
+            tuple(self._find_scaled_axes(scales)),
+            tuple(refused),
         )
 
     def _find_joint_exchanges(self) -> Iterator[str]:
@@ -462,6 +504,25 @@ class _GroupAssembler:
                 tensors[self._describe_axis(piece, k) + suffix] = None
         n_outer = prod(self.partition.size[x] for x in self.outer[block])
         return Rescaling(tuple(multiplied), tuple(divided), n_outer * self.partition.size[block])
+
+    def _find_scaled_axes(self, scales: Sequence[tuple[int, Exponents]]) -> Iterator[ScaledAxis]:
+        """Find what free scales of blocks multiply; each outer position has units of its own."""
+        first_unit = 0
+        for block, powers in scales:
+            outer = sorted(self.outer[block])
+            for piece in self.pieces:
+                for k in piece.find_axes(block):
+                    power = float(powers.get(piece.axes[k].variable, 0))
+                    if power != 0.0:
+                        yield ScaledAxis(
+                            piece.offset,
+                            tuple(axis.size for axis in piece.axes),
+                            tuple(axis.stride for axis in piece.axes),
+                            (*(piece.find_axes(x)[0] for x in outer), k),
+                            first_unit,
+                            power,
+                        )
+            first_unit += prod(self.partition.size[x] for x in (*outer, block))
 
 
 class _Span:

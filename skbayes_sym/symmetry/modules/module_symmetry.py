@@ -14,7 +14,7 @@ from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.symmetry.axis_units import is_nearer
 from skbayes_sym.symmetry.group import InPlaceActionMixin, Product, format_lines
 from skbayes_sym.symmetry.modules.graph_analysis import GraphAnalysis, trace
-from skbayes_sym.symmetry.modules.group_assembly import Rescaling, assemble_group
+from skbayes_sym.symmetry.modules.group_assembly import Rescaling, ScaledAxis, assemble_group
 from skbayes_sym.symmetry.modules.numerical_check import (
     ROUNDING,
     NotCheckableError,
@@ -45,6 +45,8 @@ class ModuleSymmetry(InPlaceActionMixin, Product):
     rescalings : tuple of Rescaling
         Positive scales of units that leave the function unchanged: which tensors are multiplied by
         a factor and which are divided by it. Tensors that can't scale aren't named.
+    scaled_axes : tuple of ScaledAxis
+        The parts of ``theta`` that these scales multiply.
     refused : tuple of str
         Operations without a rule, or with arguments that their rule doesn't know, axes whose parts
         a view can't follow, exchanges among units that views regroup, axes that no factor can
@@ -58,6 +60,7 @@ class ModuleSymmetry(InPlaceActionMixin, Product):
     layout: ParamLayout = field(default_factory=lambda: ParamLayout({}))
     descriptions: tuple[str, ...] = ()
     rescalings: tuple[Rescaling, ...] = ()
+    scaled_axes: tuple[ScaledAxis, ...] = ()
     refused: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
     unchecked: str = ""
@@ -316,6 +319,7 @@ def derive_symmetry(
         layout=layout,
         descriptions=assembled.descriptions,
         rescalings=assembled.rescalings,
+        scaled_axes=assembled.scaled_axes,
         refused=assembled.refused,
         hints=hints,
     )
