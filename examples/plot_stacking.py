@@ -1,10 +1,10 @@
 """
-A stack on a table with words
-=============================
+Fit a stack to a table with text
+================================
 
-Prices of used cars, made up: words, a missing value here and there, a curve and a jump. The stack
-takes the frame as it is, weighs its members by the rows that each leaves out, and says what it
-chose.
+The simulated prices of used cars depend on a curve and a jump, and the table has text and missing
+values. The stack accepts the frame without preparation and weights its members by their
+predictions of held-out rows. ``summary_`` lists the members and their weights.
 """
 
 import matplotlib.pyplot as plt
@@ -31,7 +31,8 @@ stack = PredictiveStackingRegressor(members, random_state=0).fit(cars[:300], pri
 print(stack.summary_)
 
 # %%
-# The weights, and what every member would predict of a row that it hasn't seen.
+# The left panel shows the held-out density of every member and its weight in the stack. The right
+# panel shows predictions for diesels.
 
 names = list(stack.weights_)
 scores, errors = np.transpose([stack.leave_one_out_log_density_[name] for name in names])
@@ -45,11 +46,12 @@ for name, score in zip(names, scores, strict=True):
     left.annotate(
         f"{100 * stack.weights_[name]:.0f} %", (score, name), (0, 8), textcoords="offset points"
     )
-left.set(xlabel="nats per row left out", ylim=(-0.5, len(names) - 0.3))
-right.fill_between(ages["age"], low, high, alpha=0.3, label="90 % of diesels")
-right.plot(ages["age"], middle)
+left.set(xlabel="log density, nats per held-out row", ylim=(-0.5, len(names) - 0.3))
+left.set_title("Members and weights")
+right.fill_between(ages["age"], low, high, alpha=0.3, label="90 % interval")
+right.plot(ages["age"], middle, label="median")
 diesel = cars["fuel"] == "diesel"
-right.plot(cars["age"][diesel], price[diesel], ".", ms=3, c="0.4")
-right.set(xlabel="age, years", ylabel="price")
+right.plot(cars["age"][diesel], price[diesel], ".", ms=3, c="0.4", label="observed")
+right.set(xlabel="age, years", ylabel="price, thousands", title="Predicted price of diesels")
 right.legend()
 figure.tight_layout()
