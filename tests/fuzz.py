@@ -956,9 +956,8 @@ def student_call(rng: Draw) -> Call:
     given: dict[str, Any] = {"X": INPUTS[kind](rng)}
     if name == "a table" and rng.random() < 0.8:
         kinds = [pick(rng, ["hours as text", *COLUMNS]), pick(rng, ["a category", *COLUMNS])]
-        columns = zip(
-            ("hours as text", "a category"), (COLUMNS[k](rng) for k in kinds), strict=True
-        )
+        values = [COLUMNS[name](rng) for name in kinds]
+        columns = dict(zip(("hours as text", "a category"), values, strict=True))
         kind = f"{kinds}"
         given["X"] = pd.DataFrame({"size": rng.standard_normal(N), **columns})
     if method == "file":
