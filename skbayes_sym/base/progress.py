@@ -284,12 +284,11 @@ class FitProgress:
         bool
             Whether a callback has stopped the fit. No block begins after a stop.
         """
-        if self.is_stopped:
-            return True
         self._n_steps += 1
         self._n_reported += 1
         if self._outer_receiver is not None:
-            self.is_stopped = self._outer_receiver(min(self._n_reported / self.n_blocks, 1.0))
+            fraction = min(self._n_reported / self.n_blocks, 1.0)
+            self.is_stopped = self._outer_receiver(fraction) or self.is_stopped
         block = self._block
         self._block = None
         if block is not None:
