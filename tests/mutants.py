@@ -1086,7 +1086,7 @@ MUTANTS = [
     *planted(
         "laplace/defaults.py",
         "laplace/test_defaults.py",
-        ("n_rows > self.subsample_rows and n_rows *", "n_rows *"),
+        ("n_rows > self.ample_rows and n_rows *", "n_rows *"),
     ),
     *planted(
         "laplace/defaults.py",

@@ -89,9 +89,10 @@ class GaussNewtonDefaults:
         So many times as many steps are added while the evidence rises steeply, which it does where
         there is hardly any noise.
     subsample_rows : int
-        With more rows, the search uses so many of them, and a few final steps use all. The evidence
-        is then within 0.0005 nats per row of what thirty steps of all rows reach, at a quarter of
-        the work (40,000 rows x 20 columns).
+        With more rows, the search uses so many of them, and a few final steps use all. Of 10,000
+        rows x 8 columns of a smooth function with noise, new rows are then 0.002 nats per row more
+        likely than after a search with all rows, in 0.6 of the time. In the same time there can be
+        more units (10,000 rows of rented bikes: 0.09 nats per row).
     max_final_steps : int
         Largest number of the final steps.
     final_work : float
@@ -113,9 +114,9 @@ class GaussNewtonDefaults:
         Largest number of rows of the two modes that estimate the noise.
     rows_per_weight : int
         Smallest number of targets per weight of the wider network.
-    ample_rows_per_weight : int
-        With so many targets per weight and more than ``subsample_rows``, the network is widened
-        for any noise.
+    ample_rows_per_weight, ample_rows : int
+        With so many targets per weight, and more rows than these, the network is widened for any
+        noise.
     alternative_work : float
         Largest work of a network where "auto" has an alternative: a wider one instead of the
         default, or one that is narrower but not the narrowest.
@@ -179,7 +180,7 @@ class GaussNewtonDefaults:
     small_sample_rows: int = 500
     negligible_noise_fraction: float = 0.01
     extra_steps_factor: int = 2
-    subsample_rows: int = 10_000
+    subsample_rows: int = 4000
     max_final_steps: int = 8
     final_work: float = 5e11
     max_score_gap: float = 0.25
@@ -191,6 +192,7 @@ class GaussNewtonDefaults:
     pilot_rows: int = 2000
     rows_per_weight: int = 4
     ample_rows_per_weight: int = 20
+    ample_rows: int = 10_000
     alternative_work: float = 4e11
     narrower_widths: tuple[int, ...] = (10, 5)
     max_rows_per_weight: int = 10
@@ -372,7 +374,7 @@ class GaussNewtonDefaults:
     def has_ample_rows(self, n_rows: int, network: MLP) -> bool:
         """Whether there are so many rows that a network can't overfit, whatever the noise is."""
         min_targets = self.ample_rows_per_weight * network.layout.n_params
-        return n_rows > self.subsample_rows and n_rows * network.n_outputs >= min_targets
+        return n_rows > self.ample_rows and n_rows * network.n_outputs >= min_targets
 
     def can_validate(self, network: MLP, n_targets: int, *, is_tie: bool = False) -> bool:
         """Whether there is time to cross-validate a network with two modes per fold.

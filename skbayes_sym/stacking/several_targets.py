@@ -51,7 +51,8 @@ def read_targets(y: Any) -> tuple[Array, list[str]] | None:
     names = [str(name) for name in (range(shape[1]) if columns is None else columns)]
     if len(set(names)) < len(names):
         raise ValueError(f"y has two columns of the same name: {', '.join(names)}. Rename one.")
-    with numeric_conversion("y"):
+    remedy = " Fit a PredictiveStackingClassifier to targets that are labels."
+    with numeric_conversion("y", remedy, y):
         if hasattr(y, "toarray"):
             array = y.toarray()
         else:
