@@ -1,6 +1,7 @@
 """Change one constant behind "auto" at a time, and measure what it does to densities and time.
 
     SKBAYES_SYM_DATA=FOLDER python asv_bench/studies/ablation.py [--only NAME ...] [--rows N]
+        [--constants NAME ...]
 
 The constants of the default stack are varied within the stack, where other members can compensate.
 Only members that a constant affects are fitted again. The constants of `BayesianMLPRegressor` are
@@ -13,7 +14,7 @@ import argparse
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ STACK = {
     "probe_steps": ((50, 200), ("probe",)),
     "probe_fold_steps": ((5, 20), ("probe",)),
     "n_trees": ((100, 400), ("trees",)),
-    "leaf_variance_fraction": ((0.0, 0.2), ("trees",)),
+    "leaf_variance_fraction": ((0.0, 0.01, 0.03, 0.2), ("trees",)),
     "max_rounds": ((75, 300), ("boosting",)),
     "learning_rate": ((0.05, 0.2), ("boosting",)),
     "max_leaf_nodes": ((7, 31), ("boosting",)),
@@ -223,42 +224,50 @@ def report(
     )
 
 
-def ablate_stack(n_rows: int) -> None:
-    """Print the table of the stack."""
+def ablate_stack(n_rows: int, constants: Collection[str]) -> None:
+    """Print the table of the stack, of some constants or of all."""
     fits = {name: StackFits(load(name, n_rows)) for name in TABLES}
     usual = StackDefaults()
     base = {name: fit.score(usual) for name, fit in fits.items()}
     for constant, (values, affected) in STACK.items():
+        if constants and constant not in constants:
+            continue
         for value in values:
             defaults = replace(usual, **{constant: value})
             other = {name: fit.score(defaults, affected) for name, fit in fits.items()}
             report(constant, value, getattr(usual, constant), base, other)
 
 
-def ablate_networks(n_rows: int) -> None:
-    """Print the table of the networks."""
+def ablate_networks(n_rows: int, constants: Collection[str]) -> None:
+    """Print the table of the networks, of some constants or of all."""
     tables = {name: load(name, n_rows) for name in NETWORK_TABLES}
     base = {name: score_networks(table) for name, table in tables.items()}
     usual = {"modes": GaussNewtonDefaults(), "pool": PoolDefaults(), "estimator": AblatedMLP()}
     for constant, values in NETWORKS.items():
         kind, name = constant.split(".")
+        if constants and name not in constants:
+            continue
         for value in values:
             other = {key: score_networks(table, constant, value) for key, table in tables.items()}
             report(constant, value, getattr(usual[kind], name), base, other)
 
 
-ABLATIONS: dict[str, Callable[[int], None]] = {"stack": ablate_stack, "networks": ablate_networks}
+ABLATIONS: dict[str, Callable[[int, Collection[str]], None]] = {
+    "stack": ablate_stack,
+    "networks": ablate_networks,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", default=list(ABLATIONS), choices=ABLATIONS)
     parser.add_argument("--rows", type=int, default=200)
+    parser.add_argument("--constants", nargs="+", default=[])
     args = parser.parse_args()
     print(f"{'constant':32s}{'usual':>12}{'changed to':>12}{'mean':>9}{'best table':>26}"
           f"{'worst table':>26}{'time':>7}")  # fmt: skip
     for name in args.only:
-        ABLATIONS[name](args.rows)
+        ABLATIONS[name](args.rows, args.constants)
 
 
 if __name__ == "__main__":
