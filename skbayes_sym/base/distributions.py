@@ -536,7 +536,8 @@ class PosteriorPredictive(_GridPredictive):
         index = np.arange(num_samples(self._X), dtype=float)[:, None]
         (mean,) = self._model.evaluate_functional(self._X, keep, index)
         warn_infinite_rows(mean)
-        evaluated = TensorPredictive(distributions, is_flat=len(self.shape) == 1)
+        is_flat = len(self.shape) == 1
+        evaluated = TensorPredictive(distributions, is_flat=is_flat, separates_noise=True)
         # Rows with unknown levels come first.
         order = np.argsort(np.concatenate(positions))
         if (np.diff(order) > 0).all():
@@ -561,11 +562,21 @@ class TensorPredictive(_GridPredictive):
         One distribution per block of rows.
     is_flat : bool, default=True
         Whether `shape` has no axis of targets.
+    separates_noise : bool, default=False
+        Whether the distributions separate observation noise from model uncertainty, as those of
+        this package do.
     """
 
-    def __init__(self, distributions: Sequence[TargetPredictive], *, is_flat: bool = True) -> None:
+    def __init__(
+        self,
+        distributions: Sequence[TargetPredictive],
+        *,
+        is_flat: bool = True,
+        separates_noise: bool = False,
+    ) -> None:
         self._blocks = list(distributions)
         self._is_flat = is_flat
+        self._separates_noise = separates_noise
 
     def __repr__(self) -> str:
         n_components = len(self._blocks[0].weights)
@@ -595,7 +606,13 @@ class TensorPredictive(_GridPredictive):
             block = int(which[start]) if len(rows) else 0
             blocks.append(self._blocks[block].take(rows[start:end] - edges[block]))
             start = end
-        return TensorPredictive(blocks, is_flat=self._is_flat)
+        return self._with_blocks(blocks)
+
+    def _with_blocks(self, blocks: Sequence[TargetPredictive]) -> "TensorPredictive":
+        """Return the same kind of distribution with other blocks."""
+        return TensorPredictive(
+            blocks, is_flat=self._is_flat, separates_noise=self._separates_noise
+        )
 
     @property
     def has_normal_components(self) -> bool:  # type: ignore[override]
@@ -623,7 +640,15 @@ class TensorPredictive(_GridPredictive):
         """Apply a function of a block's distribution and of its rows of ``values`` (N, T)."""
         rows = torch.tensor(values).split([block.n_rows for block in self._blocks])
         pairs = zip(self._blocks, rows, strict=True)
-        return TensorPredictive([function(*pair) for pair in pairs], is_flat=self._is_flat)
+        return self._with_blocks([function(*pair) for pair in pairs])
+
+    def uncertainty(self) -> Bunch:
+        """Return the variance by its source; known errors are aleatoric."""
+        if not self._separates_noise:
+            return super().uncertainty()
+        values = self._concatenate(lambda block: torch.stack(block.uncertainty(), -1))
+        total, epistemic, aleatoric = np.moveaxis(values, -1, 0)
+        return Bunch(total=total, epistemic=epistemic, aleatoric=aleatoric)
 
     def _concatenate(self, function: Callable[[TargetPredictive], Tensor]) -> Array:
         """Evaluate a function of all blocks, without the axis of targets if `shape` has none."""

@@ -71,6 +71,10 @@ def test_posterior_and_evidence_are_those_of_generalised_least_squares(shape, fi
     np.testing.assert_allclose(distribution.var(), function_variance + 0.4**2, rtol=1e-8)
     measured = predictive(reg, new, noise_std=noise_std[:5])
     np.testing.assert_allclose(measured.mean(), expected, rtol=1e-9)
+    sources = measured.uncertainty()
+    np.testing.assert_allclose(sources.epistemic, function_variance, rtol=1e-8)
+    np.testing.assert_allclose(sources.aleatoric, 0.4**2 + noise_std[:5] ** 2, rtol=1e-8)
+    np.testing.assert_allclose(measured[1:3].uncertainty().total, measured.var()[1:3], rtol=1e-8)
     variance = function_variance + 0.4**2 + noise_std[:5] ** 2
     np.testing.assert_allclose(measured.var(), variance, rtol=1e-8)
     z = (y[:5] - expected) / np.sqrt(variance)
