@@ -31,6 +31,7 @@ NAMES = {
     "LightGBM": "LightGBM, fitted noise", "CatBoost": "CatBoost, fitted noise",
     "friedman1": "Friedman 1, 200 rows", "friedman2": "Friedman 2, 200", "suburbs": "suburbs, 450",
     "friedman3": "Friedman 3, 200", "cars": "cars, 350", "fires": "fires, 465",
+    "pwLinear": "pwLinear",
     "growing": "growing noise, 600", "1000x10": "1,000 x 10", "10000x20": "10,000 x 20",
     "50000x20": "50,000 x 20", "100x8": "100 x 8", "100x50": "100 x 50", "1000x8": "1,000 x 8",
     "1000x50": "1,000 x 50", "10000x8": "10,000 x 8", "10000x50": "10,000 x 50",
