@@ -131,13 +131,13 @@ class StackFits:
     def __init__(self, table: Table) -> None:
         self._table = table
         self._size = TableSize(*table.x.shape, total_weight=float(len(table.x)))
-        self._kept: dict[tuple[str, StackDefaults | None], tuple[ScoredMember, Any, float]] = {}
+        self._kept: dict[tuple[str, str], tuple[ScoredMember, Any, float]] = {}
 
     def _fit(
         self, name: str, defaults: StackDefaults, affected: Iterable[str]
     ) -> tuple[ScoredMember, Any, float]:
         """Member, its test log densities and its CPU seconds; refitted if it is affected."""
-        key = (name, defaults if name in affected else None)
+        key = (name, repr(defaults) if name in affected else "")
         if key not in self._kept:
             task = make_task(self._table, defaults)
             if name == "probe":
