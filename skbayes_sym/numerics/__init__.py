@@ -11,6 +11,7 @@
 * `diagnostics`: rank-normalised split R-hat and effective sample sizes
 * `memory`: estimates of memory, and errors before an allocation that can't succeed
 * `runtime`: threads, jobs, and constants per device
+* `progress`: progress of loops, reported to the fit around them
 * `arguments`: checks of the arguments of public functions
 * `tables`: columns of tables: names, missing values, levels (without torch)
 * `dates`: dates and times as text or objects (without torch)
