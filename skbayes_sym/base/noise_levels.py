@@ -223,6 +223,21 @@ def at_levels(distribution: NormalMixture, levels: Tensor) -> NormalMixture:
     )
 
 
+def spread_levels(levels: Tensor, n_draws: int) -> Tensor:
+    """Distribute the levels of one model over equally weighted draws of it, (n, 1, T).
+
+    Parameters
+    ----------
+    levels : Tensor of shape (1, K, T)
+        Standard deviations of the noise.
+    n_draws : int
+        Number of draws n.
+    """
+    position = (torch.arange(n_draws, dtype=torch.float64) + 0.5) / n_draws
+    index = torch.searchsorted(level_weights().cumsum(0), position)
+    return levels[0, index.clamp_max(levels.shape[1] - 1)].unsqueeze(1)
+
+
 def draw_levels(levels: Tensor, component: Tensor, *, generator: torch.Generator) -> Tensor:
     """Draw the noise variance of every draw of a function, (n, 1, T).
 

@@ -4,6 +4,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from skbayes_sym.base.classifier import BayesianClassifierMixin
@@ -17,12 +18,13 @@ from skbayes_sym.base.model_factory import (
     relative_relevance,
     resolve_symmetry,
 )
+from skbayes_sym.base.noise_levels import spread_levels
 from skbayes_sym.base.optimizers import Optimizer, VariationalAdam, resolve_adam
 from skbayes_sym.base.posteriors import MeanFieldGaussian
 from skbayes_sym.base.predictor import Predictor
 from skbayes_sym.base.progress import RUN_CONSTRAINTS, STEP_CONSTRAINTS, StepConfig
 from skbayes_sym.base.regressor import BayesianRegressorMixin
-from skbayes_sym.base.rows import STANDARDIZE
+from skbayes_sym.base.rows import STANDARDIZE, Array
 from skbayes_sym.base.scikit_learn import StrOptions
 from skbayes_sym.base.training import Training
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
@@ -209,7 +211,8 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         0 logs nothing above level DEBUG, 1 logs a summary to stderr, 2 also logs progress.
     noise_std : "learn", float or sequence of float, default="learn"
         Standard deviation of the observation noise in the units of ``y``, one number or one per
-        target. "learn" estimates it.
+        target. "learn" estimates it. Predictions from up to 30 rows then average over its optimal
+        variational factor under the half-t prior of `~skbayes_sym.base.noise_levels`.
 
     Attributes
     ----------
@@ -312,6 +315,15 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         **NOISE_CONSTRAINTS,
         "standardize": STANDARDIZE,
     }
+
+    _noise_levels_: ClassVar[Array | None] = None
+
+    def _fitted_noise_std(self) -> Array:
+        """Noise level in the units of ``y``, (T,), or of every draw (S, 1, T) for few rows."""
+        levels = self._noise_levels_
+        if levels is None:
+            return super()._fitted_noise_std()
+        return spread_levels(torch.as_tensor(levels), self.n_predict_samples).numpy()
 
     def _default_likelihood(self, data: Training) -> Likelihood:
         """Normal noise, which starts at that of the previous fit if the fit continues."""

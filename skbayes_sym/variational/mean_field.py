@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.base.posteriors import MeanFieldGaussian
-from skbayes_sym.base.predictor import BasePredictor, DrawsPredictor
+from skbayes_sym.base.predictor import BasePredictor, DrawsPredictor, select_draws
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
@@ -128,6 +128,14 @@ def posterior_layers(
     return network.layers(loc), network.layers(variance)
 
 
+def draw_likelihoods(likelihood: Likelihood, n: int, *, generator: torch.Generator) -> Likelihood:
+    """Return the likelihood with the parameters of ``n`` draws if every draw has its own."""
+    if likelihood.params.ndim == 1:
+        return likelihood
+    index = torch.randint(len(likelihood.params), (n,), generator=generator)
+    return select_draws(likelihood, index)
+
+
 @dataclass(frozen=True, eq=False)
 class MeanFieldPredictor(BasePredictor):
     """Predictions of an MLP averaged over draws of the hidden units, the same for every row.
@@ -200,7 +208,11 @@ class MeanFieldPredictor(BasePredictor):
         """Predictive distribution at inputs (N, I)."""
         mean, variance = output_moments(self.network, self.loc, self.variance, x, self.noise[:-1])
         if self.likelihood.kind == "normal":
-            return NormalMixture(mean, variance, self.likelihood.noise_scale.square())
+            # For few rows every draw has its own noise level. Without hidden units all draws share
+            # their moments.
+            noise = self.likelihood.noise_scale.square()
+            n_draws = max(len(mean), len(noise) if noise.ndim == 3 else 1)
+            return NormalMixture(mean.expand(n_draws, *mean.shape[1:]), variance, noise)
         # Not in place: without hidden units all draws share their moments.
         outputs = torch.addcmul(mean, variance.sqrt_(), self.noise[-1])
         return self.likelihood.predictive(outputs)
@@ -214,7 +226,8 @@ class MeanFieldPredictor(BasePredictor):
     def sample_conditionals(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
         """Predictive distributions of ``n`` new draws of the weights."""
         theta = self.posterior.sample(n, generator=generator).to(x)
-        return self.likelihood.predictive(self.network.forward(theta, x))
+        likelihood = draw_likelihoods(self.likelihood, n, generator=generator)
+        return likelihood.predictive(self.network.forward(theta, x))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -268,4 +281,5 @@ class WeightDrawsPredictor(DrawsPredictor):
     def sample_conditionals(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
         """Predictive distributions of ``n`` new draws of the weights."""
         theta = self.posterior.sample(n, generator=generator).to(x)
-        return self.likelihood.predictive(self.network.forward(theta, x))
+        likelihood = draw_likelihoods(self.likelihood, n, generator=generator)
+        return likelihood.predictive(self.network.forward(theta, x))

@@ -143,7 +143,6 @@ def test_five_rows_give_wide_predictions(name):
 # What is too narrow still: the least mean log density of 20 draws, or their mean coverage.
 TOO_NARROW = {
     ("adam", 2): "coverage 0.69",
-    ("vi", 1): "density -27 in one draw",
     ("mcmc", 1): "density -21 in one draw",
     ("mcmc", 2): "density -32 in one draw",
 }
@@ -200,6 +199,48 @@ def test_draws_of_few_rows_have_the_moments_that_are_predicted(reg):
     below = (draws[:, :, None] <= quantiles[:, None]).mean(1)
     np.testing.assert_allclose(below, np.tile([0.1, 0.5, 0.9], (3, 1)), atol=0.01)
     np.testing.assert_allclose(draws.std(1), std, rtol=0.25)
+
+
+def small_vi(**settings):
+    return SymmetrizedVIRegressor((2,), max_iter=100, tol=None, random_state=0, **settings)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning", "ignore:the learned")
+def test_variational_noise_of_few_rows_is_integrated_over():
+    """The optimal factor of the noise for the weights' posterior, and draws from it."""
+    x, y, new, _ = few_rows(1, 6, 1)
+    reg = small_vi(n_predict_samples=2000).fit(x, y)
+    draws = torch.as_tensor(reg.posterior_.sample(20_000, generator=torch.Generator()).double())
+    rows = torch.as_tensor((x - reg.x_mean_) / reg.x_scale_)
+    residual = y - reg.y_mean_ - reg.y_scale_ * reg.network_.forward(draws, rows)[..., 0].numpy()
+    square = float(np.square(residual).sum(1).mean())
+    scale = PRIOR_SCALE * y.std(ddof=1)
+
+    def posterior(t):  # five degrees of freedom of the prior, six rows
+        prior = t - 3.0 * np.log1p(np.exp(2.0 * t) / scale**2 / 5.0)
+        return np.exp(prior - 6.0 * t - 0.5 * square * np.exp(-2.0 * t))
+
+    peak = 0.5 * np.log(square / 6.0)
+    total = integrate.quad(posterior, peak - 3.0, peak + 6.0, points=[peak])[0]
+    mean = integrate.quad(lambda t: np.exp(2.0 * t) * posterior(t), peak - 3.0, peak + 6.0)[0]
+    noise = reg.predict_uncertainty(new[:2])["aleatoric"]
+    np.testing.assert_allclose(noise, mean / total, rtol=0.03)
+
+    sample = reg.sample_y(new[:2], 20_000, random_state=0)
+    quantiles = reg.predict_quantiles(new[:2], (0.1, 0.5, 0.9))
+    below = (sample[:, :, None] <= quantiles[:, None]).mean(1)
+    np.testing.assert_allclose(below, np.tile([0.1, 0.5, 0.9], (2, 1)), atol=0.015)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning", "ignore:the learned")
+def test_variational_noise_of_many_rows_has_one_level():
+    x, y, new, _ = few_rows(1, 40, 1)
+    reg = small_vi().fit(x, y)
+    noise = reg.predict_uncertainty(new[:2])["aleatoric"]
+    np.testing.assert_allclose(noise, reg.noise_std_**2, rtol=1e-4)
+    assert small_vi(noise_std=0.3).fit(x[:5], y[:5]).predict_uncertainty(new[:1])[
+        "aleatoric"
+    ] == pytest.approx(0.09, rel=1e-4)
 
 
 ONE_SCALE = {
