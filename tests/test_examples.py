@@ -41,6 +41,7 @@ MARKED = [
 # What a reader sees takes minutes; here it runs with less: text, and what replaces it. Scripts
 # named reproduce_* have an option --fast.
 LESS = {
+    "plot_attribution.py": {"[:100]": "[:10]"},
     "plot_compare_models.py": {
         "VIRegressor(": "VIRegressor(max_iter=20, ", "leRegressor(": "leRegressor(max_iter=20, ",
         "cv=5": "cv=2", "n_warmup=300": "n_warmup=10", 'ns": 32': 'ns": 8, "n_draws": 8',
