@@ -132,6 +132,7 @@ MUTANTS = [
         ("_split_nodes(components, kinks[0])", "_split_nodes(components, kinks[0] + 1.0)"),
         ("(tail > _MAX_TAIL * variance)", "(tail > variance)"),
         ("(2.0 * below - 1.0).clip(0.0, 1.0)", "below"),
+        ("distance * 0.5 ** np.arange", "distance * 0.01 ** np.arange"),
     ),
     *planted(
         "base/training.py",

@@ -519,8 +519,10 @@ class _ClosedForm(NamedTuple):
 class _Panels:
     """Composite Gauss-Legendre quadrature in the units of a distribution.
 
-    For a mixture of similar normals, panels have equal widths. For others, they end at order
-    statistics of all components' means plus multiples of their standard deviations. For other
+    For a mixture of normals, panels between the means are as wide as the narrowest component
+    requires. Beyond the means the widths double for scores: only components that are as wide as the
+    distance contribute there. If there would be too many panels, they end at order statistics of
+    all components' means plus multiples of their standard deviations. For other
     densities, the width of panels grows with the distance from the median.
 
     Parameters
@@ -552,10 +554,16 @@ class _Panels:
             low = np.maximum((self._loc + rule.edges[0] * self._scale).min(axis=0), lowest)
             high = np.maximum((self._loc + rule.edges[-1] * self._scale).max(axis=0), lowest)
             width = np.diff(rule.edges).min() * self._scale.min(axis=0)
-            n_panels = int(np.ceil((1.0 - 1e-9) * ((high - low) / width).max(initial=1.0)))
-            if n_panels <= _MAX_PANELS:
-                fraction = np.linspace(0.0, 1.0, n_panels + 1)[:, None, None]
-                self.edges = low + fraction * (high - low)
+            if rule is _MOMENT_RULE:
+                panel_edges = _divide(low, high, width)
+            else:
+                first = np.maximum(self._loc.min(axis=0), low)
+                last = np.maximum(self._loc.max(axis=0), low)
+                below = first - _halve(first - low, width)[::-1]
+                above = last + _halve(high - last, width)
+                panel_edges = np.concatenate([below, _divide(first, last, width), above])
+            if len(panel_edges) <= _MAX_PANELS + 1:
+                self.edges = panel_edges
             else:
                 edges = self._loc + rule.edges[:, None, None, None] * self._scale
                 edges = np.sort(edges.reshape(-1, *self._loc.shape[1:]), axis=0)
@@ -650,6 +658,23 @@ class _Panels:
             values = component_function(u, self._scale)
             average[rows] = np.einsum("s,ks...->k...", self._weights, values)
         return average
+
+
+def _divide(low: Array, high: Array, width: Array) -> Array:
+    """Return edges (K + 1, N, T) of equal panels that are at most as wide as a width (N, T)."""
+    n_panels = _round_up(((high - low) / width).max(initial=0.0))
+    return low + np.linspace(0.0, 1.0, n_panels + 1)[:, None, None] * (high - low)
+
+
+def _halve(distance: Array, width: Array) -> Array:
+    """Return ``distance`` and its halves until they are below a width, (K, N, T), rising."""
+    n_panels = 1 + _round_up(np.log2(np.maximum(distance / width, 1.0)).max(initial=0.0))
+    return distance * 0.5 ** np.arange(n_panels - 1, -1, -1)[:, None, None]
+
+
+def _round_up(number: float) -> int:
+    """Return the next integer, or one that is too large for a number of panels."""
+    return int(np.ceil(min((1.0 - 1e-9) * number, 1e4)))
 
 
 def _normal_cdf(u: Array, _: Array) -> Array:

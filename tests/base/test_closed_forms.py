@@ -119,6 +119,20 @@ def test_scores_are_integrals(name, inner):
     assert_allclose(distribution.crps(y), expected, rtol=max(TOLERANCE.get(name, 0.0), 1e-4))
 
 
+@pytest.mark.parametrize("name", ["yeo-johnson", "box-cox", "square", "uniform quantiles"])
+def test_scores_of_components_of_different_widths_are_integrals(name):
+    """Panels widen with the distance from the narrow component."""
+    loc = torch.as_tensor(np.stack([MEAN + 1.2, MEAN + 1.25]))[..., None]
+    scale = torch.tensor([0.02, 0.3], dtype=torch.float64).reshape(2, 1, 1)
+    weights = torch.tensor([0.6, 0.4], dtype=torch.float64)
+    normals = NormalMixture(loc, torch.zeros_like(scale), scale.square(), weights.log())
+    distribution = transformed(name, TensorPredictive([normals]))
+    for level in (0.1, 0.5, 0.97):
+        y = distribution.quantile(level) + 0.03
+        error = np.abs(distribution.crps(y) - score_by_integration(distribution, y))
+        assert (error < SCORE_BOUND * distribution.std()).all()
+
+
 @pytest.mark.parametrize("name", ["exp", "expm1", "square", "standardised logarithm"])
 def test_scores_in_closed_form_agree_with_quadrature(name):
     distribution = transformed(name, single())
