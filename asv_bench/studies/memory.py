@@ -79,8 +79,8 @@ def fit_one(name: str, table: str, limit: float, seconds: float) -> dict[str, ob
     def end(*_: object) -> None:
         raise OutOfTime
 
-    signal.signal(signal.SIGVTALRM, end)
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    signal.signal(signal.SIGPROF, end)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     start = time.process_time()
     outcome = "fitted"
     try:
