@@ -510,19 +510,22 @@ class RotaryAttention(nn.Module):
     """Attention of two heads whose queries and keys rotate with their position.
 
     Dimensions are paired with those of the other half or with their neighbours. With ``merged``
-    the heads are merged and split again behind the rotation.
+    the heads are merged and split again behind the rotation. Each key and value serves
+    ``n_queries``.
     """
 
-    def __init__(self, pairs, merged=False):
+    def __init__(self, pairs, merged=False, n_queries=1):
         super().__init__()
         self.pairs = pairs
         self.merged = merged
-        self.layers = nn.ModuleList([nn.Linear(5, 8) for _ in range(3)])
-        self.out = nn.Linear(8, 2)
-        self.angle = (torch.arange(3.0)[:, None] * torch.tensor([1.0, 0.1]))[:, None]
+        self.n_queries = n_queries
+        sizes = (8 * n_queries, 8, 8)
+        self.layers = nn.ModuleList([nn.Linear(5, size) for size in sizes])
+        self.out = nn.Linear(8 * n_queries, 2)
+        self.register_buffer("angle", torch.arange(3.0)[:, None] * torch.tensor([1.0, 0.1]))
 
     def rotate(self, x):
-        cos, sin = self.angle.to(x).cos(), self.angle.to(x).sin()
+        cos, sin = self.angle.cos(), self.angle.sin()
         if self.pairs == "halves":
             cos, sin = torch.cat([cos, cos], -1), torch.cat([sin, sin], -1)
             return x * cos + torch.cat([-x[..., 2:], x[..., :2]], -1) * sin
@@ -534,11 +537,13 @@ class RotaryAttention(nn.Module):
         return torch.stack(pairs, -1).flatten(-2)
 
     def forward(self, x):
-        q, k, v = (layer(x).unflatten(2, (2, 4)) for layer in self.layers)
+        q, k, v = (layer(x).unflatten(2, (-1, 4)).transpose(1, 2) for layer in self.layers)
         q, k = self.rotate(q), self.rotate(k)
         if self.merged:
-            q, k = (part.flatten(2).unflatten(2, (2, 4)) for part in (q, k))
-        y = F.scaled_dot_product_attention(*(part.transpose(1, 2) for part in (q, k, v)))
+            q, k = (part.transpose(1, 2).flatten(2) for part in (q, k))
+            q, k = (part.unflatten(2, (2, 4)).transpose(1, 2) for part in (q, k))
+        k, v = (part.repeat_interleave(self.n_queries, 1) for part in (k, v))
+        y = F.scaled_dot_product_attention(q, k, v)
         return self.out(y.transpose(1, 2).flatten(2))
 
 
@@ -551,6 +556,16 @@ def test_each_rotating_pair_has_a_sign(pairs, merged, generator):
     group = symmetry_of(module, x)
     assert group.log_order == pytest.approx(units(2) + 2 * (2 * log(2.0) + units(4, 1)))
     assert group.refused == ()
+    assert largest_output_change(module, group.layout, (x,), group, n=3) < ROUNDING
+
+
+def test_queries_that_share_a_key_share_its_signs(generator):
+    """Two keys for four queries, as in Llama: the angles unify pairs before heads are unified."""
+    module = RotaryAttention("halves", n_queries=2)
+    x = torch.randn(2, 3, 5, generator=generator)
+    group = symmetry_of(module, x)
+    within_head = units(2) + 2 * log(2.0) + units(4, 1)
+    assert group.log_order == pytest.approx(units(2) + 2 * within_head)
     assert largest_output_change(module, group.layout, (x,), group, n=3) < ROUNDING
 
 
