@@ -40,14 +40,16 @@ TABLES = (
     "regression/cholesterol", "regression/fishcatch", "regression/servo", "regression/strike",
     "people/biomass", "people/plasma_retinol", "wave", "ridge",
 )  # fmt: skip
-NETWORK_TABLES = ("regression/fishcatch", "regression/servo", "people/biomass", "wave", "ridge")
+NETWORK_TABLES = (
+    "regression/fishcatch", "regression/servo", "people/biomass", "wave", "ridge",
+    "yacht", "energy", "concrete", "airfoil",
+)  # fmt: skip
 CHEAP = ("linear", "trees", "boosting", "gaussian_process")
 
 # Alternatives of each constant of the stack, and the members that have to be fitted again.
 STACK = {
     "n_folds": ((3, 10), ("boosting", "probe")),
     "prior_score_scale": ((0.5, 2.0, 1e-9, 1e9), ()),
-    "gaussian_process_prior_rows": ((1.0, 8.0), ("gaussian_process",)),
     "min_weight": ((0.0, 0.01), ()),
     "min_gain_errors": ((-np.inf, 0.0, 1.0, 4.0, np.inf), ()),
     "probe_widths": (((8,), (20,)), ("probe",)),
@@ -100,6 +102,10 @@ def load(name: str, n_rows: int) -> Table:
         if name == "wave":
             signal = np.sin(2.0 * x[:, 0]) + x[:, 1] * x[:, 2]
         y = signal + 0.1 * rng.standard_normal(len(x))
+    elif "/" not in name:
+        numbers = np.loadtxt(Path(os.environ["SKBAYES_SYM_DATA"]) / f"regression/{name}.data")
+        x = numbers[:, :-1]
+        y = numbers[:, -1]
     else:
         path = Path(os.environ["SKBAYES_SYM_DATA"]) / f"tables/{name}.csv.gz"
         table = pd.read_csv(path)

@@ -19,9 +19,6 @@ class StackDefaults:
     # observed row, and a member that is this much behind as 1/e of a row. If all members count as
     # one row, tables of 30 rows lose 0.013 nats per row. If none does, one of them loses 6.8.
     prior_score_scale: float = 1.0
-    # Rows that a Gaussian process counts as in the prior of a regression stack. Even a few points
-    # of a function have 0.96 of the error, and tables of 12 rows don't lose by it.
-    gaussian_process_prior_rows: float = 4.0
     # Smaller stacking weights are set to 0, and these members aren't evaluated in predictions.
     # Small weights insure against overconfident members: if those below 0.01 are set to 0 instead,
     # tables of 200 rows lose up to 18 nats per row (`asv_bench/studies/small_weights.py`).
@@ -71,7 +68,9 @@ class StackDefaults:
     n_trees: int = 200
     # Share of the out-of-bag mean squared error that is added to the variance of the leaves.
     leaf_variance_fraction: float = 0.1
-    # Largest number of boosting rounds. The number is chosen by cross-validation.
+    # Largest number of boosting rounds. The number is chosen by cross-validation. Up to 800 rows
+    # the stack is as good with 75, but with 3,000 it lost 0.057 nats per row on one table of five
+    # (`computers`).
     max_rounds: int = 150
     max_classification_rounds: int = 120
     max_classification_trees: int = 600  # of all classes together

@@ -63,9 +63,7 @@ class StackFit:
         return {*self.members, *self.execution.skipped}
 
 
-def optimise_weights(
-    density: Tensor, prior_rows: Tensor, weight: Tensor, task: StackTask
-) -> Tensor:
+def optimise_weights(density: Tensor, weight: Tensor, task: StackTask) -> Tensor:
     """Maximise the leave-one-out score of a mixture over its weights.
 
     The prior of the weights is a Dirichlet distribution whose concentrations decrease with the
@@ -75,8 +73,6 @@ def optimise_weights(
     ----------
     density : Tensor of shape (K, N)
         Held-out log densities of the members, in nats.
-    prior_rows : Tensor of shape (K,)
-        Rows that each member counts as in the prior, if it is the best one.
     weight : Tensor of shape (N,)
         Sample weights.
     task : StackTask
@@ -89,7 +85,7 @@ def optimise_weights(
     """
     score = density @ weight / weight.sum()
     prior = (score - score.max()) / task.defaults.prior_score_scale
-    prior = prior.nan_to_num(0.0, neginf=-np.inf).exp() * prior_rows
+    prior = prior.nan_to_num(0.0, neginf=-np.inf).exp()
     weights = stacking_weights(density, weight, prior=prior)
     weights = torch.where(weights < task.defaults.min_weight, 0.0, weights)
     return weights / weights.sum()
@@ -101,9 +97,8 @@ def fit_weights(members: Mapping[str, ScoredMember], task: StackTask) -> StackFi
     Only rows that all members left out are used.
     """
     density = torch.as_tensor(np.stack([member.log_density for member in members.values()]))
-    prior_rows = density.new_tensor([member.prior_rows for member in members.values()])
     is_known = ~density.isnan().any(0)
-    weights = optimise_weights(density[:, is_known], prior_rows, task.weight[is_known], task)
+    weights = optimise_weights(density[:, is_known], task.weight[is_known], task)
     return StackFit(members, dict(zip(members, weights.tolist(), strict=True)))
 
 
@@ -131,7 +126,6 @@ def marginal_gain(
     """
     with_member = [*members.values(), ScoredMember(None, log_density)]
     density = torch.as_tensor(np.stack([one.log_density for one in with_member]))
-    prior_rows = density.new_tensor([one.prior_rows for one in with_member])
     index = (~density.isnan().any(0)).nonzero().flatten()
     n_parts = min(task.defaults.n_folds, len(index))
     if n_parts < 2:
@@ -143,9 +137,7 @@ def marginal_gain(
         test = index[part == k]
         scores = []
         for n_members in (len(members), len(with_member)):
-            weights = optimise_weights(
-                density[:n_members, train], prior_rows[:n_members], task.weight[train], task
-            )
+            weights = optimise_weights(density[:n_members, train], task.weight[train], task)
             scores.append((density[:n_members, test] + weights.log().unsqueeze(1)).logsumexp(0))
         difference[test.numpy()] = (scores[1] - scores[0]).numpy()
     return mean_score(difference, task)

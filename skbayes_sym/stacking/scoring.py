@@ -159,7 +159,6 @@ def score_member(member: Member, task: StackTask, by_folds: bool) -> ScoredMembe
     return ScoredMember(
         predictor,
         density.numpy() - fit.optimism,
-        fit.prior_rows,
         None if cdf is None else cdf.numpy(),
         fit.excess,
     )

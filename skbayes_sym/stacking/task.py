@@ -170,9 +170,6 @@ class MemberFit:
         held-out densities, for members that know both.
     used_folds : bool, default=False
         Whether `leave_one_out` is the result of cross-validation with the folds of the task.
-    prior_rows : float, default=1.0
-        Number of rows that the member counts as in the prior of the stacking weights, if it is the
-        best one.
     """
 
     predictor: Any
@@ -182,7 +179,6 @@ class MemberFit:
     optimism: float = 0.0
     excess: float = 0.0
     used_folds: bool = False
-    prior_rows: float = 1.0
 
 
 class ScoredMember(NamedTuple):
@@ -190,7 +186,6 @@ class ScoredMember(NamedTuple):
 
     predictor: Any
     log_density: Array  # of the training rows, (N,), nats
-    prior_rows: float = 1.0  # in the prior of the stacking weights, if it is the best member
     # Leave-one-out distribution function at the targets, (N,), in the middle of the jumps of
     # counts. None for classes, and for members that only have leave-one-out densities.
     cdf: Array | None = None

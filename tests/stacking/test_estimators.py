@@ -338,17 +338,6 @@ def test_a_member_far_behind_has_no_weight():
     assert 8.0 * ratio / mixed + ratio / p["near"] == pytest.approx(total, rel=0.01)
 
 
-@pytest.mark.parametrize(("task", "share"), [(NUMBERS, 0.8), (LABELS, 0.5)])
-def test_a_process_of_numbers_is_worth_four_rows(task, share):
-    """Members that predict alike divide what their rows beforehand say."""
-    worth = (
-        score_member(MEMBERS["gaussian_process"](), task, False).prior_rows,
-        score_member(MEMBERS["linear"](), task, False).prior_rows,
-    )
-    members = {k: ScoredMember(None, np.zeros(len(task)), w) for k, w in enumerate(worth)}
-    assert fit_weights(members, task).weights[0] == pytest.approx(share, abs=1e-6)
-
-
 @pytest.mark.parametrize(("gain", "is_fitted"), [(0.03, True), (0.01, False), (-0.03, False)])
 def test_networks_are_fitted_if_the_stack_gains_two_standard_errors(gain, is_fitted):
     probe, networks = Networks().plan("n", TableSize(100, 10), StackDefaults())

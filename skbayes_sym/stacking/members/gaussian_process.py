@@ -560,9 +560,8 @@ class GaussianProcessMember(Member):
         # Leave-one-out uses hyperparameters of all rows. Each costs one nat in expectation
         # (Akaike's criterion).
         optimism = len(process.log_scales) / len(task)
-        prior_rows = task.defaults.gaussian_process_prior_rows
         held_out: NormalMixture | Tensor = distribution
         if task.noise_std is not None:
             measured = distribution.add_known_errors(task.noise_std.unsqueeze(1))
             held_out = measured.log_prob(task.y)
-        return MemberFit(process, held_out, optimism=optimism, prior_rows=prior_rows)
+        return MemberFit(process, held_out, optimism=optimism)
