@@ -14,6 +14,7 @@ from sklearn.utils import Bunch, get_tags
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from skbayes_sym.base.columns import OpenRows
 from skbayes_sym.base.estimator import check_no_nan, prediction_environment, warn_infinite_rows
 from skbayes_sym.base.model_factory import gaussian_noise
 from skbayes_sym.base.progress import FLOATS
@@ -514,6 +515,12 @@ class BayesianRegressorMixin(RegressorMixin):
     def _mean_and_covariance(self, X: Any) -> tuple[Array, Array]:
         """Return the mean (N, T) and the joint covariance (N, N, T) of new targets."""
         inputs = self.check_inputs(X)
+        if isinstance(inputs, OpenRows):
+            raise ValueError(
+                "return_cov=True needs rows whose categories were all known in fit, but row "
+                f"{inputs.open_index[0]} of X has another, over whose possible values predictions "
+                "average. sample_y draws functions, whose covariance can be taken."
+            )
         parts = [covariance_allocation(len(inputs), len(self.y_scale_))]
         require_memory(parts, _HOST, task="return_cov=True")
         with prediction_environment():

@@ -248,6 +248,20 @@ def test_missing_where_no_training_row_was_is_any_level(towns):
     assert model.predict(missing)[0] == pytest.approx(model.predict(levels).mean(), abs=1e-6)
 
 
+@pytest.mark.parametrize("member", ["linear", "trees"])
+def test_covariances_of_unknown_levels_are_refused(member):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"town": ["A", "B"] * 10, "size": rng.normal(size=20)})
+    stack = PredictiveStackingRegressor([("one", member)], random_state=0)
+    stack.fit(table, table["size"] + rng.normal(size=20))
+    query = table[:3].assign(town=["A", "nowhere", "B"])
+    with (
+        pytest.warns(UserWarning, match="nowhere"),
+        pytest.raises(ValueError, match=r"return_cov=True needs rows .* row 1 of X has another"),
+    ):
+        stack.predict(query, return_cov=True)
+
+
 def test_classes_of_an_unknown_level_are_those_of_all_levels():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"g": rng.choice(list("abc"), 90), "z": rng.normal(size=90)})
