@@ -26,6 +26,8 @@ from skbayes_sym import (
     BayesianMLPRegressor,
     DeepEnsembleRegressor,
     LaplaceRegressor,
+    LayerwiseVIRegressor,
+    LILARegressor,
     MCMCRegressor,
     PredictiveStackingRegressor,
     SymmetrizedVIRegressor,
@@ -42,6 +44,8 @@ MODELS: dict[str, Callable[[], Any]] = {
     "ensemble": lambda: DeepEnsembleRegressor(random_state=0),
     "vi": lambda: SymmetrizedVIRegressor(random_state=0),
     "mcmc": lambda: MCMCRegressor(random_state=0),
+    "layerwise": lambda: LayerwiseVIRegressor(random_state=0),
+    "lila": lambda: LILARegressor(random_state=0),
 }
 N_NEW = 200
 
