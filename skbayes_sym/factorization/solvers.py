@@ -31,7 +31,7 @@ from skbayes_sym.factorization.factor_model import (
 from skbayes_sym.factorization.gibbs import align_draws, sample_factors
 from skbayes_sym.factorization.vi import SeededGap, fit_factors, initialise_from_svd
 from skbayes_sym.models.likelihoods.noise import Gaussian
-from skbayes_sym.numerics.arguments import check_count
+from skbayes_sym.numerics.arguments import check_count, short_repr
 from skbayes_sym.numerics.linalg import matrix_blocks
 from skbayes_sym.numerics.random import Estimate
 from skbayes_sym.symmetry.gaps.gap import Gap, RowPosterior
@@ -166,6 +166,11 @@ class VI(_SolverParameters):
         if isinstance(self.symmetry, str) and self.symmetry not in SYMMETRY_NAMES:
             raise ValueError(
                 f"symmetry must be one of {sorted(SYMMETRY_NAMES)}, got {self.symmetry!r}."
+            )
+        if self.gap is not None and not isinstance(self.gap, Gap):
+            raise ValueError(
+                "gap must be an estimator from skbayes_sym.symmetry.gaps or None, got "
+                f"{short_repr(self.gap)}."
             )
         if self.symmetry is None and self.gap is not None:
             raise ValueError(

@@ -104,7 +104,7 @@ class ColumnShift:
     @property
     def half_width(self) -> HalfWidth:
         """Distribution of the coefficients."""
-        columns = self.columns or ()
+        columns = () if self.columns is None else self.columns
         names = tuple(f"translation_{c}" for c in columns)
         limits = (10.0,) * len(columns)  # standard deviations of the column
         return HalfWidth(names, limits, self.units)
@@ -117,7 +117,7 @@ class ColumnShift:
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
         """Return transformed inputs (N, S, *I), differentiable with respect to ``eta``."""
-        columns = self.columns or ()
+        columns = () if self.columns is None else self.columns
         shift = noise @ self.half_width.mixing(eta).T
         return _with_columns(x, columns, x[:, index_tensor(columns, x)].unsqueeze(1) + shift)
 
