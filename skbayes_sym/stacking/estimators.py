@@ -1074,7 +1074,7 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
         first = next(iter(stacks.values()))
         weight = np.ones(len(cdf))
         if sample_weight is not None:
-            weight = np.asarray(sample_weight, dtype=float)
+            weight = np.broadcast_to(np.asarray(sample_weight, dtype=float), len(cdf))
         correlation = fit_correlation(cdf, weight)
         reasons = {stack.stop_reason_ for stack in stacks.values()}
         if reasons == {"tol"}:

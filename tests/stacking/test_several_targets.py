@@ -244,3 +244,14 @@ def test_warnings_name_the_target():
     assert not [w for w in caught if "target '0'" in str(w.message)]
     assert model.outliers_.tolist() == [3]
     assert np.isnan(model.leave_one_out_cdf_[3, 1])
+
+
+def test_one_weight_is_that_of_every_row():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(12, 2)), rng.normal(size=(12, 2))
+    one, each = (
+        PredictiveStackingRegressor([("line", "linear")], random_state=0).fit(X, y, weight)
+        for weight in (2.0, np.full(12, 2.0))
+    )
+    np.testing.assert_array_equal(one.target_correlation_, each.target_correlation_)
+    np.testing.assert_array_equal(one.predict(X), each.predict(X))
