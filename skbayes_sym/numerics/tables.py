@@ -358,7 +358,13 @@ class Levels:
         codes = np.empty(len(values), dtype=int)
         for row, value in enumerate(values.tolist()):
             key = (type(value), value)
-            code = known.get(key)
+            try:
+                code = known.get(key)
+            except TypeError as error:
+                raise TypeError(
+                    f"a column of levels of X holds a {type(value).__name__} in row {row}: its "
+                    "argument must be a string or a number."
+                ) from error
             if code is None:
                 code = known[key] = self.code(value)
             codes[row] = code

@@ -17,7 +17,7 @@ from skbayes_sym import (
     save,
 )
 from skbayes_sym.base.columns import Columns
-from skbayes_sym.numerics.tables import level_key, read_table
+from skbayes_sym.numerics.tables import Levels, level_key, read_table
 
 N = 24
 Z = np.linspace(-1.0, 1.0, N)
@@ -317,3 +317,11 @@ def test_weights_of_any_dtype_are_read():
         np.testing.assert_array_equal(model.fit(frame, Z, same).predict(frame), expected)
     with pytest.raises(ValueError, match="sample_weight must hold numbers"):
         model.fit(frame, Z, np.array(["heavy"] * N, dtype=object))
+
+
+def test_lists_in_a_column_of_levels_are_named():
+    levels = Levels(np.array(["a", "b"], dtype=object))
+    values = np.empty(2, dtype=object)
+    values[:] = ["a", [1, 2]]
+    with pytest.raises(TypeError, match="holds a list in row 1"):
+        levels.codes(values)
