@@ -27,7 +27,7 @@ from torch import Tensor
 from skbayes_sym.base.predictor import BasePredictor
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import safe_indexing
-from skbayes_sym.base.stacking_weights import mixture
+from skbayes_sym.base.stacking_weights import PooledDraws, mixture
 from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture
 from skbayes_sym.numerics.arguments import short_repr
@@ -362,7 +362,7 @@ def _fit_column(name: str, values: Array, is_declared: bool) -> Column:
         is_blank = [isinstance(v, str) and not v.strip() for v in values.tolist()]
         is_missing = is_missing | np.array(is_blank, dtype=bool)
     has_missing = bool(is_missing.any())
-    has_indicator = _MIN_MISSING <= float(is_missing.mean()) < 1.0
+    has_indicator = has_missing and _MIN_MISSING <= float(is_missing.mean()) < 1.0
     present = values[~is_missing]
     if kind != "categorical":
         if len(present):
@@ -437,8 +437,9 @@ def _fit_dates(name: str, values: Array) -> Column:
         median = float(column_medians(days - reference))
     else:
         median = 0.0
-    has_indicator = _MIN_MISSING <= float(missing.mean()) < 1.0
-    return Column(name, "date", (), (), median, has_indicator, bool(missing.any()), date)
+    has_missing = bool(missing.any())
+    has_indicator = has_missing and _MIN_MISSING <= float(missing.mean()) < 1.0
+    return Column(name, "date", (), (), median, has_indicator, has_missing, date)
 
 
 def _repeats(part: str, days: Array) -> bool:
@@ -646,6 +647,8 @@ class LevelPredictor(BasePredictor):
         if isinstance(distributions[0], CategoricalMixture):
             log_probs = torch.stack([d.log_probs for d in distributions])
             return CategoricalMixture(log_probs[level, draw])
+        if not all(isinstance(d, NormalMixture) for d in distributions):
+            return PooledDraws(distributions, level * n + draw)
         loc = torch.stack([d.loc for d in distributions])
         variance = torch.stack([d.variance.expand_as(d.loc) for d in distributions])
         noise_variance = torch.stack([d.noise_variance.expand_as(d.loc) for d in distributions])

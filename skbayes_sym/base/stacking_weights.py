@@ -306,7 +306,7 @@ class PooledDraws:
     distributions : sequence
         Results of the predictors' ``sample_conditionals``.
     order : Tensor of shape (n,)
-        Position of each draw in the concatenation of their draws.
+        Position of each draw in the concatenation of their draws, some of which may be left out.
     """
 
     def __init__(self, distributions: Sequence[Any], order: Tensor) -> None:
@@ -321,7 +321,9 @@ class PooledDraws:
     def shift(self, amount: Tensor) -> "PooledDraws":
         """Add a number (n, N, 1) to the targets of every draw and row."""
         counts = [len(distribution.means) for distribution in self._distributions]
-        amounts = amount[self._order.argsort()].split(counts)
+        concatenated = amount.new_zeros(sum(counts), *amount.shape[1:])
+        concatenated[self._order] = amount
+        amounts = concatenated.split(counts)
         pairs = zip(self._distributions, amounts, strict=True)
         return PooledDraws([shift_draws(*pair) for pair in pairs], self._order)
 

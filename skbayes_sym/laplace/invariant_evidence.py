@@ -345,22 +345,22 @@ class AveragedProblem:
         """Move the weights of rescalable units to one representative of their orbit."""
         theta, hyper = state
         network = self.model.network
+        if not isinstance(network, MLP | ModuleNetwork):
+            return state
         precisions = self.precisions.to(theta)
         covered = self.model.hyper.unflatten(hyper)["log_precision"].exp()
         uncovered = precisions[: len(precisions) - len(covered)]
         layer = layer_index(network.layout).to(theta.device)
+        if int(layer.max()) >= len(precisions):
+            return state  # a bias whose weights are frozen belongs to no layer with a precision
         precision = torch.cat([uncovered, covered])[layer]
         if isinstance(network, MLP):
-            balanced = balance_units(network, theta, precision)
-        elif isinstance(network, ModuleNetwork):
-            try:
-                axes = network.symmetry().scaled_axes
-            except ValueError:  # the module can't be traced
-                axes = ()
-            balanced = balance_axes(axes, theta, precision)
-        else:
-            balanced = theta
-        return TrainingState(balanced, hyper)
+            return TrainingState(balance_units(network, theta, precision), hyper)
+        try:
+            axes = network.symmetry().scaled_axes
+        except ValueError:  # the module can't be traced
+            return state
+        return TrainingState(balance_axes(axes, theta, precision), hyper)
 
     def evaluate(self, state: TrainingState) -> EvaluatedState:
         """Evaluate a state by one pass over the data, with the same noise for every state."""

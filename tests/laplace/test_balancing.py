@@ -211,7 +211,9 @@ def test_modules_end_in_balanced_units():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((60, 2))
     y = np.abs(x[:, 0]) + 0.1 * rng.standard_normal(60)
-    module = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
     model = LaplaceRegressor(network=module, max_iter=30, tol=None, random_state=0).fit(x, y)
     first, bias, second, _ = model.network_.layout.unflatten(
         torch.as_tensor(model.posterior_.loc)

@@ -23,7 +23,7 @@ from skbayes_sym.mcmc.annealing import (
     sample_directions,
     update_velocity,
 )
-from skbayes_sym.mcmc.chains import Sampler, sample_chains, start_blocks
+from skbayes_sym.mcmc.chains import REPORT_EVERY, Sampler, sample_chains, start_blocks
 from skbayes_sym.mcmc.kernels import HMC, initial_state
 from skbayes_sym.mcmc.warmup import FixedPreconditioner
 from skbayes_sym.models.likelihoods.noise import Heteroscedastic
@@ -159,7 +159,7 @@ def test_progress_counts_its_steps_and_a_stop_keeps_the_place():
 
     found = run(density, on_step=on_step, block_size=3)
     assert found.stopped == "callback"
-    assert steps == [10, 20, 30, 40, 50]
+    assert steps == list(range(REPORT_EVERY, 51, REPORT_EVERY))
     assert not found.n_draws.any()
     moved = found.blocks[0].state.position - starts(density)
     assert bool((moved.abs().amax(1) > 0.01).all())

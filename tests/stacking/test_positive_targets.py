@@ -4,6 +4,7 @@ import pickle
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import integrate, stats
@@ -187,3 +188,20 @@ def test_the_density_of_a_stack_is_at_least_that_of_its_members_without_the_rule
         shifted = model.fit(X, y - 2.0 * y.max()).log_predictive_density(X, y - 2.0 * y.max())
     assert (positive >= shifted - 1e-9).all()
     assert positive.mean() > shifted.mean() + 0.05
+
+
+def test_draws_of_positive_targets_average_over_unknown_levels():
+    rng = np.random.default_rng(0)
+    town = rng.integers(3, size=120)
+    X = pd.DataFrame({"town": np.array(["a", "b", "c"])[town], "x": rng.normal(size=120)})
+    y = np.exp(town + 0.1 * rng.normal(size=120))
+    members = [("linear", "linear"), ("trees", "trees"), ("log_linear", "log_linear")]
+    model = sk.PredictiveStackingRegressor(members, random_state=0).fit(X, y)
+    new = X[:2].assign(town="d")
+    with pytest.warns(UserWarning, match="levels that fit hasn't seen"):
+        draws = model.sample_y(new, 3000, random_state=0)
+        std = sk.predictive(model, new).std()
+        mean = sk.predictive(model, new).mean()
+    np.testing.assert_allclose(draws.mean(axis=-1), mean, atol=5.0 * std.max() / 3000**0.5)
+    np.testing.assert_allclose(draws.std(axis=-1), std, rtol=0.1)
+    assert draws.min() > -0.5
