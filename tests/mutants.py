@@ -376,10 +376,7 @@ MUTANTS = [
             "self._config(problem, has_low_noise=has_low_noise)",
             "self._config(problem)",
         ),
-        (
-            "is_tie = width == defaults.default_width and chosen == smallest",
-            "is_tie = False",
-        ),
+        ("width > middle and chosen == smallest", "False"),
         ("<= defaults.max_unexplained_fraction", ">= defaults.max_unexplained_fraction"),
         ("search = final.resume(problem", "search = final.resume(subsample"),
     ),

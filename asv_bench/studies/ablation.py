@@ -72,7 +72,6 @@ NETWORKS = {
     "modes.validation_steps": (12, 48),
     "modes.validation_extra_steps": (0,),
     "modes.validation_tol": (1e-4,),
-    "modes.tie_validation_work": (0.0, 1e11),
     "pool.mode_tol": (5e-5,),
     "pool.min_trial_gain": (0.0, np.inf),
     "pool.min_gain": (0.0, 1.0),

@@ -71,9 +71,6 @@ class GaussNewtonDefaults:
         Work of the restarts where their number can be chosen.
     validation_work : float
         Largest work of cross-validating one width.
-    tie_validation_work : float
-        Largest work of cross-validating the default width if the middle one of `widths` is no
-        better than the smallest.
     min_modes, max_modes : int
         Smallest and largest number of restarts.
     steps, min_steps : int
@@ -171,7 +168,6 @@ class GaussNewtonDefaults:
     max_work: float = 1e12
     target_work: float = 8e10
     validation_work: float = 1e11
-    tie_validation_work: float = 2.4e10
     min_modes: int = 3
     max_modes: int = 10
 
@@ -376,15 +372,12 @@ class GaussNewtonDefaults:
         min_targets = self.ample_rows_per_weight * network.layout.n_params
         return n_rows > self.ample_rows and n_rows * network.n_outputs >= min_targets
 
-    def can_validate(self, network: MLP, n_targets: int, *, is_tie: bool = False) -> bool:
-        """Whether there is time to cross-validate a network with two modes per fold.
-
-        ``is_tie`` allows less time, if the middle width was no better than the smallest.
-        """
+    def can_validate(self, network: MLP, n_targets: int) -> bool:
+        """Whether there is time to cross-validate a network with two modes per fold."""
         n_restarts = MODES_PER_FOLD * self.folds
         n_params = network.layout.n_params
         cost = gauss_newton_cost(n_restarts, self.validation_steps, n_targets, n_params)
-        return cost <= (self.tie_validation_work if is_tie else self.validation_work)
+        return cost <= self.validation_work
 
     def cross_validates_width(self, n_rows: int, network: MLP) -> bool:
         """Whether "auto" chooses the width by cross-validation."""

@@ -369,7 +369,7 @@ def select_width(
     The widths are validated in rising order, and a larger one is chosen if its held-out rows are
     more likely by half a standard error. The default width is chosen without validation where the
     middle width is better than the smallest and leaves little unexplained. Where the middle width
-    is no better, the default width is only validated if that is cheap.
+    is no better, the smallest is chosen.
     """
     scores: dict[int, float] = {}
     (smallest, middle, _) = defaults.widths
@@ -381,9 +381,10 @@ def select_width(
     has_small_residual = False
     fraction = 1.0
     for width in defaults.widths:
-        is_tie = width == defaults.default_width and chosen == smallest
-        resized = make_network(network, width)
-        if has_small_residual or not defaults.can_validate(resized, y.numel(), is_tie=is_tie):
+        middle_was_no_better = width > middle and chosen == smallest
+        if has_small_residual or middle_was_no_better:
+            break
+        if not defaults.can_validate(make_network(network, width), y.numel()):
             break
 
         # The middle width decides between the priors.
