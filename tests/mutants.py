@@ -111,7 +111,7 @@ MUTANTS = [
     *planted(
         "laplace/invariant_evidence.py",
         "laplace/test_balancing.py",
-        ("balanced = balance_axes(axes, theta, precision)", "balanced = theta"),
+        ("TrainingState(balance_axes(axes, theta, precision), hyper)", "state"),
     ),
     *planted(
         "laplace/mode_finding.py",

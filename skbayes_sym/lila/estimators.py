@@ -151,8 +151,8 @@ class LILAEstimator(BayesianEstimator):
             raise ValueError("LILA's posterior covers all layers: leave layers='all'.")
         invariances = resolve_invariances(self.invariances)
         objective = resolve_objective(adam)
-        families = None if invariances is None else invariances.families
-        is_auto = isinstance(families, str) and families == "auto"
+        requested = None if invariances is None else invariances.families
+        is_auto = isinstance(requested, str) and requested == "auto"
         if is_auto and objective.transforms and self.image_shape is None:
             warn_no_invariance()
         shape = self._resolve_image_shape(self.n_features_in_)

@@ -796,7 +796,7 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
         Mean leave-one-out log density of each member and its standard error. Both are in nats per
         row, and in the units of ``y``. With several targets, a dict of these by target.
     stack_log_density_ : (float, float)
-        Mean leave-one-out log density of the stack, in the same units, and its standard error. With
+        Mean leave-one-out log density of the stack and its standard error, in nats per row. With
         several targets, a dict of these by target.
     leave_one_out_cdf_ : ndarray of shape (n_samples,) or (n_samples, n_targets)
         Probability of values up to the target by the stack without the row, or its group. Uniform

@@ -200,8 +200,8 @@ def test_draws_of_positive_targets_average_over_unknown_levels():
     new = X[:2].assign(town="d")
     with pytest.warns(UserWarning, match="levels that fit hasn't seen"):
         draws = model.sample_y(new, 3000, random_state=0)
-        std = sk.predictive(model, new).std()
-        mean = sk.predictive(model, new).mean()
+    with pytest.warns(UserWarning, match="levels that fit hasn't seen"):
+        mean, std = model.predict(new, return_std=True)
     np.testing.assert_allclose(draws.mean(axis=-1), mean, atol=5.0 * std.max() / 3000**0.5)
     np.testing.assert_allclose(draws.std(axis=-1), std, rtol=0.1)
     assert draws.min() > -0.5
