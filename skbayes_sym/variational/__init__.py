@@ -8,6 +8,8 @@ Mean-field posteriors with the symmetrised bound (Gelberg et al. 2024)
 * `elbo`: the symmetrised bound and its gradient
 * `mean_field`: expected log likelihood by fresh draws, and predictions
 
+* `noise`: the noise level of few rows, for both kinds of posterior
+
 Posteriors of layers conditional on earlier layers (Kurle et al. 2022)
 
 * `layerwise`: `LayerwiseVIRegressor` and its training

@@ -4,7 +4,6 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from skbayes_sym.base.classifier import BayesianClassifierMixin
@@ -18,7 +17,6 @@ from skbayes_sym.base.model_factory import (
     relative_relevance,
     resolve_symmetry,
 )
-from skbayes_sym.base.noise_levels import spread_levels
 from skbayes_sym.base.optimizers import Optimizer, VariationalAdam, resolve_adam
 from skbayes_sym.base.posteriors import MeanFieldGaussian
 from skbayes_sym.base.predictor import Predictor
@@ -36,6 +34,7 @@ from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.variational.fit import MeanFieldVI
 from skbayes_sym.variational.gaps import GROUP_CONSTRAINTS, Symmetrized, as_symmetrized
 from skbayes_sym.variational.mean_field import MeanFieldPredictor, WeightDrawsPredictor
+from skbayes_sym.variational.noise import noise_of_draws
 
 CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
@@ -323,7 +322,7 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         levels = self._noise_levels_
         if levels is None:
             return super()._fitted_noise_std()
-        return spread_levels(torch.as_tensor(levels), self.n_predict_samples).numpy()
+        return noise_of_draws(levels, self.n_predict_samples)
 
     def _default_likelihood(self, data: Training) -> Likelihood:
         """Normal noise, which starts at that of the previous fit if the fit continues."""

@@ -16,7 +16,6 @@ from skbayes_sym.base.model_factory import (
     require_normal_or_learned_prior,
     scale_attributes,
 )
-from skbayes_sym.base.noise_levels import MAX_FREEDOMS
 from skbayes_sym.base.posteriors import MeanFieldGaussian
 from skbayes_sym.base.progress import FitProgress, Schedule, StepConfig, n_blocks, steps_per_block
 from skbayes_sym.base.requirements import (
@@ -32,7 +31,6 @@ from skbayes_sym.base.rows import Array
 from skbayes_sym.base.training import Training, default_batch_size, resolve_batch_size
 from skbayes_sym.base.warnings import warn_unless_converged, warn_user
 from skbayes_sym.laplace.starting_points import find_classification_modes, find_regression_modes
-from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.model import Batches, Model
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.network import Network
@@ -59,6 +57,7 @@ from skbayes_sym.variational.mean_field import (
     expected_log_likelihood,
     sampled_log_likelihood,
 )
+from skbayes_sym.variational.noise import noise_level_factor
 
 SATURATED = 0.999  # fraction of log |G| above which symmetrisation can't matter for training
 
@@ -157,9 +156,6 @@ def _is_wide(network: Network) -> bool:
     return isinstance(network, MLP) and max(network.hidden_layer_sizes, default=0) > 20
 
 
-_N_RESIDUAL_DRAWS = 256  # of the expected residual sum of squares
-
-
 class Bounds(NamedTuple):
     """Bounds of a fit in nats, with targets in scaled units.
 
@@ -253,40 +249,14 @@ class MeanFieldFit:
                 "symmetry_gap_": gap.value,
                 "saturation_": self.bounds.saturation,
             }
-        if self.bounds is not None and isinstance(model.likelihood, Gaussian):
-            attributes["_noise_levels_"] = self._noise_levels(data, model)
+        if self.bounds is not None:
+            posterior = MeanFieldGaussian(self.loc, np.exp(0.5 * self.log_variance))
+            attributes["_noise_levels_"] = noise_level_factor(
+                data, model, posterior, self.predict_seed
+            )
         if self.loss_curve is not None:
             attributes["elbo_curve_"] = data.log_jacobian - np.array(self.loss_curve)
         return attributes
-
-    def _noise_levels(self, data: Training, model: Model) -> Array | None:
-        r"""Return noise levels in the units of ``y``, (1, K, T), that represent their posterior.
-
-        None if the noise is known, or determined by many rows.
-
-        Notes
-        -----
-        Given the posterior q of the weights, the optimal independent factor of the noise level is
-        (Bishop 2006, eq. 10.9)
-
-        .. math:: q(\sigma) \propto p(\sigma) \, \sigma^{-W}
-                  e^{-E_q[R] / 2 \sigma^2},
-
-        with the residual sum of squares R of rows of total weight W.
-        """
-        is_known = data.total_weight > MAX_FREEDOMS and not data.is_constant.any()
-        if is_known or not model.likelihood.n_params:
-            return None
-        x, y, weight = (values.cpu() for values in data.double_data)
-        posterior = MeanFieldGaussian(self.loc, np.exp(0.5 * self.log_variance))
-        generator = generator_from(self.predict_seed)
-        squares = torch.zeros(1, y.shape[1], dtype=torch.float64)
-        for _ in range(_N_RESIDUAL_DRAWS // 16):
-            theta = posterior.sample(16, generator=generator).double()
-            residual = y - model.network.forward(theta, x)
-            squares += torch.einsum("n,snt->t", weight, residual.square())
-        squares = squares / _N_RESIDUAL_DRAWS
-        return data.noise_levels(squares, torch.full_like(squares, data.total_weight))
 
 
 def read_fit(params: Tensor, model: GaussianNetwork, predict_seed: int) -> MeanFieldFit:

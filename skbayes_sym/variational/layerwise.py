@@ -63,6 +63,7 @@ from skbayes_sym.variational.layerwise_posterior import (
     LayerwisePredictor,
     LayerwisePrior,
 )
+from skbayes_sym.variational.noise import noise_level_factor, noise_of_draws
 
 
 class LayerwiseAscent(NamedTuple):
@@ -116,7 +117,7 @@ class LayerwiseFit:
     n_iter: int = 0
     stop_reason: StopReason = "max_iter"
 
-    def attributes(self, data: Training, _model: Model) -> dict[str, Any]:
+    def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         """Fitted attributes of the estimator by name."""
         assert data.y_scaling is not None
         noise = self.noise_std * data.y_scaling.scale
@@ -128,6 +129,9 @@ class LayerwiseFit:
         if self.prior.is_learned:
             attributes |= scale_attributes(self.prior)
         if self.elbo is not None:
+            attributes["_noise_levels_"] = noise_level_factor(
+                data, model, self.posterior, self.predict_seed
+            )
             attributes["elbo_"] = data.log_jacobian + self.elbo.value
             attributes["elbo_std_error_"] = self.elbo.standard_error
         if self.loss_curve is not None:
@@ -396,7 +400,8 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, BayesianEstimator):
         integrated out in closed form.
     noise_std : "learn", float or sequence of float, default="learn"
         Standard deviation of the observation noise in the units of ``y``: one number, or one per
-        target. "learn" estimates it.
+        target. "learn" estimates it. Predictions from up to 30 rows then average over its optimal
+        variational factor under the half-t prior of `~skbayes_sym.base.noise_levels`.
     max_iter : int, default=2000
         Maximum number of optimiser steps for each of the two starts.
     standardize : bool or {"X", "y"}, default=True
@@ -530,6 +535,15 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, BayesianEstimator):
     }
 
     feature_importances_ = property(relative_relevance)
+
+    _noise_levels_: ClassVar[Array | None] = None
+
+    def _fitted_noise_std(self) -> Array:
+        """Noise level in the units of ``y``, (T,), or of every draw (S, 1, T) for few rows."""
+        levels = self._noise_levels_
+        if levels is None:
+            return super()._fitted_noise_std()
+        return noise_of_draws(levels, self.n_predict_samples)
 
     @property
     def symmetry_(self) -> SymmetryGroup:

@@ -50,6 +50,7 @@ from skbayes_sym.variational.hidden_layers import (
     as_column,
     as_tensor,
 )
+from skbayes_sym.variational.noise import draw_likelihoods
 
 
 @dataclass(frozen=True, eq=False)
@@ -456,7 +457,8 @@ class LayerwisePredictor(BasePredictor):
     def sample_conditionals(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
         """Predictive distributions of ``n`` new draws of the weights."""
         theta = self.posterior.sample(n, generator=generator).to(x)
-        return self.likelihood.predictive(self.posterior.family.network.forward(theta, x))
+        likelihood = draw_likelihoods(self.likelihood, n, generator=generator)
+        return likelihood.predictive(self.posterior.family.network.forward(theta, x))
 
     def _blocks(self, x: Tensor) -> Iterator[tuple[LastLayerPosterior, Tensor]]:
         """Yield the last layer and its inputs (block, N, H + 1) for blocks of draws."""

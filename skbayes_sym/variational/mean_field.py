@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.base.posteriors import MeanFieldGaussian
-from skbayes_sym.base.predictor import BasePredictor, DrawsPredictor, select_draws
+from skbayes_sym.base.predictor import BasePredictor, DrawsPredictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
@@ -16,6 +16,7 @@ from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.predictive_mixtures import NormalMixture, Predictive
 from skbayes_sym.numerics.memory import n_rows_per_block
 from skbayes_sym.numerics.random import Estimate, generator_from, mean_and_error, standard_normal
+from skbayes_sym.variational.noise import draw_likelihoods
 
 _CHUNK = 1 << 21  # numbers held at once: 16 MB in float64
 
@@ -126,14 +127,6 @@ def posterior_layers(
     loc = torch.as_tensor(posterior.loc).to(like)
     variance = (torch.as_tensor(posterior.scale).double() ** 2).to(like)
     return network.layers(loc), network.layers(variance)
-
-
-def draw_likelihoods(likelihood: Likelihood, n: int, *, generator: torch.Generator) -> Likelihood:
-    """Return the likelihood with the parameters of ``n`` draws if every draw has its own."""
-    if likelihood.params.ndim == 1:
-        return likelihood
-    index = torch.randint(len(likelihood.params), (n,), generator=generator)
-    return select_draws(likelihood, index)
 
 
 @dataclass(frozen=True, eq=False)
