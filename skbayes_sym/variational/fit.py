@@ -252,7 +252,7 @@ class MeanFieldFit:
         if self.bounds is not None:
             posterior = MeanFieldGaussian(self.loc, np.exp(0.5 * self.log_variance))
             attributes["_noise_levels_"] = noise_level_factor(
-                data, model, posterior, self.predict_seed
+                data, model, posterior.sample, self.predict_seed
             )
         if self.loss_curve is not None:
             attributes["elbo_curve_"] = data.log_jacobian - np.array(self.loss_curve)

@@ -130,7 +130,7 @@ class LayerwiseFit:
             attributes |= scale_attributes(self.prior)
         if self.elbo is not None:
             attributes["_noise_levels_"] = noise_level_factor(
-                data, model, self.posterior, self.predict_seed
+                data, model, self.posterior.sample, self.predict_seed
             )
             attributes["elbo_"] = data.log_jacobian + self.elbo.value
             attributes["elbo_std_error_"] = self.elbo.standard_error

@@ -9,7 +9,7 @@ with the residual sum of squares R of rows of total weight W and the half-t prio
 `skbayes_sym.base.noise_levels`.
 """
 
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -27,7 +27,9 @@ _N_RESIDUAL_DRAWS = 256  # of the expected residual sum of squares
 _BLOCK_DRAWS = 16  # that are evaluated at once
 
 
-def noise_level_factor(data: Training, model: Model, posterior: Any, seed: int) -> Array | None:
+def noise_level_factor(
+    data: Training, model: Model, sample: Callable[..., Tensor], seed: int
+) -> Array | None:
     """Return noise levels in the units of ``y``, (1, K, T), that represent their factor.
 
     Parameters
@@ -36,8 +38,8 @@ def noise_level_factor(data: Training, model: Model, posterior: Any, seed: int) 
         Scaled training data.
     model : Model
         Network and likelihood.
-    posterior : Posterior
-        Posterior of the weights.
+    sample : callable (n, *, generator) -> Tensor of shape (n, P)
+        Draws weights from their posterior.
     seed : int
         Seed of the draws of the weights.
 
@@ -53,7 +55,7 @@ def noise_level_factor(data: Training, model: Model, posterior: Any, seed: int) 
     generator = generator_from(seed)
     squares = torch.zeros(1, y.shape[1], dtype=torch.float64)
     for _ in range(_N_RESIDUAL_DRAWS // _BLOCK_DRAWS):
-        theta = posterior.sample(_BLOCK_DRAWS, generator=generator).double()
+        theta = sample(_BLOCK_DRAWS, generator=generator).double()
         residual = y - model.network.forward(theta, x)
         squares += torch.einsum("n,snt->t", weight, residual.square())
     squares = squares / _N_RESIDUAL_DRAWS
