@@ -10,7 +10,7 @@ from scipy.stats import rankdata
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_consistent_length
 
-from skbayes_sym.base.rows import Array
+from skbayes_sym.base.rows import Array, numeric_conversion
 from skbayes_sym.base.scikit_learn import check_array, num_samples, safe_indexing
 from skbayes_sym.inspection._drawing import BLUE, GREY, VERMILLION, Display, hide_frame, split_axes
 from skbayes_sym.inspection._fitted import (
@@ -22,6 +22,7 @@ from skbayes_sym.inspection._fitted import (
 from skbayes_sym.numerics.arguments import (
     check_arrays,
     check_count,
+    check_names,
     check_number,
     check_random_state,
     is_frame,
@@ -155,17 +156,14 @@ class AttributionDisplay(Display):
             width_error=width_error,
         )
         shape = arrays["mean"].shape
-        if len(feature_names) != shape[1]:
-            raise ValueError(
-                f"AttributionDisplay: feature_names must have one entry for each of the {shape[1]} "
-                f"columns, got {len(feature_names)}."
-            )
+        self.feature_names = check_names(
+            "AttributionDisplay", "feature_names", feature_names, shape[1]
+        )
         if feature_values is not None and np.shape(feature_values) != shape:
             raise ValueError(
                 f"AttributionDisplay: feature_values must have the shape {shape}, got "
                 f"{np.shape(feature_values)}."
             )
-        self.feature_names = [str(name) for name in feature_names]
         self.mean = arrays["mean"]
         self.width = arrays["width"]
         self.mean_error = arrays.get("mean_error")
@@ -549,7 +547,8 @@ def _check_rows(X: Any) -> Any:
     if is_frame(X):
         check_consistent_length(X)
         return X
-    return check_array(fill_masked(X), dtype=None, ensure_all_finite=False)
+    with numeric_conversion("X"):
+        return check_array(fill_masked(X), dtype=None, ensure_all_finite=False)
 
 
 def _join_background(X: Any, background: Any, n_background: int) -> tuple[Any, Array]:

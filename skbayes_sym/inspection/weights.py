@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator
 from skbayes_sym.base.rows import Array
 from skbayes_sym.inspection._drawing import BLUE, VERMILLION, Display, hide_frame, split_axes
 from skbayes_sym.inspection._fitted import require_attributes, unwrap_fitted
-from skbayes_sym.numerics.arguments import check_arrays
+from skbayes_sym.numerics.arguments import check_arrays, check_names
 
 
 class StackWeightsDisplay(Display):
@@ -67,12 +67,8 @@ class StackWeightsDisplay(Display):
             log_density=log_density,
             standard_error=standard_error,
         )
-        if len(names) != len(arrays["weights"]):
-            raise ValueError(
-                f"StackWeightsDisplay: names must have one entry for each of the "
-                f"{len(arrays['weights'])} weights, got {len(names)}."
-            )
-        self.names = [str(name) for name in names]
+        n_members = len(arrays["weights"])
+        self.names = check_names("StackWeightsDisplay", "names", names, n_members)
         self.weights = arrays["weights"]
         self.log_density = arrays["log_density"]
         self.standard_error = arrays["standard_error"]

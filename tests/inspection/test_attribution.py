@@ -5,6 +5,7 @@ from itertools import permutations
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy.stats import chi2, norm
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.compose import make_column_transformer
@@ -254,8 +255,11 @@ def test_wrong_arguments_are_named(linear, table):
     ]:
         with pytest.raises(ValueError, match=message):
             draw(linear, **arguments)
-    with pytest.raises(ValueError, match="feature_names must have one entry for each of the 2"):
-        AttributionDisplay(["a"], [[1.0, 2.0]], [[0.0, 0.0]])
+    for names in (["a"], 1, dict):
+        with pytest.raises(ValueError, match="feature_names must be 2 strings"):
+            AttributionDisplay(names, [[1.0, 2.0]], [[0.0, 0.0]])
+    with pytest.raises(TypeError, match="requires grad"):
+        draw(linear, X=torch.tensor(X, requires_grad=True))
     with pytest.raises(ValueError, match=r"feature_values must have the shape \(1, 2\)"):
         AttributionDisplay(["a", "b"], [[1.0, 2.0]], [[0.0, 0.0]], feature_values=[1.0, 2.0])
     with pytest.raises(ValueError, match="width must be numbers of shape"):

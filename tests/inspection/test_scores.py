@@ -92,8 +92,9 @@ def test_a_stack_of_several_targets_is_shown_by_target(table):
 
 
 def test_every_weight_needs_a_name():
-    with pytest.raises(ValueError, match="names must have one entry for each of the 2 weights"):
-        StackWeightsDisplay(["linear"], [0.5, 0.5], [-1, -1], [0.1, 0.1])
+    for names in (["linear"], 1, dict):
+        with pytest.raises(ValueError, match="names must be 2 strings"):
+            StackWeightsDisplay(names, [0.5, 0.5], [-1, -1], [0.1, 0.1])
 
 
 def test_compared_models_have_densities_and_times(table):
