@@ -311,8 +311,8 @@ def derive_symmetry(
         else:
             others = f" and {len(constant) - 1} more"
         hints = (
-            f"buffers are constants here ({constant[0]}{others}), which keeps units in their "
-            "places: with buffers=True they move along",
+            f"pass buffers=True to move buffers with units ({constant[0]}{others}): as "
+            "constants they keep units in their places",
         )
     return ModuleSymmetry(
         assembled.factors,

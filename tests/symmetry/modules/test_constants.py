@@ -121,6 +121,7 @@ def test_a_norm_in_eval_mode_points_to_its_buffers():
     assert fixed.log_order < moving.log_order
     assert "1.running_mean and 1 more" in fixed.report()
     assert "buffers=True" in fixed.report()
+    assert "buffers=True" in repr(fixed)
     assert "buffers=True" not in moving.report()
 
 
