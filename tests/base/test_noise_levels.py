@@ -126,6 +126,7 @@ def few_rows(seed, n_rows, n_columns):
     return x[:n_rows], y[:n_rows], x[n_rows:], y[n_rows:]
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_five_rows_give_wide_predictions(name):
     """Of few draws, coverage of 90 % intervals has an error of .04; it was .59 to .80."""
