@@ -112,7 +112,7 @@ def assert_kept(name, strike, n):
 
 def strikes(name, how_many):
     case = FITS[name]
-    n = n_calls(lambda: clone(case.estimator).set_callbacks(FitsSeen()).fit(case.X, case.y))
+    n = n_calls(lambda: clone(case.estimator).set_callbacks(Watch()).fit(case.X, case.y))
     return n, np.unique(np.linspace(0.02 * n, n - 1, how_many).astype(int)).tolist()
 
 
