@@ -17,6 +17,7 @@ degrees of freedom the mixture is indistinguishable from one normal distribution
 `asv_bench/studies/few_rows.py` measures the coverage of the resulting intervals.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from math import log
@@ -109,6 +110,40 @@ def cell_levels(log_std: Tensor, log_posterior: Tensor) -> Tensor:
     return torch.stack(levels)
 
 
+def are_determined(freedoms: Tensor, is_constant: Tensor) -> bool:
+    """Whether the rows determine the noise of all targets, so that its level is no average."""
+    return float(freedoms.min()) > MAX_FREEDOMS and not bool(is_constant.any())
+
+
+def posterior_levels(
+    log_likelihood: Callable[[Tensor], Tensor],
+    spread: Tensor,
+    total_weight: float,
+    is_constant: Tensor,
+) -> Tensor:
+    """Standard deviations of the noise that stand for its posterior, (S, K, T).
+
+    Parameters
+    ----------
+    log_likelihood : callable
+        Maps logarithms of standard deviations (G, 1, T) to log likelihoods (G, S, T) of S models.
+    spread : Tensor of shape (T,)
+        Standard deviations of the targets; a scale for them where they are constant.
+    total_weight : float
+        Sum of the sample weights.
+    is_constant : Tensor of shape (T,)
+        Whether all values of a target are equal.
+    """
+    spread = sample_spread(spread, total_weight)
+    log_std = log_level_grid(spread).unsqueeze(1)
+    log_prior = log_level_prior(log_std, spread, total_weight)
+    log_posterior = log_prior + log_likelihood(log_std)
+    if bool(is_constant.any()):
+        mixed = with_surprises(log_posterior, log_prior, total_weight)
+        log_posterior = torch.where(is_constant.to(spread.device), mixed, log_posterior)
+    return cell_levels(log_std.expand_as(log_posterior), log_posterior).movedim(0, 1)
+
+
 def noise_levels(
     squares: Tensor, freedoms: Tensor, spread: Tensor, total_weight: float, is_constant: Tensor
 ) -> Tensor | None:
@@ -132,18 +167,14 @@ def noise_levels(
     Tensor or None
         None where the rows determine the noise.
     """
-    has_constant = bool(is_constant.any())
-    if float(freedoms.min()) > MAX_FREEDOMS and not has_constant:
+
+    def log_likelihood(log_std: Tensor) -> Tensor:
+        residual = 0.5 * squares * (-2.0 * log_std).exp()
+        return -(freedoms.clamp_min(0.0) * log_std + residual)
+
+    if are_determined(freedoms, is_constant):
         return None
-    spread = sample_spread(spread.to(squares), total_weight)
-    log_std = log_level_grid(spread).unsqueeze(1).expand(-1, *squares.shape)
-    log_prior = log_level_prior(log_std, spread, total_weight)
-    residual = 0.5 * squares * (-2.0 * log_std).exp()
-    log_posterior = log_prior - freedoms.clamp_min(0.0) * log_std - residual
-    if has_constant:
-        mixed = with_surprises(log_posterior, log_prior, total_weight)
-        log_posterior = torch.where(is_constant.to(squares.device), mixed, log_posterior)
-    return cell_levels(log_std, log_posterior).movedim(0, 1)
+    return posterior_levels(log_likelihood, spread.to(squares), total_weight, is_constant)
 
 
 def known_error_levels(
@@ -176,20 +207,16 @@ def known_error_levels(
     Tensor or None
         None if the rows determine the noise.
     """
-    has_constant = bool(is_constant.any())
-    if float(freedoms.min()) > MAX_FREEDOMS and not has_constant:
-        return None
     total_weight = float(weight.sum())
-    spread = sample_spread(spread.to(squares), total_weight)
-    log_std = log_level_grid(spread)
-    log_prior = log_level_prior(log_std, spread, total_weight)
-    variance = (2.0 * log_std).exp().unsqueeze(1) + known_variance
-    terms = freedoms.clamp_min(0.0) / total_weight * variance.log() + squares / variance
-    log_posterior = log_prior - 0.5 * torch.einsum("n,gnt->gt", weight, terms)
-    if has_constant:
-        mixed = with_surprises(log_posterior, log_prior, total_weight)
-        log_posterior = torch.where(is_constant.to(squares.device), mixed, log_posterior)
-    return cell_levels(log_std, log_posterior).unsqueeze(0)
+
+    def log_likelihood(log_std: Tensor) -> Tensor:
+        variance = (2.0 * log_std).exp() + known_variance
+        terms = freedoms.clamp_min(0.0) / total_weight * variance.log() + squares / variance
+        return -0.5 * torch.einsum("n,gnt->gt", weight, terms).unsqueeze(1)
+
+    if are_determined(freedoms, is_constant):
+        return None
+    return posterior_levels(log_likelihood, spread.to(squares), total_weight, is_constant)
 
 
 def at_levels(distribution: NormalMixture, levels: Tensor) -> NormalMixture:
