@@ -141,11 +141,16 @@ class LinearEstimator(BayesianEstimator):
         size = model.network.n_outputs * min(data.n_rows, data.n_features)
         return 2.0 * data.n_rows * size**2
 
+    @property
+    def _learns_noise(self) -> bool:
+        """Whether the noise level is learned; classes have none."""
+        return False
+
     def _make_method(self) -> SiteInference:
         """Return the inference method with its parameters."""
         return SiteInference(
             prior_scale=self._check_prior_scale(self.n_features_in_),
-            learns_noise=isinstance(self.noise_std, str),
+            learns_noise=self._learns_noise,
             fit_intercept=self.fit_intercept,
             max_iter=self.max_iter,
             tol=self.tol,
@@ -434,6 +439,11 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         float
         """
         return self._score_predictions(y, self.predict(X), sample_weight, exposure)
+
+    @property
+    def _learns_noise(self) -> bool:
+        """Whether the noise level is learned, and not fixed by a parameter or the likelihood."""
+        return isinstance(self.noise_std, str) and self.resolved_likelihood.n_params > 0
 
     @property
     def resolved_likelihood(self) -> Likelihood:

@@ -285,9 +285,6 @@ class SiteInference:
         -------
         LinearFit
         """
-        if self.learns_noise and not model.likelihood.n_params:
-            # The noise of the user's likelihood is fixed.
-            return replace(self, learns_noise=False).fit(data, model, progress)
         is_exact = is_conjugate(model.likelihood)
         if is_exact:
             n_outputs = data.rows.y.shape[1]
