@@ -5,7 +5,7 @@ import pickle
 import threading
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import cache, partial, wraps
@@ -42,6 +42,20 @@ def import_symbolic_shapes() -> None:
     """
     with filters_lock, warnings.catch_warnings():
         import_module("torch.fx.experimental.symbolic_shapes")
+
+
+@cache
+def import_compiler_bisector() -> None:
+    """Import a module that torch imports in its first trace of a graph, without a side effect.
+
+    That module stores the folder of compiled kernels, of which there are none, in the environment.
+    """
+    name = "TORCHINDUCTOR_CACHE_DIR"
+    with filters_lock, suppress(ModuleNotFoundError):  # older versions of torch don't have it
+        folder = os.environ.get(name)
+        import_module("torch._inductor.compiler_bisector")
+        if folder is None:
+            os.environ.pop(name, None)
 
 
 def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -12,12 +12,10 @@ is added to `GraphAnalysis.refused`, and all of its arguments are fixed.
 
 import copy
 import itertools
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from fractions import Fraction
 from functools import cache
-from importlib import import_module
 from operator import getitem
 from traceback import walk_tb
 from typing import Any
@@ -28,7 +26,7 @@ from torch._C import _get_mkldnn_enabled, _set_mkldnn_enabled
 from torch._ops import OpOverload
 from torch.nn.modules.dropout import _DropoutNd
 
-from skbayes_sym.numerics.runtime import filters_lock, import_symbolic_shapes
+from skbayes_sym.numerics.runtime import import_compiler_bisector, import_symbolic_shapes
 from skbayes_sym.symmetry.modules.axis_partition import (
     KINDS,
     ONE,
@@ -61,7 +59,7 @@ def trace(module: nn.Module, inputs: tuple[Any, ...]) -> fx.Graph:
         If the control flow depends on the values of tensors, or the call fails.
     """
     import_symbolic_shapes()
-    _import_compiler_bisector()
+    import_compiler_bisector()
     from torch.fx.experimental.proxy_tensor import make_fx
 
     module = without_dropout(module)
@@ -97,20 +95,6 @@ def trace(module: nn.Module, inputs: tuple[Any, ...]) -> fx.Graph:
             "module(example_input) runs."
         ) from error
     return traced.graph
-
-
-@cache
-def _import_compiler_bisector() -> None:
-    """Import a module that torch imports in its first trace, without a side effect.
-
-    It stores the folder of compiled kernels, of which there are none, in the environment.
-    """
-    name = "TORCHINDUCTOR_CACHE_DIR"
-    with filters_lock, suppress(ModuleNotFoundError):  # older versions of torch don't have it
-        folder = os.environ.get(name)
-        import_module("torch._inductor.compiler_bisector")
-        if folder is None:
-            os.environ.pop(name, None)
 
 
 def _uses_packed_sequences(error: BaseException) -> bool:
