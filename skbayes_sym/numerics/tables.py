@@ -305,8 +305,8 @@ def level_number(text: str) -> float | None:
 
 # Numbers with a currency, a thousands separator, a decimal comma or a percent sign.
 _FORMATTED_NUMBER = re.compile(
-    r"[(+-]?\s*(?P<currency>[$€£¥]|[A-Z]{3}\s)?\s*[+-]?"
-    r"(\d{1,3}([,.' \u00a0]\d{3})+|\d+)([.,]\d+)?\s*\)?\s*([%$€£¥]|[A-Z]{3})?"
+    r"[(+-]?\s*([$€£¥]|[A-Z]{3}\s)?\s*[+-]?"
+    r"(\d{1,3}([,.' \u00a0]\d{3})+|\d+)([.,]\d+)?\s*\)?\s*([%$€£¥]|(?<=\s)[A-Z]{3})?"
 )
 
 

@@ -224,6 +224,9 @@ def test_numbers_as_people_write_them_are_words_with_a_warning(write):
         encoded(pd.DataFrame({"price": text}))
 
 
-@pytest.mark.parametrize("write", [lambda k: f"10.0.{k}.1", lambda k: f"A{k}", lambda k: f"{k}-7"])
+@pytest.mark.parametrize(
+    "write",
+    [lambda k: f"10.0.{k}.1", lambda k: f"A{k}", lambda k: f"{k}-7", lambda k: f"{k}ABC"],
+)
 def test_addresses_and_names_are_no_numbers_as_text(write):
     encoded(pd.DataFrame({"code": [write(k) for k in range(40)]}))  # warnings are errors
