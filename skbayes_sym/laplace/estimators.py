@@ -308,7 +308,7 @@ class LaplaceRegressor(BayesianRegressorMixin, _BaseLaplace):
     max_iter : int or "auto", default="auto"
         Maximum number of optimiser steps. "auto" is 100 Gauss-Newton steps, 50 for up to 500 rows,
         and between 50 and 100 if a step takes long. There are up to three times as many while the
-        evidence rises steeply. With more than 10,000 rows, the search uses 10,000 of them, and at
+        evidence rises steeply. With more than 4,000 rows, the search uses 4,000 of them, and at
         most 8 further steps use all. For Adam "auto" is 3000.
     standardize : bool or {"X", "y"}, default=True
         Whether to standardise the columns of ``X`` and ``y`` before the fit. "X" and "y"
