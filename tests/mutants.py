@@ -49,9 +49,9 @@ MUTANTS = [
         ("if value.requires_grad or not is_finite", "if not is_finite"),
     ),
     Mutant(
-        "linear/fit.py",
-        "if self.learns_noise and not model.likelihood.n_params",
-        "if False",
+        "linear/estimators.py",
+        "isinstance(self.noise_std, str) and self.resolved_likelihood.n_params > 0",
+        "isinstance(self.noise_std, str)",
         "linear/test_estimators.py",
     ),
     *planted(
@@ -1108,7 +1108,10 @@ MUTANTS = [
     *planted(
         "base/noise_levels.py",
         "",
-        ("- freedoms.clamp_min(0.0) * log_std", "+ freedoms.clamp_min(0.0) * log_std"),
+        (
+            "-(freedoms.clamp_min(0.0) * log_std + residual)",
+            "freedoms.clamp_min(0.0) * log_std - residual",
+        ),
         ("(n / (n - 1.0)) ** 0.5", "(n / (n - 1.0))"),
         ("log(1.0 - share), prior + log(share)", "log(share), prior + log(1.0 - share)"),
     ),

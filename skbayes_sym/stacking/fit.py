@@ -222,6 +222,7 @@ class StackActions:
         self._by_folds = by_folds
         self._parallel_fits: Iterator[ScoredMember | str] = iter(())
         self._plan: Sequence[PlannedStage] = ()
+        self._members_receiver: Receiver | None = None  # of all members that run in parallel
         self.scored: dict[str, ScoredMember] = {}
         self.failed: dict[str, FailedMember] = {}
 

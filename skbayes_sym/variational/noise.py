@@ -71,5 +71,5 @@ def draw_likelihoods(likelihood: Likelihood, n: int, *, generator: torch.Generat
     """Return the likelihood with the parameters of ``n`` draws if every draw has its own."""
     if likelihood.params.ndim == 1:
         return likelihood
-    index: Tensor = torch.randint(len(likelihood.params), (n,), generator=generator)
+    index = torch.randint(len(likelihood.params), (n,), generator=generator)
     return select_draws(likelihood, index)
