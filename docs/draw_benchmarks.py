@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 
 DOCS = Path(__file__).parent
 FIGURES = DOCS.parent / "asv_bench/studies/figures.json"
@@ -43,10 +44,13 @@ def draw_panel(ax: Any, kind: str) -> None:
         # Labels below the points keep clear of their neighbours.
         offset = (6, -12) if name in ("forest", "CatBoost") else (6, 4)
         point = (seconds, density)
-        ax.annotate(NAMES[name], point, offset, textcoords="offset points", color=colour, size=9)
+        label = ax.annotate(
+            NAMES[name], point, offset, textcoords="offset points", color=colour, size=9
+        )
+        label.set_path_effects([withStroke(linewidth=3, foreground="white")])
     ax.axhline(0, color="0.8", lw=1, zorder=0)
     ax.set(title=TITLES[kind], xscale="log", xlabel="CPU seconds of a fit with its predictions")
-    ax.margins(x=0.2)
+    ax.margins(x=0.28)
     ax.spines[["top", "right"]].set_visible(False)
 
 
@@ -57,6 +61,9 @@ def draw(path: Path = OUT) -> None:
     for ax, kind in zip(panels, TITLES, strict=True):
         draw_panel(ax, kind)
     panels[0].set_ylabel("log density minus that of the stack,\nnats per held-out row")
+    last = json.loads(FIGURES.read_text(encoding="utf-8"))["measured"]["ahead"]
+    note = f"last measured on {last['date']}, commit {last['commit']}"
+    figure.supxlabel(note, x=0.99, ha="right", size=8, color=GREY)
     figure.savefig(path)
 
 

@@ -31,7 +31,8 @@ NAMES = {
     "LightGBM": "LightGBM, fitted noise", "CatBoost": "CatBoost, fitted noise",
     "friedman1": "Friedman 1, 200 rows", "friedman2": "Friedman 2, 200", "suburbs": "suburbs, 450",
     "friedman3": "Friedman 3, 200", "cars": "cars, 350", "fires": "fires, 465",
-    "pwLinear": "pwLinear",
+    "pwLinear": "pwLinear", "numbers": "regression", "numbers, best": "regression, best table",
+    "classes": "classification", "classes, best": "classification, best table",
     "growing": "growing noise, 600", "1000x10": "1,000 x 10", "10000x20": "10,000 x 20",
     "50000x20": "50,000 x 20", "100x8": "100 x 8", "100x50": "100 x 50", "1000x8": "1,000 x 8",
     "1000x50": "1,000 x 50", "10000x8": "10,000 x 8", "10000x50": "10,000 x 50",
@@ -67,6 +68,12 @@ def table(key: str, columns: str = "", rows: str = "", digits: str = "2", flip: 
     return Table(["", *(_named(d, key) for d in data)], named)
 
 
+def measured(key: str) -> str:
+    """When a table was last measured, for its caption."""
+    last = json.loads(FIGURES.read_text(encoding="utf-8"))["measured"][key]
+    return f"(last measured on {last['date']}, commit {last['commit']})"
+
+
 def _named(name: str, key: str) -> str:
     """A name as a reader sees it; those of classes are code."""
     if name == "HistGradientBoosting" and key != "classes":
@@ -100,7 +107,7 @@ class FigureTable(Directive):
     def run(self) -> list[nodes.Node]:
         key = self.arguments[0]
         found = table(key, **self.options)
-        caption = " ".join(self.content)
+        caption = f"{' '.join(self.content)} {measured(key)}"
         lines = [f".. list-table:: {caption}", "   :header-rows: 1", "   :stub-columns: 1",
                  "   :class: sk-wrap", ""]  # fmt: skip
         for row in (found.columns, *found.rows):

@@ -6,6 +6,7 @@ import re
 import runpy
 import sys
 import tomllib
+from datetime import date
 from importlib.util import find_spec
 from math import exp, log, pi
 from pathlib import Path
@@ -142,6 +143,27 @@ def test_the_recipe_has_the_lower_bounds_of_the_package():
     run = (ROOT / "conda/recipe.yaml").read_text().split("  run:")[1].split("tests:")[0]
     recipe = dict(re.findall(bound, run))
     assert recipe == {"pytorch" if k == "torch" else k: v for k, v in asked.items()}
+
+
+def test_figures_are_kept_with_the_day_and_commit_of_their_measurement(bench, tmp_path):
+    keep = importlib.import_module("figures").keep
+    path = tmp_path / "figures.json"
+    keep("one", "iris", {"model": [1.0, 2.0]}, path)
+    keep("two", "wine", {"model": [3.0, 4.0]}, path)
+    keep("one", "wine", {"model": [5.0, 7.0]}, path)
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    assert list(kept) == ["one", "two", "measured"]
+    assert kept["one"]["model"] == {"iris": [1.5, 0.5], "wine": [6.0, 1.0]}
+    today = date.today().isoformat()
+    assert [last["date"] for last in kept["measured"].values()] == [today, today]
+
+
+def test_every_table_of_figures_names_its_measurement():
+    kept = json.loads((BENCH / "figures.json").read_text(encoding="utf-8"))
+    assert set(kept) - {"measured"} == set(kept["measured"])
+    for last in kept["measured"].values():
+        assert date.fromisoformat(last["date"]) <= date.today()
+        assert re.fullmatch(r"[0-9a-f]{8,}", last["commit"])
 
 
 def test_a_version_has_three_numbers():
