@@ -14,6 +14,7 @@ import numpy as np
 
 from skbayes_sym.base.rows import Array
 from skbayes_sym.numerics.arguments import is_frame, short_repr
+from skbayes_sym.numerics.tables import require_table
 
 ROLES = ("row", "column", "value", "weight", "time")
 
@@ -95,6 +96,7 @@ def find_list_columns(X: Any, columns: Any = "auto", *, valued: bool = True) -> 
         If named columns are missing, if two columns could have one role, or if the frame looks like
         a list of entries whose columns aren't known.
     """
+    require_table(X)
     if not is_frame(X):
         return None
     names = frame_names(X)

@@ -375,8 +375,12 @@ def split_entry_list(X: Any, columns: Any = "auto") -> EntryList:
         raise ValueError(f"the parts of a list of entries must be of one length, got {lengths}.")
     if weights is not None and not (np.isfinite(weights).all() and (weights >= 0.0).all()):
         raise ValueError("weights must be finite and at least 0.")
-    if np.isinf(values).any():
-        raise ValueError("values contains infinity; NaN is a missing entry.")
+    is_infinite = np.isinf(values)
+    if is_infinite.any():
+        raise ValueError(
+            f"{names[2]} contains infinity, the first at position {int(is_infinite.argmax())}. "
+            "A missing entry is NaN."
+        )
     return row_labels, column_labels, values, weights
 
 
@@ -471,9 +475,15 @@ def _check_values(raw: Any, name: Hashable) -> Array:
             with suppress(TypeError, ValueError):
                 values = np.where(is_missing, np.nan, values).astype(float)
     if values.ndim != 1 or values.dtype.kind not in "fiub":
+        remedy = ""
+        if values.ndim == 1 and values.dtype.kind in "OUST":
+            remedy = (
+                " Convert text by pandas.to_numeric, and number ordered words from worst to best, "
+                'such as .map({"bad": 1, "good": 2}).'
+            )
         raise ValueError(
             f"{name} of a list of entries must be numbers, 1D; got {values.dtype} of shape "
-            f"{values.shape} such as {short_repr(values[:2].tolist())}."
+            f"{values.shape} such as {short_repr(values[:2].tolist())}.{remedy}"
         )
     if values.dtype == np.float32:
         return values

@@ -2,9 +2,10 @@
 
 import datetime
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from numbers import Integral, Real
+from os import PathLike
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,8 +91,44 @@ def is_declared_categorical(column: Any) -> bool:
     return is_categorical or str(dtype).startswith("dictionary<")
 
 
+def require_table(X: Any) -> None:
+    """Refuse what holds a table but isn't one yet, with the call that makes it one.
+
+    Parameters
+    ----------
+    X : object
+        Rows as the user gave them.
+
+    Raises
+    ------
+    TypeError
+        If ``X`` is a path, a dictionary of columns, a list of dictionaries, a lazy frame or an
+        iterator.
+    """
+    remedy = None
+    if isinstance(X, str | bytes | PathLike):
+        remedy = "read the file first, such as by pandas.read_csv(X)"
+    elif isinstance(X, Mapping):
+        remedy = "give pandas.DataFrame(X)"
+    elif isinstance(X, Sequence) and len(X) > 0 and isinstance(X[0], Mapping):
+        raise TypeError("X must be a table, got a list of dictionaries: give pandas.DataFrame(X).")
+    elif isinstance(X, Iterator):
+        remedy = "give list(X)"
+    elif type(X).__name__ == "LazyFrame":
+        remedy = "give X.collect()"
+    if remedy is not None:
+        raise TypeError(f"X must be a table, got {type(X).__name__}: {remedy}.")
+
+
 def fill_masked(X: Any) -> Any:
-    """Return ``X`` with masked entries as missing values; ``X`` itself if nothing is masked."""
+    """Return ``X`` with masked entries as missing values; ``X`` itself if nothing is masked.
+
+    Raises
+    ------
+    TypeError
+        If ``X`` is no table, such as the path of a file.
+    """
+    require_table(X)
     if isinstance(X, list | tuple) and any(isinstance(row, np.ma.MaskedArray) for row in X):
         X = np.ma.array(X)
     if not isinstance(X, np.ma.MaskedArray):

@@ -6,6 +6,7 @@ table foresees is the fuzzer's (`fuzz.py`).
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,18 @@ OF_X = {
     "dates": (DATES, r"must hold numbers, got columns .* such as dates \(in 'c'\)"),
     "complex": (X + 1j, "^Complex data not supported"),
 }
+# Tables that aren't read, and the call that reads them.
+UNREAD = {
+    "path": ("people.csv", r"^X must be a table, got str: read the file first.*read_csv"),
+    "Path": (Path("people.csv"), r"^X must be a table, got PosixPath|WindowsPath: read the file"),
+    "columns": (FRAME.to_dict("list"), r"^X must be a table, got dict: give pandas.DataFrame"),
+    "records": (FRAME.to_dict("records"), "got a list of dictionaries: give pandas.DataFrame"),
+    "lazy": (
+        type("LazyFrame", (), {"columns": ["a"]})(),
+        r"^X must be a table, got LazyFrame: give X.collect\(\)",
+    ),
+    "rows one by one": ((row for row in X), r"^X must be a table, got generator: give list\(X\)"),
+}
 BAD_VALUES = {
     "max_iter": "many", "n_chains": 0, "n_draws": "many", "tol": -1.0,
     "prior": -1.0, "noise_std": 0.0,
@@ -83,6 +96,8 @@ def mistakes_in_fit() -> Iterator[Mistake]:
         taken = [*other[what], "SymVIMatrixFactorization"] if what in other else []
         whose = [n for n in EVERY if n not in taken]
         yield what, whose, lambda e, y, x=rows: e.fit(x, y if y is None else y[: len(x)]), words
+    for what, (rows, words) in UNREAD.items():
+        yield what, EVERY, lambda e, y, x=rows: e.fit(x, y), words
     for what, weight, words in [
         ("negative weights", -np.ones(24), "^Negative values in .*sample_weig"),
         ("no weight", np.zeros(24), "^Sample weights must contain at"),
@@ -161,6 +176,8 @@ def mistakes_in_questions() -> Iterator[Mistake]:
         ("no quantiles", NUMERIC, lambda m, y: m.predict_quantiles(X, []), "quantiles"),
         ("coverage", NUMERIC, lambda m, y: m.predict_interval(X, 1.5),
          "coverage must lie strictly"),
+        *((what, PREDICTS, lambda m, y, rows=rows: m.predict(rows), words)
+          for what, (rows, words) in UNREAD.items()),
         *((f"{n!r} samples", NUMERIC, lambda m, y, n=n: m.sample_y(X, n),
            f"^n_samples must be .* got {n!r}") for n in (0, -1, 2.5, "many", True)),
     ]:  # fmt: skip

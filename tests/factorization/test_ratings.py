@@ -186,9 +186,9 @@ def test_a_frame_is_a_list_as_it_was_read(fitted):
     [
         (([0], [1]), "2 parts"),
         (([0, 1], [1], [2.0]), "one length"),
-        (([0], [1], ["a"]), "values of a list of entries must be numbers"),
+        (([0], [1], ["a"]), "values of a list of .* must be numbers.*pandas.to_numeric.*words"),
         (([0], [1], [2.0], [-1.0]), "weights must be finite and at least 0"),
-        (([0], [1], [np.inf]), "infinity"),
+        (([0, 0], [1, 2], [2.0, np.inf]), "values contains infinity, the first at position 1"),
         (([[0]], [1], [2.0]), "must be 1D"),
         (([], [], []), "at least one entry"),
         ((["a", None, "b"], [1, 1, 1], [2.0, 3.0, 3.0]), "rows is missing in 1 .*position 1"),
