@@ -31,7 +31,6 @@ Estimators
 Predictions and posteriors
 
 * `predictor`: predictions of any fit in scaled units
-* `positive_predictor`: predictions of targets that were positive in all training rows
 * `posteriors`: Gaussian posterior approximations
 * `log_density`: unnormalised log posterior of a network, for samplers and optimisers
 * `stacking_weights`: combine predictive distributions by their leave-one-out densities

@@ -9,7 +9,6 @@ import torch
 from skbayes_sym.base.log import log_info
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.network import Network
-from skbayes_sym.numerics.runtime import one_thread as one_thread
 
 # Number of floating-point operations per step from which "auto" selects a GPU. Smaller steps are
 # dominated by the launches of 50 to 700 kernels. Each takes about six microseconds whatever it

@@ -23,7 +23,7 @@ from skbayes_sym.base.columns import (
     boolean_columns,
     column_medians,
 )
-from skbayes_sym.base.device import choose_device, gradient_flops, one_thread, resolve_device
+from skbayes_sym.base.device import choose_device, gradient_flops, resolve_device
 from skbayes_sym.base.extrapolation import (
     ExtrapolatingPredictor,
     ScaledRange,
@@ -40,8 +40,7 @@ from skbayes_sym.base.model_factory import (
 )
 from skbayes_sym.base.optimizers import Adam
 from skbayes_sym.base.pipelines import fitted_attribute
-from skbayes_sym.base.positive_predictor import PositivePredictor
-from skbayes_sym.base.predictor import Predictor
+from skbayes_sym.base.predictor import PositivePredictor, Predictor
 from skbayes_sym.base.progress import FLOATS, PREDICT_ROWS, FitProgress
 from skbayes_sym.base.requirements import (
     ANY_LIKELIHOOD,
@@ -81,7 +80,7 @@ from skbayes_sym.models.priors import HalfNormal, LayerScales, Prior, UnboundPri
 from skbayes_sym.numerics.arguments import is_number, short_repr
 from skbayes_sym.numerics.memory import prior_allocation, require_memory
 from skbayes_sym.numerics.progress import reporting_to
-from skbayes_sym.numerics.runtime import explain_torch_errors
+from skbayes_sym.numerics.runtime import explain_torch_errors, one_thread
 from skbayes_sym.numerics.tables import (
     check_column_names,
     fill_masked,
@@ -388,7 +387,31 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
             Checked, canonical and scaled data.
         """
         device = resolve_device(self.device)
-        inputs, targets = self._read_training_data(X, y)
+
+        # Encode the columns of a table.
+        X = fill_masked(X)
+        numbers = X
+        table = None
+        columns = None
+        if self._accepts_tables:
+            require_rows(X)
+            table = as_table(X)
+        if table is not None:
+            columns = Columns.from_table(table)
+            if columns is not None:
+                numbers = columns.encode(table)
+        inputs, targets = self._validate_training_data(numbers, y)
+        if table is not None:
+            # Register the columns of the table instead of the encoded ones.
+            validate_data(self, X, skip_check_array=True)
+            self._column_names_in_ = non_string_column_names(X)
+        if self._accepts_tables:
+            self.columns_in_ = columns
+            if columns is None:
+                self._medians_in_ = column_medians(inputs)
+                self._booleans_in_ = boolean_columns(X)
+
+        # Distinct rows in canonical order, scaled.
         metadata = {"sample_weight": sample_weight, "groups": groups, **row_parameters}
         metadata = {name: value for name, value in metadata.items() if value is not None}
         data = Training.from_arrays(
@@ -416,32 +439,6 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
     ) -> Array | None:
         """Return known parameters of the likelihood, (n_samples, n_targets); None by default."""
         return None
-
-    def _read_training_data(self, X: Any, y: Any) -> tuple[Array, Targets]:
-        """Validate inputs and targets, after encoding the columns of a table."""
-        if not self._accepts_tables:
-            return self._validate_training_data(X, y)
-        X = fill_masked(X)
-        require_rows(X)
-        table = as_table(X)
-        if table is None:
-            columns = None
-        else:
-            columns = Columns.from_table(table)
-        if table is None or columns is None:
-            numbers = X
-        else:
-            numbers = columns.encode(table)
-        inputs, targets = self._validate_training_data(numbers, y)
-        if table is not None:
-            # Register the columns of the table instead of the encoded ones.
-            validate_data(self, X, skip_check_array=True)
-            self._column_names_in_ = non_string_column_names(X)
-        self.columns_in_ = columns
-        if columns is None:
-            self._medians_in_ = column_medians(inputs)
-            self._booleans_in_ = boolean_columns(X)
-        return inputs, targets
 
     def _validate_training_data(self, X: Any, y: Any) -> tuple[Array, Targets]:
         """Return numeric inputs and targets, and set ``n_features_in_`` and the like."""

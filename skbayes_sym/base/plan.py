@@ -55,11 +55,7 @@ class Rule:
 
 def never(reason: str) -> Rule:
     """Rule of a stage that is skipped for a reason that is known before the fit."""
-    return Rule(_is_false, reason)
-
-
-def _is_false(_results: Results) -> bool:
-    return False
+    return Rule(lambda _: False, reason)
 
 
 @dataclass(frozen=True)

@@ -88,8 +88,17 @@ class RegressionTargets:
     def check(self) -> None:
         """Warn if a target is constant, which leaves no scale for the noise, or holds classes."""
         is_constant = (self.values == self.values[0]).all(axis=0)
-        self._warn_classes(is_constant)
-        if len(self.values) < 2 or self.is_discrete or not is_constant.any():
+        if self.is_discrete:
+            return
+        is_binary = ((self.values == 0.0) | (self.values == 1.0)).all()
+        if self.classifier_name and is_binary and not is_constant.any():
+            warn_user(
+                "all targets are 0 or 1, for which a regressor predicts intervals that no target "
+                f"can have. Use {self.classifier_name}, whose predict_proba gives the probability "
+                "of 1.",
+                UserWarning,
+            )
+        if len(self.values) < 2 or not is_constant.any():
             return
         column = int(is_constant.argmax())
         if self.values.shape[1] == 1:
@@ -102,18 +111,6 @@ class RegressionTargets:
             "their scale. Check the targets.",
             UserWarning,
         )
-
-    def _warn_classes(self, is_constant: Mask) -> None:
-        """Warn if all targets are 0 or 1 and none is constant."""
-        if self.is_discrete or not self.classifier_name or is_constant.any():
-            return
-        if ((self.values == 0.0) | (self.values == 1.0)).all():
-            warn_user(
-                "all targets are 0 or 1, for which a regressor predicts intervals that no target "
-                f"can have. Use {self.classifier_name}, whose predict_proba gives the probability "
-                "of 1.",
-                UserWarning,
-            )
 
     def find_gross_errors(self, rows: Rows) -> Mask | None:
         """Return which distinct rows have gross errors; None if they aren't looked for."""

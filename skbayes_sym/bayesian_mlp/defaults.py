@@ -150,7 +150,12 @@ def _plan_regression(
         "weights",
         "maximise_leave_one_out_score",
         {"min_gain": defaults.min_gain},
-        [was_fitted("linear model", "there is no linear model to compare with")],
+        [
+            Rule(
+                lambda results: "linear model" in results,
+                "there is no linear model to compare with",
+            )
+        ],
     )
     return [modes, linear, *members, weights]
 
@@ -311,11 +316,6 @@ def _plan_classification(
     )
     weights = PlannedStage("weights", "maximise_leave_one_out_score", {}, [rule])
     return [modes, linear, members, weights]
-
-
-def was_fitted(stage: str, reason: str) -> Rule:
-    """Rule that holds if ``stage`` has a result."""
-    return Rule(lambda results: stage in results, reason)
 
 
 def noise_is_low(size: TableSize, defaults: PoolDefaults) -> Rule:

@@ -8,7 +8,6 @@ from scipy.special import ndtr, xlogy
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils import get_tags
 
-from skbayes_sym.base.device import one_thread
 from skbayes_sym.base.pipelines import fitted_attribute
 from skbayes_sym.base.predictive import predictive
 from skbayes_sym.base.rows import Array
@@ -26,6 +25,7 @@ from skbayes_sym.distillation.student_training import (
 from skbayes_sym.distillation.teacher_features import extract_features
 from skbayes_sym.inspection._fitted import unwrap_fitted
 from skbayes_sym.numerics.arguments import draw_seed
+from skbayes_sym.numerics.runtime import one_thread
 from skbayes_sym.student import Student
 
 

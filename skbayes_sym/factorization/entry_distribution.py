@@ -10,7 +10,6 @@ import torch
 from sklearn.utils import Bunch
 from torch import Tensor
 
-from skbayes_sym.base.device import one_thread
 from skbayes_sym.base.distributions import Components, PredictiveDistribution
 from skbayes_sym.base.rows import Array
 from skbayes_sym.factorization.entry_predictor import DISTRIBUTION_BLOCK, FactorPredictor
@@ -23,6 +22,7 @@ from skbayes_sym.models.predictive_mixtures import (
 )
 from skbayes_sym.numerics.arguments import draw_seed
 from skbayes_sym.numerics.random import generator_from
+from skbayes_sym.numerics.runtime import one_thread
 
 
 @dataclass(frozen=True, eq=False)

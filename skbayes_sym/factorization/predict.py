@@ -11,7 +11,6 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from skbayes_sym.base.device import one_thread
 from skbayes_sym.base.estimator import BayesianEstimator
 from skbayes_sym.base.posteriors import MatrixPosterior
 from skbayes_sym.base.progress import FLOATS
@@ -43,6 +42,7 @@ from skbayes_sym.factorization.sparse_entries import CSREntries
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.numerics.arguments import check_arrays, check_count, draw_seed, short_repr
 from skbayes_sym.numerics.random import generator_from
+from skbayes_sym.numerics.runtime import one_thread
 
 # Scores that a block of rows may hold at once in a ranking, for all draws together.
 _SCORES_PER_BLOCK = 1 << 22

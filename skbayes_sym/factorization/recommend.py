@@ -5,10 +5,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from skbayes_sym.base.device import one_thread
 from skbayes_sym.base.rows import Array
 from skbayes_sym.factorization.entry_distribution import EntryPredictive
 from skbayes_sym.factorization.entry_predictor import FactorPredictor, row_prior_cov
+from skbayes_sym.numerics.runtime import one_thread
 
 RANKINGS = ("mean", "probability_best", "thompson")
 

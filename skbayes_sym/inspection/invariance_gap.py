@@ -9,13 +9,13 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
-from skbayes_sym.base.device import one_thread
 from skbayes_sym.base.estimator import BayesianEstimator
 from skbayes_sym.base.pipelines import fitted_attribute, unwrap
 from skbayes_sym.base.posteriors import MatrixPosterior, MeanFieldGaussian
 from skbayes_sym.linear.low_rank import LowRankGaussian
 from skbayes_sym.numerics.arguments import draw_seed, short_repr
 from skbayes_sym.numerics.random import Estimate, generator_from
+from skbayes_sym.numerics.runtime import one_thread
 from skbayes_sym.symmetry.gaps.gap import Gap, RowPosterior
 from skbayes_sym.symmetry.gaps.row_gaps import row_gap
 from skbayes_sym.symmetry.gaps.translations import TranslationGap

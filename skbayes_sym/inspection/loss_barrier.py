@@ -10,10 +10,10 @@ import torch
 from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
-from skbayes_sym.base.device import one_thread
 from skbayes_sym.base.rows import Array
 from skbayes_sym.inspection._fitted import require_attributes, unwrap_fitted
 from skbayes_sym.numerics.arguments import check_count
+from skbayes_sym.numerics.runtime import one_thread
 from skbayes_sym.symmetry.modules.merging import align_modules, flatten_module, interpolate_modules
 
 

@@ -11,7 +11,6 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
-from skbayes_sym.base.device import one_thread
 from skbayes_sym.base.model_factory import layer_sizes as as_sizes
 from skbayes_sym.base.pipelines import unwrap
 from skbayes_sym.base.rows import Array
@@ -27,6 +26,7 @@ from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
 from skbayes_sym.numerics.arguments import draw_seed
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.random import generator_from
+from skbayes_sym.numerics.runtime import one_thread
 from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.modules.module_symmetry import symmetry_of
 from skbayes_sym.symmetry.relabelling import align_to_mean, label_margin, relabel

@@ -30,7 +30,6 @@ from torch import Tensor
 
 from skbayes_sym.laplace.balancing import balance_units
 from skbayes_sym.laplace.evidence_problem import (
-    DataExpansion,
     EvidenceProblem,
     Hyperparameters,
 )
@@ -284,15 +283,15 @@ class _SearchTask(NamedTuple):
         size = 1 if n_rows * p**2 >= 1e8 else 2
         if n <= size or device.type != "cpu" or p < 200 or n_rows < p:
             return [self]
-        return [self._select(index) for index in torch.arange(n).split(size)]
-
-    def _select(self, index: Tensor) -> "_SearchTask":
-        problem = self.problem.select(index)
-        initial_problem = problem
-        if self.initial_problem is not self.problem:
-            initial_problem = self.initial_problem.select(index)
-        parts = (self.hyper.select(index), self.theta[index], self.high_noise[index])
-        return _SearchTask(problem, initial_problem, *parts, self.n_skipped)
+        tasks = []
+        for index in torch.arange(n).split(size):
+            problem = self.problem.select(index)
+            initial_problem = problem
+            if self.initial_problem is not self.problem:
+                initial_problem = self.initial_problem.select(index)
+            parts = (self.hyper.select(index), self.theta[index], self.high_noise[index])
+            tasks.append(_SearchTask(problem, initial_problem, *parts, self.n_skipped))
+        return tasks
 
 
 @dataclass(frozen=True)
@@ -456,22 +455,56 @@ class _RestartBatch:
         """Make step ``i`` of the active restarts, and the update that follows it."""
         task = self._task
         schedule = task.problem.schedule
-        is_initial = i < schedule.first_hyper_step
-        problem = (task.initial_problem if is_initial else task.problem).select(self._index)
+        problem = task.problem
+        if i < schedule.first_hyper_step:
+            problem = task.initial_problem
+        problem = problem.select(self._index)
         all_active = len(self.active) == self._n
-        part = self._state
+        state = self._state
         if not all_active:
-            part = map_tensors(lambda t: t[self._index], self._state)
+            state = map_tensors(lambda t: t[self._index], self._state)
+        expansion = self._expansion
         if i == schedule.first_hyper_step and task.initial_problem is not task.problem:
             # From here on all rows have their full weight, for which the damping is too small.
-            self._expansion = problem.expansion(part.current.theta)
-            damping = torch.where(task.high_noise[self._index], INITIAL_DAMPING, part.damping)
-            part = part._replace(damping=damping)
+            expansion = problem.expansion(state.current.theta)
+            damping = torch.where(task.high_noise[self._index], INITIAL_DAMPING, state.damping)
+            state = state._replace(damping=damping)
+
+        # Step of the weights.
+        theta, hyper = state.current[:2]
+        precision = hyper.log_precision.exp()[:, problem.prior.group]
         conservative = self._config.conservative or schedule.conservative
-        part, self._expansion = _iterate(problem, part, self._expansion, i, conservative)
+        theta, damping, n_moved = step(
+            lambda theta, index: problem.select(index).misfit(theta, hyper.select(index)),
+            theta,
+            expansion.at(hyper),
+            precision,
+            state.damping,
+            conservative=conservative,
+        )
+        if n_moved:
+            expansion = problem.expansion(theta)
+        current = state.current._replace(theta=theta)
+        state = state._replace(current=current, damping=damping, n_iter=state.n_iter + 1)
+
+        # Evidence there, and the update of the hyperparameters.
+        if _has_update(problem, i):
+            value, system = problem.evaluate(theta, expansion, hyper)
+            score = value + problem.prior.log_hyperprior(hyper.log_precision)
+            current = _Iterate(theta, hyper, value, score)
+            if i >= schedule.first_best_step and problem.keeps_best:
+                is_better = current.score > state.best.score
+                state = state._replace(
+                    best=_choose_by_restart(is_better, current, state.best),
+                    n_since_best=torch.where(is_better, 0, state.n_since_best + 1),
+                )
+            updated = problem.update(theta, expansion, hyper, system)
+            state = state._replace(current=current._replace(hyper=updated))
+
+        self._expansion = expansion
         if not all_active:
-            part = map_tensors(lambda t, m: t.index_copy(0, self._index, m), self._state, part)
-        self._state = part
+            state = map_tensors(lambda t, m: t.index_copy(0, self._index, m), self._state, state)
+        self._state = state
 
     def record_update(self, i: int) -> None:
         """Record score and log evidence, and end restarts that copy one another.
@@ -486,7 +519,18 @@ class _RestartBatch:
         n_steps = i - schedule.first_hyper_step
         if self._config.tol is None or n_steps <= 0 or n_steps % schedule.check_interval:
             return
-        check = self._nearby_restarts()
+
+        # The restart that each active one is close to. Those that have ended and copy no other
+        # come first.
+        sources = self._source.tolist()
+        ended = [r for r, s in enumerate(sources) if r == s and r not in self.active]
+        order = ended + self.active
+        index = torch.tensor(order).to(current.theta.device)
+        problem = self._task.problem
+        first = find_copies(problem, current.theta[index], current.hyper.select(index))
+        check = self._source.clone()
+        check[self.active] = torch.tensor([order[k] for k in first[len(ended) :]])
+
         self._checks = [*self._checks[-schedule.n_copy_checks + 1 :], check]
         is_certain = torch.stack(self._checks).eq(check).all(0)
         is_certain = is_certain & (len(self._checks) == schedule.n_copy_checks)
@@ -501,7 +545,14 @@ class _RestartBatch:
         ended = self._ended | self._settled()
         settled = ended
         if i + 1 >= self._config.max_iter:
-            ended = ended | ~_rises(self._task.problem, self._curve)
+            # Extra steps are for restarts whose evidence still rises steeply.
+            problem = self._task.problem
+            window = problem.schedule.rise_window
+            rises = torch.zeros_like(ended)
+            if len(self._curve) > window:
+                rise = self._curve[-1][0] - self._curve[-1 - window][0]
+                rises = rise > window * problem.schedule.steep_rise * problem.total_weight
+            ended = ended | ~rises
         self._ended = ended
         # One transfer of both, because the host waits for a GPU in each.
         is_ended, is_settled = torch.stack([ended, settled]).tolist()
@@ -539,77 +590,6 @@ class _RestartBatch:
         # The comparison is False for restarts that have ended, whose values are nan.
         return settled | (change < tol * unit).all(0)
 
-    def _nearby_restarts(self) -> Tensor:
-        """Return the restart that each active one is close to, int64 (R,).
-
-        Restarts that have ended and copy no other come first.
-        """
-        current = self._state.current
-        ended = [r for r, s in enumerate(self._source.tolist()) if r == s and r not in self.active]
-        order = ended + self.active
-        nearby = self._source.clone()
-        index = torch.tensor(order).to(current.theta.device)
-        problem = self._task.problem
-        first = find_copies(problem, current.theta[index], current.hyper.select(index))
-        nearby[self.active] = torch.tensor([order[k] for k in first[len(ended) :]])
-        return nearby
-
-
-def _iterate(
-    problem: EvidenceProblem,
-    state: _State,
-    expansion: DataExpansion,
-    i: int,
-    conservative: bool,
-) -> tuple[_State, DataExpansion]:
-    """Make one step of all restarts, and the update of the hyperparameters that follows it.
-
-    Parameters
-    ----------
-    problem : EvidenceProblem
-        Problem of the active restarts.
-    state : _State
-        State of the active restarts.
-    expansion : DataExpansion
-        Expansion at the state's weights.
-    i : int
-        Number of the step.
-    conservative : bool
-        See `gauss_newton.step`.
-
-    Returns
-    -------
-    _State, DataExpansion
-        State after the step, and the expansion at its weights.
-    """
-    theta, hyper = state.current[:2]
-    precision = hyper.log_precision.exp()[:, problem.prior.group]
-    theta, damping, n_moved = step(
-        lambda theta, index: problem.select(index).misfit(theta, hyper.select(index)),
-        theta,
-        expansion.at(hyper),
-        precision,
-        state.damping,
-        conservative=conservative,
-    )
-    if n_moved:
-        expansion = problem.expansion(theta)
-    current = state.current._replace(theta=theta)
-    state = state._replace(current=current, damping=damping, n_iter=state.n_iter + 1)
-    if not _has_update(problem, i):
-        return state, expansion
-    value, system = problem.evaluate(theta, expansion, hyper)
-    score = value + problem.prior.log_hyperprior(hyper.log_precision)
-    current = _Iterate(theta, hyper, value, score)
-    if i >= problem.schedule.first_best_step and problem.keeps_best:
-        is_better = current.score > state.best.score
-        state = state._replace(
-            best=_choose_by_restart(is_better, current, state.best),
-            n_since_best=torch.where(is_better, 0, state.n_since_best + 1),
-        )
-    updated = problem.update(theta, expansion, hyper, system)
-    return state._replace(current=current._replace(hyper=updated)), expansion
-
 
 def _has_update(problem: EvidenceProblem, i: int) -> bool:
     """Whether hyperparameters move after step ``i``."""
@@ -630,16 +610,6 @@ def _choose_by_restart(condition: Tensor, first: Batch, second: Batch) -> Batch:
         return torch.where(condition.view(-1, *[1] * (a.ndim - 1)), a, b)
 
     return map_tensors(select, first, second)
-
-
-def _rises(problem: EvidenceProblem, curve: Sequence[Tensor]) -> Tensor:
-    """Return whose evidence still rises steeply, bool (R,)."""
-    schedule = problem.schedule
-    window = schedule.rise_window
-    if len(curve) <= window:
-        return problem.total_weight < 0.0
-    rise = curve[-1][0] - curve[-1 - window][0]
-    return rise > window * schedule.steep_rise * problem.total_weight
 
 
 def _collect_modes(

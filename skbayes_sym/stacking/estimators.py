@@ -20,9 +20,8 @@ from torch import Tensor
 from skbayes_sym.base.classifier import BayesianClassifierMixin
 from skbayes_sym.base.columns import OpenRows
 from skbayes_sym.base.estimator import BayesianEstimator
-from skbayes_sym.base.positive_predictor import PositivePredictor
 from skbayes_sym.base.predictive import is_regression_model, predicts_counts
-from skbayes_sym.base.predictor import Predictor
+from skbayes_sym.base.predictor import PositivePredictor, Predictor
 from skbayes_sym.base.progress import N_JOBS, RUN_CONSTRAINTS, FitProgress
 from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.rows import Array, Scaling

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.base.calibration import fit_calibration
-from skbayes_sym.base.device import one_thread
 from skbayes_sym.base.groups import scale_weights_to_groups
 from skbayes_sym.base.noise_shape import ShapedPredictor, fit_noise_shape
 from skbayes_sym.base.rows import Array
@@ -20,6 +19,7 @@ from skbayes_sym.base.warnings import collect_warnings
 from skbayes_sym.models.copula import middle_cdf
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.numerics.progress import part_of_progress
+from skbayes_sym.numerics.runtime import one_thread
 from skbayes_sym.stacking.members import LogTarget, Member, UserEstimator
 from skbayes_sym.stacking.members.log_target import standardise_logarithm
 from skbayes_sym.stacking.predictors import (

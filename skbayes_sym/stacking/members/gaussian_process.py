@@ -19,7 +19,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from skbayes_sym.base.device import one_thread
 from skbayes_sym.base.groups import Codes, split_by_group, split_into_blocks
 from skbayes_sym.base.plan import TableSize
 from skbayes_sym.base.predictor import BasePredictor
@@ -29,6 +28,7 @@ from skbayes_sym.numerics.linalg import cholesky, try_cholesky
 from skbayes_sym.numerics.optimise import lbfgs
 from skbayes_sym.numerics.progress import report_progress
 from skbayes_sym.numerics.random import float64_normal, generator_from
+from skbayes_sym.numerics.runtime import one_thread
 from skbayes_sym.stacking.defaults import StackDefaults
 from skbayes_sym.stacking.members.base import Member
 from skbayes_sym.stacking.task import MemberFit, StackTask
