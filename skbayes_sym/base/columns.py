@@ -30,7 +30,7 @@ from skbayes_sym.base.scikit_learn import safe_indexing
 from skbayes_sym.base.stacking_weights import PooledDraws, mixture
 from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture
-from skbayes_sym.numerics.arguments import short_repr
+from skbayes_sym.numerics.arguments import select_optional, short_repr
 from skbayes_sym.numerics.dates import (
     CALENDAR,
     DateEncoding,
@@ -307,7 +307,7 @@ class Columns:
             return Encoding(values, is_open, [])
 
         rows = Table(table.names, [c[is_open] for c in table.columns], table.declared)
-        open_codes = [None if c is None else c[is_open] for c in codes]
+        open_codes = [select_optional(c, is_open) for c in codes]
         alternatives = []
         for levels in self._alternative_levels():
             filled = [

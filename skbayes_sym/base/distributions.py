@@ -1,6 +1,7 @@
 """Predictive distributions of targets and of classes."""
 
 from collections.abc import Callable, Sequence
+from math import prod
 from operator import methodcaller
 from typing import Any, NamedTuple, Self
 
@@ -297,19 +298,19 @@ class PredictiveDistribution:
             full = ()
         if full[-len(shape) :] != shape:
             axes = ", ".join(str(size) for size in shape)
-            tail = "1" if len(shape) == 1 else "1, 1"
             if len(shape) == 1:
+                tail = "1"
                 name = "(n_samples,)"
             else:
+                tail = "1, 1"
                 name = "(n_samples, n_targets)"
-            comma = "," if len(shape) == 1 else ""
             raise ValueError(
                 f"y has shape {values.shape}, which doesn't broadcast to the predictions' "
-                f"{name} = ({axes}{comma}): give a number, an array of shape ({axes}{comma}), or a "
+                f"{name} = {shape}: give a number, an array of shape {shape}, or a "
                 f"grid of G values of shape (G, {tail}) or (G, {axes})."
             )
         grid = np.broadcast_to(values, full)
-        n_targets = shape[1] if len(shape) == 2 else 1
+        n_targets = prod(shape[1:])
         n_values = int(np.prod(full[: -len(shape)], dtype=int))
         return grid.reshape(n_values, shape[0], n_targets), full[: -len(shape)]
 

@@ -489,3 +489,10 @@ def target_scaling(rows: Rows, *, enabled: bool) -> Scaling:
     if not enabled or not is_constant.any():
         return scaling
     return Scaling(scaling.mean, np.where(is_constant, magnitude, scaling.scale))
+
+
+def unwrap_single(values: Array) -> Any:
+    """Return the number of a single target as a float, and those of several as they are, (T,)."""
+    if len(values) == 1:
+        return float(values[0])
+    return values

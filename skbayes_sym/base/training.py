@@ -27,7 +27,7 @@ from skbayes_sym.base.targets import Targets
 from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
-from skbayes_sym.numerics.arguments import check_not_masked, draw_seed
+from skbayes_sym.numerics.arguments import check_not_masked, draw_seed, select_optional
 from skbayes_sym.numerics.memory import MemoryAllocation
 
 # With batch_size="auto" a step uses all rows up to this number, and minibatches for more rows.
@@ -161,9 +161,8 @@ class Training:
         """
         weight = _check_weights(sample_weight, X)
 
-        if groups is None:
-            codes = None
-        else:
+        codes = None
+        if groups is not None:
             codes = encode_groups(groups, len(weight))
 
         # A fit with a row of weight zero equals the fit without the row.
@@ -175,8 +174,8 @@ class Training:
             X = X[is_present]
             targets = targets.select(is_present)
             weight = weight[is_present]
-            codes = None if codes is None else codes[is_present]
-            row_parameter = None if row_parameter is None else row_parameter[is_present]
+            codes = select_optional(codes, is_present)
+            row_parameter = select_optional(row_parameter, is_present)
         targets.check()
         rows, inverse_index[is_present] = _canonical_rows(
             X, targets.values, weight, codes, row_parameter
@@ -186,8 +185,7 @@ class Training:
         outliers = None
         is_gross = targets.find_gross_errors(rows)
         if is_gross is not None:
-            has_gross_error = np.append(is_gross, False)[inverse_index]
-            outliers = np.flatnonzero(has_gross_error)
+            outliers = np.flatnonzero(np.append(is_gross, False)[inverse_index])
             if len(outliers):
                 all_targets.warn_gross_errors(outliers)
                 rows, inverse_index = drop_rows(rows, inverse_index, is_gross)

@@ -21,7 +21,7 @@ from skbayes_sym.base.noise_shape import NoiseShape, fit_noise_shape
 from skbayes_sym.base.plan import Execution, PlannedStage, Results, TableSize, execute
 from skbayes_sym.base.progress import FitProgress, StageProgress
 from skbayes_sym.base.requirements import Method
-from skbayes_sym.base.rows import Array
+from skbayes_sym.base.rows import Array, unwrap_single
 from skbayes_sym.base.stacking_weights import (
     fit_baseline_weight,
     leave_one_out,
@@ -212,10 +212,7 @@ class PoolFit:
                 variance += weight * np.average(squares, axis=0, weights=mode_weights)
         if self.noise is not None:
             variance = variance * self.noise.mean_square
-        noise_std = scale * np.sqrt(variance)
-        if len(noise_std) == 1:
-            return float(noise_std[0])
-        return noise_std
+        return unwrap_single(scale * np.sqrt(variance))
 
 
 def _rename(attributes: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

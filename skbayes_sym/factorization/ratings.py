@@ -13,7 +13,7 @@ from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.factorization.frames import find_list_columns, frame_names
 from skbayes_sym.factorization.labels import check_labels, convert_labels
 from skbayes_sym.factorization.sparse_entries import Entries, group_entries
-from skbayes_sym.numerics.arguments import is_frame, short_repr
+from skbayes_sym.numerics.arguments import is_frame, select_optional, short_repr
 
 
 class ObservedEntries(NamedTuple):
@@ -53,9 +53,9 @@ class ObservedEntries(NamedTuple):
             rows=self.rows[mask],
             columns=self.columns[mask],
             values=self.values[mask],
-            weights=_index(self.weights, mask),
-            list_index=_index(self.list_index, mask),
-            context=_index(self.context, mask),
+            weights=select_optional(self.weights, mask),
+            list_index=select_optional(self.list_index, mask),
+            context=select_optional(self.context, mask),
         )
 
     @property
@@ -105,11 +105,6 @@ class ObservedEntries(NamedTuple):
             convert(self.weights),
             convert(self.context),
         )
-
-
-def _index(array: Array | None, index: Array) -> Array | None:
-    """Index an array that may be None."""
-    return None if array is None else array[index]
 
 
 def find_frame_labels(X: Any) -> tuple[Array | None, Array | None]:
@@ -415,7 +410,7 @@ def parse_entry_list(X: Any, columns: Any = "auto") -> ObservedEntries:
         columns[order],
         values[order],
         (len(row_labels), len(column_labels)),
-        _index(weights, order),
+        select_optional(weights, order),
         row_labels,
         column_labels,
         order,

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from skbayes_sym.numerics.arguments import select_optional
 from skbayes_sym.numerics.linalg import matrix_blocks
 from skbayes_sym.numerics.runtime import cache_tensors, index_tensor
 
@@ -63,8 +64,8 @@ class CSREntries(NamedTuple):
             self.indptr[first : last + 1] - begin,
             self.indices[begin:end],
             self.value[begin:end],
-            _index(self.weight, slice(begin, end)),
-            _index(self.context, slice(begin, end)),
+            select_optional(self.weight, slice(begin, end)),
+            select_optional(self.context, slice(begin, end)),
         )
 
     @property
@@ -95,11 +96,6 @@ class CSREntries(NamedTuple):
         if self.weight is not None:
             squares = squares * self.weight
         return float(squares.sum())
-
-
-def _index(part: Tensor | None, index: Tensor | slice) -> Tensor | None:
-    """Index a tensor that may be None."""
-    return None if part is None else part[index]
 
 
 class FactorEntries(NamedTuple):
@@ -140,7 +136,7 @@ class Entries(NamedTuple):
         return self._replace(
             by_row=self.by_row._replace(value=value, weight=weight),
             by_column=self.by_column._replace(
-                value=value[self.order], weight=_index(weight, self.order)
+                value=value[self.order], weight=select_optional(weight, self.order)
             ),
         )
 
@@ -205,15 +201,15 @@ def group_entries(
         rows = rows[order]
         columns = columns[order]
         values = values[order]
-        weights = _index(weights, order)
-        context = _index(context, order)
+        weights = select_optional(weights, order)
+        context = select_optional(context, order)
     order_by_column = torch.argsort(columns, stable=True).int()
     by_row = CSREntries(_count_pointers(rows, shape[0]), columns, values, weights, context)
     by_column = CSREntries(
         _count_pointers(columns, shape[1]),
         rows[order_by_column],
         values[order_by_column],
-        _index(weights, order_by_column),
+        select_optional(weights, order_by_column),
     )
     return Entries(by_row, by_column, order_by_column)
 

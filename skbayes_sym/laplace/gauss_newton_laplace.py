@@ -21,6 +21,7 @@ from skbayes_sym.base.requirements import (
     SOFTMAX,
     Requirements,
 )
+from skbayes_sym.base.rows import unwrap_single
 from skbayes_sym.base.stacking_weights import leave_one_out
 from skbayes_sym.base.training import Training
 from skbayes_sym.base.warnings import warn_moving_mode
@@ -173,7 +174,7 @@ class ModesFit:
             noise_std = modes.noise_precision.rsqrt().numpy()
             overall = np.sqrt(np.average(noise_std**2, axis=0, weights=weights)) * unit
             attributes["noise_std_modes_"] = noise_std * unit
-            attributes["noise_std_"] = float(overall[0]) if len(overall) == 1 else overall
+            attributes["noise_std_"] = unwrap_single(overall)
             attributes["_noise_levels_modes_"] = None
             if model.likelihood.n_params:
                 attributes["_noise_levels_modes_"] = self._noise_levels(data)
@@ -389,7 +390,10 @@ def select_width(
 
         # The middle width decides between the priors.
         fits = {}
-        for candidate in priors if width == middle else (prior,):
+        candidates = [prior]
+        if width == middle:
+            candidates = list(priors)
+        for candidate in candidates:
             fit, held_out = validate(width, candidate)
             if held_out is None:
                 return WidthSelection(width, candidate, scores, stopped_fit=fit)
@@ -578,9 +582,11 @@ class GaussNewtonLaplaceRegression:
         elif selection.width < self.defaults.default_width:
             fit = searcher.search(selected, selection.fold_modes)
         else:
+            if len(plan.priors) > 1:
+                problem = selected
             fit = self._search_default_width(
                 plan,
-                selected if len(plan.priors) > 1 else problem,
+                problem,
                 searcher,
                 selection.fold_modes,
                 has_low_noise=selection.has_low_noise,

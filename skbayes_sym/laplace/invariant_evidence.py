@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.base.log import logger
-from skbayes_sym.base.rows import Array
+from skbayes_sym.base.rows import Array, unwrap_single
 from skbayes_sym.base.training import Training
 from skbayes_sym.laplace.balancing import balance_axes, balance_units
 from skbayes_sym.laplace.curvature import (
@@ -530,7 +530,7 @@ class LaplaceFit:
             attributes["_noise_levels_modes_"] = self.noise_levels
         if self.noise_scale.size and data.y_scaling is not None:
             noise = self.noise_scale * data.y_scaling.scale
-            attributes["noise_std_"] = float(noise[0]) if len(noise) == 1 else noise
+            attributes["noise_std_"] = unwrap_single(noise)
         if self.invariances is not None:
             attributes.update(self.invariances.attributes())
         if self.log_evidence is not None and self.curve is not None:

@@ -280,7 +280,9 @@ class _SearchTask(NamedTuple):
         (n, p) = self.theta.shape
         device = self.theta.device
         n_rows = self.problem.data.y.shape[0]
-        size = 1 if n_rows * p**2 >= 1e8 else 2
+        size = 2
+        if n_rows * p**2 >= 1e8:
+            size = 1
         if n <= size or device.type != "cpu" or p < 200 or n_rows < p:
             return [self]
         tasks = []
@@ -395,7 +397,9 @@ class EvidenceSearch:
 
         # Other processes report their results, and not their steps.
         is_serial = joblib.effective_n_jobs(self.n_jobs) == 1
-        callback = on_batch_step if is_serial else None
+        callback = None
+        if is_serial:
+            callback = on_batch_step
         jobs = [partial(self._search_batch, part, callback) for part in tasks]
         for search in run_parallel(jobs, self.n_jobs):
             results.append(search)

@@ -106,19 +106,23 @@ class SufficientStatistics(NamedTuple):
         inverse = np.divide(1.0, values, out=np.zeros_like(values), where=values > smallest)
         coefficients = axes @ torch.as_tensor(inverse * b, device=y.device)
         residual = torch.addmv(y, features, coefficients, alpha=-1.0)
+        if diagonal is None:
+            diagonal = product.diagonal()
         if weight is None:
+            total_weight = float(len(y))
             weighted_residual = residual
         else:
+            total_weight = float(weight.sum())
             weighted_residual = weight * residual
         return cls(
-            weight=float(len(y) if weight is None else weight.sum()),
+            weight=total_weight,
             residual=float(weighted_residual @ residual),
             eigenvalues=np.maximum(values, 0.0),
             eigenvectors=vectors,
             projection=b,
             # In this order of the factors nothing overflows.
             explained=inverse * b * b,
-            diagonal=(product.diagonal() if diagonal is None else diagonal).cpu().numpy(),
+            diagonal=diagonal.cpu().numpy(),
         )
 
     def log_evidence(self, log_variance: float, log_noise: float) -> float:

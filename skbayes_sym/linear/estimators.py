@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
+from math import prod
 from numbers import Integral, Real
 from typing import Any, ClassVar, cast
 
@@ -406,7 +407,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         check_not_masked("y", y)
         shape = np.asarray(y).shape
         if not isinstance(self.likelihood, str):
-            n_targets = shape[1] if len(shape) == 2 else 1
+            n_targets = prod(shape[1:])
             give_each_target_a_scale(likelihood, n_targets)
             self._check_likelihood(likelihood)
         if not likelihood.n_params:

@@ -47,6 +47,7 @@ from skbayes_sym.models.likelihoods.noise import Gaussian, Heteroscedastic
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import GaussianPrior, HalfNormal, Prior, UnboundPrior
+from skbayes_sym.numerics.linalg import as_double
 from skbayes_sym.symmetry.group import NotInvariantError, SymmetryGroup, Trivial, check_invariant
 
 CONSTRAINTS: dict[str, list[Any]] = {
@@ -228,7 +229,7 @@ class BaseMCMC(BayesianEstimator):
             such as those of `draw_positions`.
         """
         x, y, weight = (torch.as_tensor(a) for a in self._training_data_)
-        targets = y.double() if y.is_floating_point() else y
+        targets = as_double(y)
         network = self.network_
         likelihood = self.fitted_likelihood
         if isinstance(likelihood, Gaussian) and not likelihood.learn:

@@ -36,7 +36,7 @@ from skbayes_sym.base.scikit_learn import (
 from skbayes_sym.base.warnings import collect_warnings, warn_user
 from skbayes_sym.metrics import expected_calibration_error, interval_calibration_error
 from skbayes_sym.model_selection._scorers import power_of_two, read_evidence
-from skbayes_sym.numerics.arguments import check_random_state, short_repr
+from skbayes_sym.numerics.arguments import check_random_state, select_optional, short_repr
 from skbayes_sym.numerics.diagnostics import mean_ess
 
 
@@ -543,7 +543,7 @@ def _report_fold(model: Any, task: Task, train: Array, test: Array) -> FoldRepor
     X_train, y_train = safe_split(tagged, task.X, task.y, train)
     X_test, y_test = safe_split(tagged, task.X, task.y, test, train)
     start = time.perf_counter()
-    fit_with_groups(model, X_train, y_train, None if task.groups is None else task.groups[train])
+    fit_with_groups(model, X_train, y_train, select_optional(task.groups, train))
     fit_end = time.perf_counter()
     predicted = np.asarray(model.predict(X_test))
     seconds = (fit_end - start, time.perf_counter() - fit_end)

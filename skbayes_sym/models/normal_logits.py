@@ -27,6 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from skbayes_sym.numerics.arguments import select_optional
 from skbayes_sym.numerics.gaussian import gauss_hermite, sobol_normal
 from skbayes_sym.numerics.memory import n_rows_per_block
 from skbayes_sym.numerics.runtime import cache_tensors
@@ -347,7 +348,7 @@ def _log_likelihood(
     size = n_rows_per_block(1 << 22, (n_outputs + 1) * len(rule.weights))  # 32 MB at once
     for start in range(0, len(y), size):
         rows = slice(start, start + size)
-        root_rows = None if root is None else root[rows]
+        root_rows = select_optional(root, rows)
         expectations = SoftmaxExpectations(distribution.mean[rows], root_rows, rule)
         parts.append(expectations.log_likelihood(y[rows]))
     return torch.cat(parts)

@@ -283,3 +283,10 @@ def _as_numeric(value: Any) -> NDArray[Any] | None:
         return np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
         return None
+
+
+def select_optional(values: Any, index: Any) -> Any:
+    """Index an array or a tensor that may be None."""
+    if values is None:
+        return None
+    return values[index]

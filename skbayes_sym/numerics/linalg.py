@@ -388,3 +388,10 @@ def _outer(scale: Tensor) -> Tensor:
 def _like(gradient: Tensor, argument: Tensor) -> Tensor:
     """Sum a gradient over the axes along which the argument was broadcast."""
     return gradient.sum_to_size(argument.shape)
+
+
+def as_double(values: Tensor) -> Tensor:
+    """Return real numbers in float64, and integers such as class codes as they are."""
+    if values.is_floating_point():
+        return values.double()
+    return values

@@ -379,12 +379,8 @@ class BaseStacking(BayesianEstimator, BaseComposition):
         else:
             original_targets = classes[data.rows.y]
 
-        defaults = StackDefaults()
         if self.cv is None or isinstance(self.cv, Integral):
-            n_folds = defaults.n_folds
-            if self.cv is not None:
-                n_folds = int(self.cv)
-            folds = self._make_folds(original_targets, n_folds, data.seed, data.rows.groups)
+            folds = self._make_folds(original_targets, data.seed, data.rows.groups)
         else:
             folds = self._split_original_rows(X, y, groups, first_index)
             _require_whole_groups(self.cv, folds, data.rows.groups)
@@ -394,20 +390,18 @@ class BaseStacking(BayesianEstimator, BaseComposition):
             deadline = time.monotonic() + self.max_seconds
 
         # A warm start fits all members again once there are many more rows.
+        defaults = StackDefaults()
+        n_rows_full_fit = 0
         if self._continues_fit:
             n_rows_full_fit = self._n_rows_full_fit_
-        else:
-            n_rows_full_fit = 0
         if len(weight) >= defaults.full_refit_growth * n_rows_full_fit:
             n_rows_full_fit = 0
 
         target_scaling = (0.0, 1.0)
         if data.y_scaling is not None:
             target_scaling = (float(data.y_scaling.mean[0]), float(data.y_scaling.scale[0]))
-        user_estimators = [
-            pair[1] for pair in self.estimators or () if not isinstance(pair[1], str)
-        ]
-        has_count_member = classes is None and any(map(predicts_counts, user_estimators))
+        members = [pair[1] for pair in self.estimators or ()]
+        has_count_member = classes is None and any(map(predicts_counts, members))
         return StackTask(
             RowBlock(rows.double(), safe_indexing(*indexable(X), first_index)),
             targets,
@@ -428,7 +422,7 @@ class BaseStacking(BayesianEstimator, BaseComposition):
         )
 
     def _make_folds(
-        self, targets: Array, n_folds: int, seed: int, groups: Array | None
+        self, targets: Array, seed: int, groups: Array | None
     ) -> list[tuple[Array, Array]]:
         """Make folds of shuffled rows, or of whole groups.
 
@@ -438,8 +432,6 @@ class BaseStacking(BayesianEstimator, BaseComposition):
         ----------
         targets : ndarray of shape (N,)
             Targets or class labels.
-        n_folds : int
-            Number of folds. There are no more than rows or groups.
         seed : int
             Seed of the shuffling.
         groups : ndarray of int of shape (N,) or None
@@ -448,7 +440,7 @@ class BaseStacking(BayesianEstimator, BaseComposition):
         Returns
         -------
         list of (ndarray, ndarray)
-            Training and test indices.
+            Training and test indices of ``cv`` folds, but not of more than rows or groups.
         """
         n = len(targets)
         if n < 2:
@@ -457,6 +449,9 @@ class BaseStacking(BayesianEstimator, BaseComposition):
             n_groups = n
         else:
             n_groups = int(groups.max()) + 1
+        n_folds = StackDefaults().n_folds
+        if self.cv is not None:
+            n_folds = int(self.cv)
         n_folds = min(n_folds, n_groups)
         is_stratified = False
         if is_classifier(self):

@@ -18,6 +18,7 @@ from skbayes_sym.base.stacking_weights import merge_components
 from skbayes_sym.base.warnings import collect_warnings
 from skbayes_sym.models.copula import middle_cdf
 from skbayes_sym.models.predictive_mixtures import NormalMixture
+from skbayes_sym.numerics.arguments import select_optional
 from skbayes_sym.numerics.progress import part_of_progress
 from skbayes_sym.numerics.runtime import one_thread
 from skbayes_sym.stacking.members import LogTarget, Member, UserEstimator
@@ -104,28 +105,23 @@ def score_member(member: Member, task: StackTask, by_folds: bool) -> ScoredMembe
     if reads_original_rows and not task.n_classes and not task.is_count:
         _require_density(fit, task)
 
-    held_out = fit.leave_one_out
+    held_out: Any = fit.leave_one_out
     cdf: Tensor | None = None
     uses_folds = held_out is None or by_folds or fit.used_folds
     if held_out is None or (by_folds and not fit.used_folds):
-        if by_folds:
-            folds = task.folds
-        else:
+        folds = task.folds
+        if not by_folds:
             folds = member.choose_folds(task)
         with part_of_progress(fit_fraction, 1.0):
-            predictions = _predict_folds(member, task, fit, folds)
-        if isinstance(predictions, HeldOutScores):
-            held_out, cdf = predictions
-        else:
-            held_out = predictions
+            held_out = _predict_folds(member, task, fit, folds)
+        if isinstance(held_out, HeldOutScores):
+            held_out, cdf = held_out
 
     # Forward folds leave out only some of the rows, and only these are scored.
     scored = task
     if uses_folds and len(task.left_out_index) < len(task):
         index = task.left_out_index
-        scored = replace(
-            task.take(index), groups=None if task.groups is None else task.groups[index]
-        )
+        scored = replace(task.take(index), groups=select_optional(task.groups, index))
         if len(_row_values(held_out)) == len(task):
             held_out = _take_rows(held_out, index)
 

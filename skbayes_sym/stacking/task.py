@@ -12,6 +12,7 @@ from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import safe_indexing
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.predictive_mixtures import NormalMixture
+from skbayes_sym.numerics.arguments import select_optional
 from skbayes_sym.stacking.defaults import StackDefaults
 
 
@@ -141,7 +142,7 @@ class StackTask:
             targets=self.targets[index],
             folds=(),
             groups=None,
-            noise_std=None if self.noise_std is None else self.noise_std[subset],
+            noise_std=select_optional(self.noise_std, subset),
         )
 
 

@@ -27,7 +27,7 @@ from skbayes_sym.base.requirements import (
     SOFTMAX,
     Requirements,
 )
-from skbayes_sym.base.rows import Array
+from skbayes_sym.base.rows import Array, unwrap_single
 from skbayes_sym.base.training import Training, default_batch_size, resolve_batch_size
 from skbayes_sym.base.warnings import warn_unless_converged, warn_user
 from skbayes_sym.laplace.starting_points import find_classification_modes, find_regression_modes
@@ -235,7 +235,7 @@ class MeanFieldFit:
             noise = likelihood.noise_scale.double().numpy()
             if len(noise):  # likelihoods of counts have none
                 noise = noise * data.y_scaling.scale
-                attributes["noise_std_"] = float(noise[0]) if len(noise) == 1 else noise
+                attributes["noise_std_"] = unwrap_single(noise)
         if self.prior is not None:
             attributes |= scale_attributes(self.prior)
         if self.bounds is not None:

@@ -40,7 +40,7 @@ from skbayes_sym.base.requirements import (
     NORMAL_OR_LEARNED_PRIOR,
     Requirements,
 )
-from skbayes_sym.base.rows import STANDARDIZE, Array
+from skbayes_sym.base.rows import STANDARDIZE, Array, unwrap_single
 from skbayes_sym.base.scikit_learn import Interval, StrOptions
 from skbayes_sym.base.training import Training
 from skbayes_sym.base.warnings import warn_unless_converged
@@ -123,7 +123,7 @@ class LayerwiseFit:
         noise = self.noise_std * data.y_scaling.scale
         attributes: dict[str, Any] = {
             "posterior_": self.posterior,
-            "noise_std_": float(noise[0]) if len(noise) == 1 else noise,
+            "noise_std_": unwrap_single(noise),
             "_predict_seed_": self.predict_seed,
         }
         if self.prior.is_learned:

@@ -14,6 +14,7 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_passes import Layers, mean_output, output_moments
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.predictive_mixtures import NormalMixture, Predictive
+from skbayes_sym.numerics.linalg import as_double
 from skbayes_sym.numerics.memory import n_rows_per_block
 from skbayes_sym.numerics.random import Estimate, generator_from, mean_and_error, standard_normal
 from skbayes_sym.variational.noise import draw_likelihoods
@@ -63,7 +64,7 @@ def expected_log_likelihood(
         x, y, weight = (t[start : start + n_rows] for t in data)
         x = x.double()
         weight = weight.double()
-        y = y.double() if y.is_floating_point() else y
+        y = as_double(y)
         noise = [
             standard_normal((n_draws, len(x), width), generator=generator, like=like)
             for width in widths
@@ -111,7 +112,7 @@ def sampled_log_likelihood(
     x = data.x.double()
     y = data.y
     weight = data.weight.double()
-    y = y.double() if y.is_floating_point() else y
+    y = as_double(y)
     likelihood = likelihood.to(x)
     total = theta.new_zeros(n_draws)
     for rows in torch.arange(len(x), device=x.device).split(256):

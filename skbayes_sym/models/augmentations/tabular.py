@@ -22,8 +22,8 @@ def _check_columns(owner: str, columns: Any, n_features: int) -> tuple[int, ...]
     ----------
     owner : str
         Name of the transformation, for the error message.
-    columns : sequence of int
-        Positions of columns.
+    columns : sequence of int or None
+        Positions of columns; None for all.
     n_features : int
         Number of columns of the inputs.
 
@@ -34,6 +34,8 @@ def _check_columns(owner: str, columns: Any, n_features: int) -> tuple[int, ...]
     ValueError
         If a position occurs twice or is out of range.
     """
+    if columns is None:
+        columns = range(n_features)
     is_sequence = isinstance(columns, Sequence | range | np.ndarray)
     if not is_sequence or not all(isinstance(c, Integral) for c in columns):
         raise TypeError(f"columns of {owner} must be a sequence of int, got {columns!r}.")
@@ -43,6 +45,13 @@ def _check_columns(owner: str, columns: Any, n_features: int) -> tuple[int, ...]
             f"inputs with {n_features} columns."
         )
     return tuple(int(c) for c in columns)
+
+
+def _bound_columns(columns: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Return the columns of a transformation; none before it is bound if it is of all columns."""
+    if columns is None:
+        return ()
+    return columns
 
 
 @dataclass(frozen=True)
@@ -104,20 +113,19 @@ class ColumnShift:
     @property
     def half_width(self) -> HalfWidth:
         """Distribution of the coefficients."""
-        columns = () if self.columns is None else self.columns
+        columns = _bound_columns(self.columns)
         names = tuple(f"translation_{c}" for c in columns)
         limits = (10.0,) * len(columns)  # standard deviations of the column
         return HalfWidth(names, limits, self.units)
 
     def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "ColumnShift":  # noqa: ARG002
         """Return the family for inputs of known scale and shape."""
-        columns = range(len(scale)) if self.columns is None else self.columns
-        checked = _check_columns("ColumnShift", columns, len(scale))
+        checked = _check_columns("ColumnShift", self.columns, len(scale))
         return replace(self, columns=checked, units=tuple(float(scale[c]) for c in checked))
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
         """Return transformed inputs (N, S, *I), differentiable with respect to ``eta``."""
-        columns = () if self.columns is None else self.columns
+        columns = _bound_columns(self.columns)
         shift = noise @ self.half_width.mixing(eta).T
         return _with_columns(x, columns, x[:, index_tensor(columns, x)].unsqueeze(1) + shift)
 
@@ -144,18 +152,17 @@ class LogScale:
     @property
     def half_width(self) -> HalfWidth:
         """Distribution of the coefficients."""
-        columns = () if self.columns is None else self.columns
+        columns = _bound_columns(self.columns)
         names = ("log_scale",) if self.joint else tuple(f"log_scale_{c}" for c in columns)
         return HalfWidth(names, (5.0,) * len(names))  # logarithm of the factor
 
     def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "LogScale":  # noqa: ARG002
         """Return the family for inputs of known scale and shape."""
-        columns = range(len(scale)) if self.columns is None else self.columns
-        return replace(self, columns=_check_columns("LogScale", columns, len(scale)))
+        return replace(self, columns=_check_columns("LogScale", self.columns, len(scale)))
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
         """Return transformed inputs (N, S, *I), differentiable with respect to ``eta``."""
-        columns = () if self.columns is None else self.columns
+        columns = _bound_columns(self.columns)
         factor = (noise @ self.half_width.mixing(eta).T).exp()  # (N, S, 1) or (N, S, k)
         return _with_columns(x, columns, x[:, index_tensor(columns, x)].unsqueeze(1) * factor)
 
