@@ -141,9 +141,14 @@ class MonteCarloGap:
             return torch.zeros(n_draws, dtype=torch.float64)
         tree = _Tree.build(self._layers, posterior)
         noise = float64_normal((n_draws, self.n_params), generator=generator)
+
+        # As many draws at once as there is memory for the particles of.
+        n_particles = int(self._limit or exp(log_order))
+        widest = max(layer.n_units * (1 + layer.flips) for layer in self._layers)
+        size = n_rows_per_block(1 << 22, n_particles * max(self.n_params, widest))
         parts = [
             log_order - tree.log_sum(part, self._limit, log_order, generator=generator)
-            for part in noise.split(self._chunk)
+            for part in noise.split(size)
         ]
         return torch.cat(parts)
 
@@ -170,13 +175,6 @@ class MonteCarloGap:
         if self.side == "exact":
             return None
         return self.n_particles or min(1000, max(50, _MAX_CHILDREN_PER_DRAW // self._n_children))
-
-    @property
-    def _chunk(self) -> int:
-        """Number of draws that are processed together."""
-        n_particles = self._limit or exp(self.group.log_order)
-        widest = max(layer.n_units * (1 + layer.flips) for layer in self._layers)
-        return n_rows_per_block(1 << 22, int(n_particles) * max(self.n_params, widest))
 
 
 def evidence_over_copies(
@@ -381,12 +379,16 @@ class _Tree(NamedTuple):
                 bound = log_weight + remaining.unsqueeze(1)
                 negligible = bound < -(log_order + _LOG_NEGLIGIBLE)
                 log_weight = log_weight.masked_fill(negligible, -torch.inf)
-                outlook = particles.outlooks(layer).flatten(1)
+                outlook = particles.outlook.unsqueeze(-1) + particles.unit_outlook
+                outlook = outlook.repeat_interleave(1 + layer.flips, dim=-1).flatten(1)
                 selection = select_children(
                     log_weight, outlook, identity, limit, generator=generator
                 )
                 particles = particles.children(step, layer, selection)
-            particles = particles.leave(layer)
+            # Move the units of the layer to their slots.
+            if layer.n_units:
+                g = SignedPermutation(particles.permutation, particles.sign)
+                particles = particles._replace(theta=layer.act(g, particles.theta))
         return particles.log_weight.logsumexp(1)
 
 
@@ -488,19 +490,6 @@ class _Particles(NamedTuple):
         scores = torch.stack([step.marginal(self.theta, flips=layer.flips) for step in steps], -2)
         _, column = balancing_scales(scores)
         return self._replace(unit_outlook=column.squeeze(-2))
-
-    def outlooks(self, layer: UnitGroup) -> Tensor:
-        """Return the outlook of every child, (S, K, d * n_signs)."""
-        outlook = self.outlook.unsqueeze(-1) + self.unit_outlook
-        return outlook.repeat_interleave(1 + layer.flips, dim=-1)
-
-    def leave(self, layer: UnitGroup) -> "_Particles":
-        """End a layer by moving the units of ``theta`` to their slots."""
-        if layer.n_units == 0:
-            return self
-        return self._replace(
-            theta=layer.act(SignedPermutation(self.permutation, self.sign), self.theta)
-        )
 
     def increments(self, step: _Step, layer: UnitGroup) -> Tensor:
         """Compute the log density of a slot's entries given the assigned ones, less a constant.
