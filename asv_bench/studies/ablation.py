@@ -5,7 +5,8 @@
 
 The constants of the default stack are varied within the stack, where other members can compensate.
 Only members that a constant affects are fitted again. The constants of `BayesianMLPRegressor` are
-varied in fits of this model alone, since stacks often have no networks. Tables are the half that
+varied in fits of this model alone, since stacks often have no networks, and some of them in fits of
+`LaplaceRegressor`, where nothing else compensates. Tables are the half that
 chose constants, and two smooth functions for the networks. A constant is kept if its plain
 alternatives lose 0.005 nats per row on average or 0.03 on a table, or take a fifth more time.
 """
@@ -77,6 +78,12 @@ NETWORKS = {
     "pool.min_gain": (0.0, 1.0),
     "estimator.n_modes": (5,),
     "estimator.n_members": (0,),
+}
+# The same for a single approximation by Laplace.
+LAPLACE = {
+    "negligible_noise_fraction": (0.0,),
+    "max_score_gap": (np.inf,),
+    "validation_extra_steps": (0,),
 }
 
 
@@ -196,9 +203,15 @@ class AblatedMLP(sk.BayesianMLPRegressor):
         return replace(method, pool=replace(method.pool, defaults=self.pool_defaults))
 
 
+class AblatedLaplace(sk.LaplaceRegressor):
+    """Laplace approximation with other constants."""
+
+    _defaults = GaussNewtonDefaults()
+
+
 def score_networks(table: Table, constant: str = "", value: Any = None) -> tuple[float, float]:
     """Test log density of `BayesianMLPRegressor` alone, and CPU seconds of its fit."""
-    model = AblatedMLP(compute_evidence=False, random_state=0)
+    model: Any = AblatedMLP(compute_evidence=False, random_state=0)
     kind, _, name = constant.partition(".")
     if kind == "estimator":
         model.set_params(**{name: value})
@@ -207,6 +220,19 @@ def score_networks(table: Table, constant: str = "", value: Any = None) -> tuple
     elif kind == "modes":
         modes = replace(GaussNewtonDefaults(), **{name: value})
         model.pool_defaults = PoolDefaults(modes=modes)
+    return score_model(model, table)
+
+
+def score_laplace(table: Table, constant: str = "", value: Any = None) -> tuple[float, float]:
+    """Test log density of `LaplaceRegressor` alone, and CPU seconds of its fit."""
+    model: Any = AblatedLaplace(random_state=0)
+    if constant:
+        model._defaults = replace(GaussNewtonDefaults(), **{constant: value})
+    return score_model(model, table)
+
+
+def score_model(model: Any, table: Table) -> tuple[float, float]:
+    """Fit a model; its test log density in nats per row, and CPU seconds of the fit."""
     start = time.process_time()
     model.fit(table.x.numpy(), table.y[:, 0].numpy())
     seconds = time.process_time() - start
@@ -257,9 +283,22 @@ def ablate_networks(n_rows: int, constants: Collection[str]) -> None:
             report(constant, value, getattr(usual[kind], name), base, other)
 
 
+def ablate_laplace(n_rows: int, constants: Collection[str]) -> None:
+    """Print the table of a single approximation by Laplace, of some constants or of all."""
+    tables = {name: load(name, n_rows) for name in NETWORK_TABLES}
+    base = {name: score_laplace(table) for name, table in tables.items()}
+    for constant, values in LAPLACE.items():
+        if constants and constant not in constants:
+            continue
+        for value in values:
+            other = {key: score_laplace(table, constant, value) for key, table in tables.items()}
+            report(constant, value, getattr(GaussNewtonDefaults(), constant), base, other)
+
+
 ABLATIONS: dict[str, Callable[[int, Collection[str]], None]] = {
     "stack": ablate_stack,
     "networks": ablate_networks,
+    "laplace": ablate_laplace,
 }
 
 
