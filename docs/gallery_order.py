@@ -11,6 +11,7 @@ STORY = (
     "plot_compare_models.py",
     "plot_groups.py",
     "plot_noise_of_the_input.py",
+    "plot_known_errors.py",
     "plot_dates.py",
     "plot_matrix_factorization.py",
     "plot_learned_invariance.py",

@@ -410,6 +410,8 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
             if columns is None:
                 self._medians_in_ = column_medians(inputs)
                 self._booleans_in_ = boolean_columns(X)
+        if row_parameters.get("exposure") is not None:
+            targets = targets.as_counts()
 
         # Distinct rows in canonical order, scaled.
         metadata = {"sample_weight": sample_weight, "groups": groups, **row_parameters}

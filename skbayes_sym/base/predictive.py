@@ -97,6 +97,11 @@ class ForeignTargets(TargetPredictive):
         units = float(mean) + float(scale) * self.location, float(scale) * self.scale
         return ForeignTargets(self.distribution, *(snap_to_counts(*units, self.is_discrete)))
 
+    def multiply_rate(self, exposure: Tensor) -> "ForeignTargets":
+        """Return the distribution of counts whose mean is ``exposure`` (N, 1) times as large."""
+        counts = self.distribution.multiply_rate(exposure.cpu().numpy()[:, 0])
+        return ForeignTargets(counts, self.location, self.scale)
+
     @property
     def units(self) -> tuple[float, float]:
         """Location and scale of the target."""

@@ -36,6 +36,9 @@ class Targets(Protocol):
     def select(self, index: Array) -> Self:
         """Return the targets of the rows that a Boolean or integer index selects."""
 
+    def as_counts(self) -> Self:
+        """Return the targets as counts with exposures."""
+
     def check(self) -> None:
         """Raise or warn if nothing can be learned from these targets."""
 
@@ -84,6 +87,10 @@ class RegressionTargets:
     def select(self, index: Array) -> "RegressionTargets":
         """Return the targets of the rows that ``index`` selects."""
         return replace(self, values=self.values[index])
+
+    def as_counts(self) -> "RegressionTargets":
+        """Return the targets as counts with exposures, which explain large values."""
+        return replace(self, is_discrete=True, excludes_outliers=False)
 
     def check(self) -> None:
         """Warn if a target is constant, which leaves no scale for the noise, or holds classes."""
@@ -176,6 +183,10 @@ class ClassificationTargets:
     def select(self, index: Array) -> "ClassificationTargets":
         """Return the labels of the rows that ``index`` selects."""
         return replace(self, labels=self.labels[index])
+
+    def as_counts(self) -> "ClassificationTargets":
+        """Raise a TypeError: classes are no counts."""
+        raise TypeError(f"{self.estimator_name} takes no exposure: classes are no counts.")
 
     def check(self) -> None:
         """Raise a ValueError if there is only one class."""

@@ -421,6 +421,12 @@ class TargetMixture(TargetPredictive):
         """Return a tensor whose first axis is that of the draws."""
         return self.outputs
 
+    @property
+    def units(self) -> tuple[float, float]:
+        """Location and scale of discrete targets, which are ``location + scale * count``."""
+        location, scale = self._units
+        return float(location.max()), float(scale.max())
+
     @cached_property
     def _units(self) -> tuple[Tensor, Tensor]:
         """Location and scale, 0 and 1 by default."""
@@ -444,7 +450,14 @@ class TargetMixture(TargetPredictive):
     def rescale(self, mean: Tensor, scale: Tensor) -> "TargetMixture":
         """Return the distribution of ``mean + scale * target``."""
         location, unit = self._units
-        return replace(self, location=mean + scale * location, scale=scale * unit)
+        location = mean + scale * location
+        unit = scale * unit
+        if self.is_discrete:
+            # Counts that were standardised and are converted back are integers again.
+            is_plain = ((unit - 1.0).abs() < 1e-9) & (location.abs() < 1e-6)
+            location = torch.where(is_plain, 0.0, location)
+            unit = torch.where(is_plain, 1.0, unit)
+        return replace(self, location=location, scale=unit)
 
     def multiply_rate(self, exposure: Tensor) -> "TargetMixture":
         """Return the distribution of counts whose mean is ``exposure`` (N, T) times as large."""
@@ -484,19 +497,25 @@ class TargetMixture(TargetPredictive):
 
     def log_prob_per_draw(self, y: Tensor) -> Tensor:
         """Return the log density of each row given each draw, (S, N) nats."""
-        location, scale = self._units
-        jacobian = scale.log().expand(y.shape[-1]).sum()
-        y = (y - location) / scale
-        log_prob = self.likelihood.log_prob(self.outputs, y) - jacobian
+        y = self._inward(y)
+        log_prob = self.likelihood.log_prob(self.outputs, y)
         if not self.is_discrete:
-            return log_prob
+            return log_prob - self._units[1].log().expand(y.shape[-1]).sum()
+        # Probabilities have no units.
         is_count = ((y >= 0.0) & (y == y.floor())).all(-1)
         return torch.where(is_count, log_prob, -torch.inf)
 
+    def _inward(self, y: Tensor) -> Tensor:
+        """Return targets in the likelihood's own units. Counts are free of rounding errors."""
+        location, scale = self._units
+        values = (y - location) / scale
+        if self.is_discrete:
+            return round_near_counts(values)
+        return values
+
     def cdf(self, y: Tensor) -> Tensor:
         """Return ``P(target <= y)`` of each target on its own, (N, T)."""
-        location, scale = self._units
-        return self._cdf((y - location) / scale)
+        return self._cdf(self._inward(y))
 
     def _cdf(self, y: Tensor) -> Tensor:
         """Return the cdf of the targets in the likelihood's own units."""
@@ -516,6 +535,13 @@ class TargetMixture(TargetPredictive):
             distribution = distribution.at(distribution.params[draws])
         location, scale = self._units
         return location + scale * distribution.sample(self.outputs[draws], rng)
+
+
+def round_near_counts(values: Tensor) -> Tensor:
+    """Return values that are integers up to rounding errors as integers."""
+    nearest = values.round()
+    is_integer = (values - nearest).abs() < 1e-7 * (1.0 + nearest.abs())
+    return torch.where(is_integer, nearest, values)
 
 
 def snap_to_counts(location: float, scale: float, is_discrete: bool = True) -> tuple[float, float]:
@@ -748,10 +774,7 @@ class RoundedTargets(TargetPredictive):
 
     def _counts(self, y: Tensor) -> Tensor:
         """Return the counts that correspond to targets, integers without rounding errors."""
-        counts = (y - self.location) / self.scale
-        nearest = counts.round()
-        is_integer = (counts - nearest).abs() < 1e-7 * (1.0 + nearest.abs())
-        return torch.where(is_integer, nearest, counts)
+        return round_near_counts((y - self.location) / self.scale)
 
     def cdf(self, y: Tensor) -> Tensor:
         """Return ``P(target <= y)`` of each target on its own, (N, T)."""

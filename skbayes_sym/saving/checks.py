@@ -117,7 +117,7 @@ POSITIVE = {
     ("Normal", "scale"), ("NoiseShape", "wide_ratio"), ("LowRankGaussian", "prior_variance"),
     ("LowRankGaussian", "scale"), ("MeanFieldGaussian", "scale"), ("GaussianPrior", "scale"),
     ("LayerwisePosterior", "weight"), ("GaussianProcess", "weight"), ("NoiseShape", "spread"),
-    ("NoiseShape", "levels"),
+    ("NoiseShape", "levels"), ("RatePredictor", "target_scale"),
 }  # fmt: skip
 
 # Fields that must not be below zero.

@@ -42,7 +42,7 @@ SAVED_CLASSES = {
     "mcmc.mode_weights": "Mode",
     "stacking.predictors": (
         "CalibratedPredictor CountsPredictor EstimatorPredictor UserPredictor ForestPredictor "
-        "BoostingPredictor LogPredictor MemberPredictor"
+        "BoostingPredictor LogPredictor RatePredictor MemberPredictor"
     ),
     "stacking.tree_arrays": "TreeArrays",
     "stacking.members.gaussian_process": "GaussianProcess",

@@ -20,10 +20,11 @@ from torch import Tensor
 from skbayes_sym.base.classifier import BayesianClassifierMixin
 from skbayes_sym.base.columns import OpenRows
 from skbayes_sym.base.estimator import BayesianEstimator
-from skbayes_sym.base.predictive import is_regression_model, predicts_counts
+from skbayes_sym.base.predictive import is_regression_model
 from skbayes_sym.base.predictor import PositivePredictor, Predictor
 from skbayes_sym.base.progress import N_JOBS, RUN_CONSTRAINTS, FitProgress
 from skbayes_sym.base.regressor import BayesianRegressorMixin
+from skbayes_sym.base.row_parameters import check_exposure
 from skbayes_sym.base.rows import Array, Scaling
 from skbayes_sym.base.scikit_learn import (
     BaseComposition,
@@ -36,6 +37,7 @@ from skbayes_sym.base.scikit_learn import (
     split_rows,
 )
 from skbayes_sym.base.stacking_weights import PooledPredictor
+from skbayes_sym.base.targets import Targets
 from skbayes_sym.base.training import Training, describe_outliers
 from skbayes_sym.base.warnings import name_target_in_warnings, warn_user
 from skbayes_sym.models.copula import fit_correlation
@@ -50,7 +52,14 @@ from skbayes_sym.stacking.defaults import StackDefaults
 from skbayes_sym.stacking.fit import StackFit, fit_stack, mix_log_densities
 from skbayes_sym.stacking.fitted_members import make_pipeline_member
 from skbayes_sym.stacking.group_columns import describe_group_columns
-from skbayes_sym.stacking.members import LOG_MEMBERS, MEMBERS, Member, Networks, UserEstimator
+from skbayes_sym.stacking.members import (
+    COUNT_MEMBERS,
+    LOG_MEMBERS,
+    MEMBERS,
+    Member,
+    Networks,
+    UserEstimator,
+)
 from skbayes_sym.stacking.members.gaussian_process import GaussianProcessDefaults
 from skbayes_sym.stacking.scoring import CountMemberError, are_counts, mean_score
 from skbayes_sym.stacking.several_targets import (
@@ -202,14 +211,16 @@ class BaseStacking(BayesianEstimator, BaseComposition):
         return self._fit_stack(X, y, sample_weight, groups)
 
     def _fit_stack(
-        self, X: Any, y: Any, sample_weight: Any, groups: Any, noise_std: Any = None
+        self, X: Any, y: Any, sample_weight: Any, groups: Any, **row_parameters: Any
     ) -> Self:
         """Fit all members, and their weights; see `fit`.
 
         Parameters
         ----------
-        X, y, sample_weight, groups, noise_std : array-like
-            Training data as the user passed them. Weights, groups and errors can be None.
+        X, y, sample_weight, groups : array-like
+            Training data as the user passed them. Weights and groups can be None.
+        **row_parameters : array-like or None
+            ``noise_std`` and ``exposure`` of regressors.
 
         Returns
         -------
@@ -219,12 +230,11 @@ class BaseStacking(BayesianEstimator, BaseComposition):
         X = fill_masked(X)
         with self._fit_environment():
             # Distinct rows in both forms, and the folds that all members share.
-            members = self._make_members()
-            if noise_std is not None:
-                members = self._select_for_known_errors(members)
-            data = self._training_data(X, y, sample_weight, groups, noise_std=noise_std)
-            task = self._make_task(data, X, y, groups)
-            if self.estimators is None and noise_std is None:
+            members = self._select_for_row_parameters(self._make_members(), **row_parameters)
+            data = self._training_data(X, y, sample_weight, groups, **row_parameters)
+            has_exposure = row_parameters.get("exposure") is not None
+            task = self._make_task(data, members, X, y, groups, has_exposure=has_exposure)
+            if self.estimators is None and data.rows.row_parameter is None:
                 # The default members take more than ten times as long as this check.
                 task = replace(task, group_columns=describe_group_columns(task))
             if task.n_rows_full_fit:
@@ -259,21 +269,11 @@ class BaseStacking(BayesianEstimator, BaseComposition):
                 self._set_fit(self._stack_attributes(data, task, stack))
         return self
 
-    def _select_for_known_errors(self, members: dict[str, Member]) -> dict[str, Member]:
-        """Select the default members that take known errors, and warn about the others."""
-        if self.cv is not None:
-            raise ValueError(
-                f"fit(noise_std=...) needs the closed forms of leave-one-out: use cv=None, got "
-                f"cv={self.cv!r}."
-            )
-        others = [name for name, member in members.items() if not member.takes_known_errors]
-        names = ", ".join(map(repr, others))
-        takes = "Known errors per row are for the members 'linear' and 'gaussian_process'"
-        if others and self.estimators is not None:
-            raise ValueError(f"the members {names} take no noise_std. {takes}.")
-        if others:
-            warn_user(f"{takes}: the others are left out ({names}).", UserWarning)
-        return {name: member for name, member in members.items() if name not in others}
+    def _select_for_row_parameters(
+        self, members: dict[str, Member], **_row_parameters: Any
+    ) -> dict[str, Member]:
+        """Select the members that take known errors or exposures; all if there are none."""
+        return members
 
     def _select_for_warm_start(self, members: dict[str, Member]) -> dict[str, Member]:
         """Select members that had weight in the last fit, and members that are new.
@@ -318,6 +318,8 @@ class BaseStacking(BayesianEstimator, BaseComposition):
                 members[name] = MEMBERS[estimator]()
             elif estimator in LOG_MEMBERS and not is_classifier(self):
                 members[name] = LOG_MEMBERS[estimator]()
+            elif estimator in COUNT_MEMBERS and not is_classifier(self):
+                members[name] = COUNT_MEMBERS[estimator]()
             else:
                 known = ", ".join(map(repr, MEMBERS))
                 raise ValueError(
@@ -343,15 +345,28 @@ class BaseStacking(BayesianEstimator, BaseComposition):
         if not is_valid:
             raise ValueError(f"estimators: {name!r} must be a {expected}, got {candidate!r}.")
 
-    def _make_task(self, data: Training, X: Any, y: Any, groups: Any) -> StackTask:
+    def _make_task(
+        self,
+        data: Training,
+        members: Mapping[str, Member],
+        X: Any,
+        y: Any,
+        groups: Any,
+        *,
+        has_exposure: bool,
+    ) -> StackTask:
         """Collect the distinct rows in both forms, and the folds.
 
         Parameters
         ----------
         data : Training
             Distinct rows.
+        members : mapping of str to Member
+            Unfitted members by name.
         X, y, groups : array-like
             Training data as the user passed them.
+        has_exposure : bool
+            Whether the known parameters of the rows are exposures.
 
         Returns
         -------
@@ -367,9 +382,14 @@ class BaseStacking(BayesianEstimator, BaseComposition):
             torch.as_tensor(np.ascontiguousarray(array)) for array in data.scaled()
         )
         noise_std = None
+        exposure = None
         if data.rows.row_parameter is not None:
-            # Known errors are a further column of the targets.
-            noise_std = targets[:, 1].clone()
+            # Known parameters are a further column of the targets.
+            parameter = torch.as_tensor(data.rows.row_parameter[:, 0])
+            if has_exposure:
+                exposure = parameter
+            else:
+                noise_std = targets[:, 1].clone()
             targets = targets[:, :1].clone()
         classes = data.class_labels
         if classes is None:
@@ -400,8 +420,7 @@ class BaseStacking(BayesianEstimator, BaseComposition):
         target_scaling = (0.0, 1.0)
         if data.y_scaling is not None:
             target_scaling = (float(data.y_scaling.mean[0]), float(data.y_scaling.scale[0]))
-        members = [pair[1] for pair in self.estimators or ()]
-        has_count_member = classes is None and any(map(predicts_counts, members))
+        has_count_member = classes is None and any(m.predicts_counts for m in members.values())
         return StackTask(
             RowBlock(rows.double(), safe_indexing(*indexable(X), first_index)),
             targets,
@@ -419,6 +438,7 @@ class BaseStacking(BayesianEstimator, BaseComposition):
             is_count=has_count_member and are_counts(original_targets),
             groups=data.rows.groups,
             noise_std=noise_std,
+            exposure=exposure,
         )
 
     def _make_folds(
@@ -796,7 +816,7 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
         Probability of values up to the target by the stack without the row, or its group. Uniform
         if the predictions are calibrated. NaN for rows that weren't fitted or weren't left out.
         Networks have only leave-one-out densities, and the other members stand for them. NaN if
-        there are no others, and after fits with ``noise_std``.
+        there are no others.
     target_correlation_ : ndarray of shape (n_targets, n_targets)
         Correlation matrix of the normal scores of several targets. Exists only for several.
     n_iter_ : int
@@ -805,7 +825,7 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
         Reason why fitting stopped; "tol" if every member was fitted or skipped as planned.
     outliers_ : ndarray of shape (n_outliers,)
         Rows of ``X`` that the fit left out because their targets are gross errors. Exists only with
-        ``outliers="exclude"``.
+        ``outliers="exclude"``, and not after fits with exposures.
     x_mean_, x_scale_ : ndarray of shape (n_columns,)
         Mean and standard deviation by which the inputs were standardised, after encoding.
     summary_ : str
@@ -930,6 +950,7 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
         sample_weight: Any = None,
         groups: Any = None,
         noise_std: Any = None,
+        exposure: Any = None,
     ) -> Self:
         """Fit all members, and their weights by leave-one-out or cross-validation.
 
@@ -952,6 +973,13 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
             members "linear" and "gaussian_process" add them in quadrature to their learned noise.
             Other default members are left out with a warning, and other members of ``estimators``
             are refused. Predictions are for targets without known errors: `predictive` adds them.
+        exposure : array-like of shape (n_samples,), optional
+            Positive exposures of the counts ``y``, such as lengths of time or numbers at risk, for
+            one target. Members predict rates: "count_linear", a linear model of the logarithm of
+            the rate, and "count_boosting" replace the default members, with a warning. Members of
+            ``estimators`` must predict counts and take ``exposure``, such as
+            ``LaplaceRegressor(likelihood="negative_binomial")``. Predictions are per unit of
+            exposure, and `predictive` multiplies them. Gross errors aren't looked for.
 
         Returns
         -------
@@ -962,20 +990,86 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
         ------
         ValueError
             If no member could be fitted. The message contains the error of each member. Also if a
-            group is missing, if there is only one group, or if ``cv`` divides a group; and if a
-            known error is negative or missing, or comes with ``cv`` or several targets.
+            group is missing, if there is only one group, or if ``cv`` divides a group; if a known
+            error is negative or missing, or comes with ``cv`` or several targets; and if an
+            exposure isn't positive, a target isn't a count, or there are several targets.
         """
-        return self._fit_stack(X, y, sample_weight, groups, noise_std)
+        return self._fit_stack(X, y, sample_weight, groups, noise_std=noise_std, exposure=exposure)
+
+    def _require_counts(self, method: str) -> None:
+        """Raise a ValueError if a method gets exposures, and not all members predict counts."""
+        if not self.predicts_counts:
+            raise ValueError(
+                f"{method}(exposure=...) multiplies the mean of counts, but the members of this "
+                "stack predict real targets. Fit it with exposures of counts."
+            )
+
+    def _check_row_parameters(
+        self, targets: Targets, noise_std: Any = None, exposure: Any = None
+    ) -> Array | None:
+        """Return known errors or exposures, (n_samples, 1); None if there are none."""
+        if exposure is None:
+            return super()._check_row_parameters(targets, noise_std)
+        values = targets.values
+        is_count = (values >= 0.0) & (values == np.floor(values))
+        if not is_count.all():
+            row = int(np.flatnonzero(~is_count)[0])
+            raise ValueError(
+                f"fit(exposure=...) takes counts, but y is {values[row, 0]:g} in row {row}. Give "
+                "whole numbers from 0 on, not rates, which the fit computes itself."
+            )
+        if not values.any():
+            raise ValueError(
+                "fit(exposure=...) needs at least one positive count: the rate would be 0."
+            )
+        return check_exposure(exposure, values.shape)
+
+    def _select_for_row_parameters(
+        self, members: dict[str, Member], **row_parameters: Any
+    ) -> dict[str, Member]:
+        """Select the members that take known errors or exposures, and warn about the others."""
+        if all(values is not None for values in row_parameters.values()):
+            raise ValueError(
+                "fit takes noise_std for real targets or exposure for counts, got both."
+            )
+        if row_parameters.get("noise_std") is not None:
+            if self.cv is not None:
+                raise ValueError(
+                    f"fit(noise_std=...) needs the closed forms of leave-one-out: use cv=None, got "
+                    f"cv={self.cv!r}."
+                )
+            argument = "noise_std"
+            others = [name for name, member in members.items() if not member.takes_known_errors]
+            takes = "Known errors per row are for the members 'linear' and 'gaussian_process'"
+        elif row_parameters.get("exposure") is not None:
+            if self.estimators is None:
+                members = members | {name: make() for name, make in COUNT_MEMBERS.items()}
+            argument = "exposure"
+            others = [name for name, member in members.items() if not member.takes_exposure]
+            takes = (
+                "Exposures are for the members 'count_linear' and 'count_boosting', and for "
+                "estimators of counts such as LaplaceRegressor(likelihood='negative_binomial')"
+            )
+        else:
+            return members
+        names = ", ".join(map(repr, others))
+        if others and self.estimators is not None:
+            raise ValueError(f"the members {names} take no {argument}. {takes}.")
+        if others:
+            warn_user(f"{takes}: the others are left out ({names}).", UserWarning)
+        return {name: member for name, member in members.items() if name not in others}
 
     def _fit_stack(
-        self, X: Any, y: Any, sample_weight: Any, groups: Any, noise_std: Any = None
+        self, X: Any, y: Any, sample_weight: Any, groups: Any, **row_parameters: Any
     ) -> Self:
         """Fit one stack, or one for each of several targets; see `fit`.
 
         Parameters
         ----------
-        X, y, sample_weight, groups, noise_std : array-like
-            Training data as the user passed them. Weights, groups and errors can be None.
+        X, y, sample_weight, groups : array-like
+            Training data as the user passed them. Weights and groups can be None.
+        **row_parameters : array-like or None
+            ``noise_std`` and ``exposure``.
 
         Returns
         -------
@@ -984,12 +1078,13 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
         """
         targets = read_targets(y)
         if targets is None:
-            return super()._fit_stack(X, y, sample_weight, groups, noise_std)
-        if noise_std is not None:
-            raise ValueError(
-                f"fit(noise_std=...) of {type(self).__name__} takes one target, got "
-                f"{len(targets[1])}: fit one stack per target."
-            )
+            return super()._fit_stack(X, y, sample_weight, groups, **row_parameters)
+        for name, values in row_parameters.items():
+            if values is not None:
+                raise ValueError(
+                    f"fit({name}=...) of {type(self).__name__} takes one target, got "
+                    f"{len(targets[1])}: fit one stack per target."
+                )
         with self._fit_environment():
             stacks = self._fit_targets(X, *targets, sample_weight, groups)
             cdf = np.column_stack(

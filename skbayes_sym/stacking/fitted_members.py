@@ -9,6 +9,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
+from skbayes_sym.base.predictive import predicts_counts
 from skbayes_sym.base.rows import Array
 from skbayes_sym.numerics.runtime import filters_lock
 
@@ -79,6 +80,9 @@ def make_pipeline_member(stack: Any, inner: Any) -> Pipeline:
     """
     columns = EncodedColumns()
     columns.stack_ = stack
+    if predicts_counts(inner):
+        # It was fitted to the counts themselves.
+        return Pipeline([("columns", columns), ("model", inner)])
     if is_classifier(inner):
         # Trees are fitted to codes of the classes.
         classifier = copy(inner)

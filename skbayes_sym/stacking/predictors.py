@@ -22,12 +22,14 @@ from skbayes_sym.base.predictor import BasePredictor, NetworkComponents, Predict
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import num_samples
 from skbayes_sym.base.stacking_weights import join_rows, shift_draws
+from skbayes_sym.models.likelihoods.counts import NegativeBinomial
 from skbayes_sym.models.log_targets import LogTargets
 from skbayes_sym.models.predictive_mixtures import (
     CategoricalMixture,
     LinearPool,
     NormalMixture,
     RoundedTargets,
+    TargetMixture,
     TargetPredictive,
 )
 from skbayes_sym.numerics.runtime import filters_lock
@@ -383,6 +385,12 @@ class BoostingPredictor(TreesPredictor):
     n_classes: int
     baseline: Array | None = None
 
+    @classmethod
+    def from_poisson(cls, model: Any, n_columns: int) -> "BoostingPredictor":
+        """Return a predictor of the logarithm of the rates of boosting with Poisson loss."""
+        trees, baseline = boosting_arrays(model)
+        return cls(trees, n_columns, 0, baseline)
+
     def file_fields(self) -> dict[str, Any]:
         """Fields for pickles and files."""
         state = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -516,6 +524,44 @@ class RoundedDraws:
         """Sample targets, (n, N, 1)."""
         counts = self._draws.sample_per_draw(rng) * self._scale + self._mean
         return (counts.round().clamp_min(0.0) - self._mean) / self._scale
+
+
+@dataclass(frozen=True, eq=False)
+class RatePredictor(BasePredictor):
+    """Negative binomial counts, whose means are predicted rates per unit of exposure.
+
+    Parameters
+    ----------
+    base : Predictor
+        Predictor whose means are rates, or their logarithms.
+    likelihood : NegativeBinomial
+        Distribution of the counts, with its dispersion.
+    target_mean, target_scale : float
+        Mean and standard deviation by which the counts were standardised.
+    predicts_logarithm : bool, default=False
+        Whether ``base`` predicts the logarithm of rates.
+    """
+
+    base: Predictor
+    likelihood: NegativeBinomial
+    target_mean: float
+    target_scale: float
+    predicts_logarithm: bool = False
+
+    def distribution(self, x: Any) -> TargetMixture:
+        """Predictive distribution of the rows, in the units of the stack."""
+        outputs = self.base.mean(x)
+        if not self.predicts_logarithm:
+            outputs = outputs.log()
+        unit = torch.tensor([1.0 / self.target_scale], dtype=torch.float64)
+        return TargetMixture(
+            self.likelihood, outputs.unsqueeze(0), location=-self.target_mean * unit, scale=unit
+        )
+
+    def sample_conditionals(self, x: Any, n: int, *, generator: torch.Generator) -> Any:
+        """Return the same distribution n times: the rate isn't random."""
+        seed = int(torch.randint(2**31 - 1, (), generator=generator))
+        return SampledTargets(self.distribution(x), n, seed)
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from math import exp
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from skbayes_sym.stacking.predictors import (
     LogPredictor,
     MemberPredictor,
 )
-from skbayes_sym.stacking.task import MemberFit, ScoredMember, StackTask
+from skbayes_sym.stacking.task import HeldOutScores, MemberFit, ScoredMember, StackTask
 
 # Smallest mean squared residual of point predictions, in scaled units.
 _MIN_SQUARE = 1e-12
@@ -37,13 +37,6 @@ _MIN_SQUARE = 1e-12
 
 class CountMemberError(Exception):
     """A member predicts counts, so that all members have to be scored as counts."""
-
-
-class HeldOutScores(NamedTuple):
-    """Scores of held-out rows by a member whose distributions are used as they are."""
-
-    log_density: Tensor  # (n,), nats
-    cdf: Tensor  # distribution function at the targets, (n,)
 
 
 def mean_score(density: Array, task: StackTask) -> tuple[float, float]:
@@ -114,8 +107,8 @@ def score_member(member: Member, task: StackTask, by_folds: bool) -> ScoredMembe
             folds = member.choose_folds(task)
         with part_of_progress(fit_fraction, 1.0):
             held_out = _predict_folds(member, task, fit, folds)
-        if isinstance(held_out, HeldOutScores):
-            held_out, cdf = held_out
+    if isinstance(held_out, HeldOutScores):
+        held_out, cdf = held_out
 
     # Forward folds leave out only some of the rows, and only these are scored.
     scored = task
@@ -323,6 +316,8 @@ def _predict_folds(
             predictions.append(base.log_density(rows.rows.x, rows.targets))
         elif fit.is_calibrated:
             distribution = predictor.distribution(rows.rows)
+            if task.exposure is not None:
+                distribution = distribution.multiply_rate(rows.exposures[:, None])
             cdf = middle_cdf(distribution, rows.y)[:, 0]
             predictions.append(torch.stack([distribution.log_prob(rows.y), cdf], dim=1))
         elif task.n_classes:

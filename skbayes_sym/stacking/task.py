@@ -85,6 +85,8 @@ class StackTask:
         Description of columns that look like groups, for the summary.
     noise_std : Tensor of shape (N,), optional
         Known standard deviations of the errors of the targets, scaled.
+    exposure : Tensor of shape (N,), optional
+        Known exposures, by which the means of counts are multiplied.
     """
 
     rows: RowBlock
@@ -104,6 +106,7 @@ class StackTask:
     groups: Array | None = None
     group_columns: str = ""
     noise_std: Tensor | None = None
+    exposure: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.weight)
@@ -126,6 +129,13 @@ class StackTask:
         return len(self.classes)
 
     @property
+    def exposures(self) -> Tensor:
+        """Exposures of the rows, (N,); ones by default."""
+        if self.exposure is None:
+            return torch.ones(len(self), dtype=torch.float64)
+        return self.exposure
+
+    @property
     def arrays(self) -> tuple[Array, Array, Array]:
         """`data` as NumPy arrays with one-dimensional targets."""
         x, y, weight = (tensor.numpy() for tensor in self.data)
@@ -143,7 +153,15 @@ class StackTask:
             folds=(),
             groups=None,
             noise_std=select_optional(self.noise_std, subset),
+            exposure=select_optional(self.exposure, subset),
         )
+
+
+class HeldOutScores(NamedTuple):
+    """Scores of held-out rows by a member whose distributions are used as they are."""
+
+    log_density: Tensor  # (n,), nats
+    cdf: Tensor  # distribution function at the targets, (n,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,11 +172,12 @@ class MemberFit:
     ----------
     predictor : Predictor
         Predictions of the member.
-    leave_one_out : NormalMixture or Tensor, optional
+    leave_one_out : NormalMixture, Tensor or HeldOutScores, optional
         Held-out predictions of the training rows: distributions of shape (S, N, 1) for regression,
-        scores (N, K) for classification, or log densities (N,), which are nan for unknown rows. If
-        it is None, the stack refits the member for each fold. With ``used_folds`` rows that no fold
-        leaves out can have any value.
+        scores (N, K) for classification, log densities (N,), which are nan for unknown rows, or
+        these with distribution functions at the targets. If it is None, the stack refits the
+        member for each fold. With ``used_folds`` rows that no fold leaves out can have any value,
+        and scores can be of the other rows alone.
     is_calibrated : bool, default=False
         Whether the predictive distributions are used as they are. Others get a noise model
         (regression) or a calibration (classification).
@@ -174,7 +193,7 @@ class MemberFit:
     """
 
     predictor: Any
-    leave_one_out: NormalMixture | Tensor | None = None
+    leave_one_out: NormalMixture | Tensor | HeldOutScores | None = None
     is_calibrated: bool = False
     is_point_prediction: bool = False
     optimism: float = 0.0

@@ -16,7 +16,7 @@ Y = X[:, 0] + 0.1 * np.arange(12)
 
 SUPPORTED = {
     "noise_std": ("BayesianLinearRegressor", "LaplaceRegressor", "PredictiveStackingRegressor"),
-    "exposure": ("BayesianLinearRegressor", "LaplaceRegressor"),
+    "exposure": ("BayesianLinearRegressor", "LaplaceRegressor", "PredictiveStackingRegressor"),
 }
 ORDER = [name for names in ESTIMATOR_MODULES.values() for name in names]
 

@@ -5,7 +5,12 @@ from cases import LIKELIHOODS
 from scipy import integrate, stats
 from torch.testing import assert_close
 
-from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture
+from skbayes_sym.models.likelihoods.counts import Poisson
+from skbayes_sym.models.predictive_mixtures import (
+    CategoricalMixture,
+    NormalMixture,
+    TargetMixture,
+)
 
 
 @pytest.fixture(params=[False, True], ids=["equal", "weighted"])
@@ -190,3 +195,18 @@ def test_every_draw_may_have_noise_of_its_own(generator):
     narrow = case.likelihood.at(params).predictive(outputs, weights)
     assert float(narrow.std()) == pytest.approx(2**0.5 * np.exp(-3.0))
     assert float(narrow.sample(200, np.random.default_rng(0)).abs().max()) < 1.0
+
+
+def test_counts_in_other_units_have_the_same_probabilities():
+    """Also where standardising and converting back has rounded them."""
+    plain = TargetMixture(Poisson(), torch.tensor([[[0.3]], [[1.1]]], dtype=torch.float64))
+    mean, scale = (torch.tensor([value], dtype=torch.float64) for value in (2.545, 7.549038))
+    scaled = plain.rescale(-mean / scale, 1.0 / scale)
+    counts = torch.arange(6.0, dtype=torch.float64)[:, None, None]
+    for count in counts:
+        expected = plain.log_prob(count)
+        torch.testing.assert_close(scaled.log_prob((count - mean) / scale), expected)
+        torch.testing.assert_close(scaled.rescale(mean, scale).log_prob(count), expected)
+        torch.testing.assert_close(scaled.cdf((count - mean) / scale), plain.cdf(count))
+    again = scaled.rescale(mean, scale).sample(50, np.random.default_rng(0))
+    assert bool((again == again.round()).all())

@@ -134,7 +134,7 @@ def test_every_object_of_every_fit_checks_its_fields():
         "make_column_selector", "Bernoulli", "MAP", "NaturalHeteroscedastic", "Ordinal",
         "Identity", "Composed", "AffineBasis", "GaussianPrior", "Exact", "VI",
         "KroneckerPreconditioner", "LayerCurvature", "DensePreconditioner", "Poisson",
-        "FeatureEncoder", "CountsPredictor", "LogPredictor", "DateEncoding",
+        "FeatureEncoder", "CountsPredictor", "LogPredictor", "DateEncoding", "RatePredictor",
     }  # fmt: skip
 
 

@@ -61,7 +61,7 @@ def test_left_out_densities_of_the_linear_model_are_those_of_refits(by_groups):
         mean = np.linalg.solve(precision, design[rest].T @ (y[rest] / variance[rest]))
         spread = variance[n] + design[n] @ np.linalg.solve(precision, design[n])
         expected = norm.logpdf(y[n], design[n] @ mean, spread**0.5)
-        assert float(fit.leave_one_out[n]) == pytest.approx(expected, rel=1e-6)
+        assert float(fit.leave_one_out.log_density[n]) == pytest.approx(expected, rel=1e-6)
 
 
 def test_evidence_of_a_gaussian_process_with_known_errors():
@@ -101,7 +101,7 @@ def test_left_out_densities_of_a_gaussian_process_are_those_of_refits():
         explained = cross @ torch.linalg.solve(covariance, cross.mT)
         variance = kernel.variance(x[n : n + 1]) - explained[0] + noise_variance[n]
         expected = norm.logpdf(float(y[n]), float(mean), float(variance) ** 0.5)
-        assert float(fit.leave_one_out[n]) == pytest.approx(expected, rel=1e-6)
+        assert float(fit.leave_one_out.log_density[n]) == pytest.approx(expected, rel=1e-6)
 
 
 def test_no_known_errors_change_no_gaussian_process():

@@ -6,6 +6,7 @@
 * `boosting`: histogram gradient boosting
 * `gaussian_process`: Gaussian process with one length scale per column and a linear part
 * `log_target`: another member that models the logarithm of the targets
+* `counts`: linear model and boosting of the rate of counts
 * `networks`: `BayesianMLPRegressor` or `BayesianMLPClassifier`
 * `user_estimator`: estimator of the user
 """
@@ -14,6 +15,7 @@ from collections.abc import Callable
 
 from skbayes_sym.stacking.members.base import Member
 from skbayes_sym.stacking.members.boosting import Boosting
+from skbayes_sym.stacking.members.counts import BoostedCounts, LinearCounts
 from skbayes_sym.stacking.members.gaussian_process import GaussianProcessMember
 from skbayes_sym.stacking.members.linear import Linear
 from skbayes_sym.stacking.members.log_target import LogTarget
@@ -21,7 +23,15 @@ from skbayes_sym.stacking.members.networks import Networks
 from skbayes_sym.stacking.members.trees import ExtraTrees
 from skbayes_sym.stacking.members.user_estimator import UserEstimator
 
-__all__ = ["LOG_MEMBERS", "MEMBERS", "LogTarget", "Member", "Networks", "UserEstimator"]
+__all__ = [
+    "COUNT_MEMBERS",
+    "LOG_MEMBERS",
+    "MEMBERS",
+    "LogTarget",
+    "Member",
+    "Networks",
+    "UserEstimator",
+]
 
 # Default members by name. Cheap members come first, since networks are only fitted if they are
 # competitive with the others.
@@ -38,4 +48,10 @@ LOG_MEMBERS: dict[str, Callable[[], Member]] = {
     "log_linear": lambda: LogTarget(Linear()),
     "log_trees": lambda: LogTarget(ExtraTrees()),
     "log_gaussian_process": lambda: LogTarget(GaussianProcessMember()),
+}
+
+# Default members of regression with exposures, in place of all others.
+COUNT_MEMBERS: dict[str, Callable[[], Member]] = {
+    "count_linear": LinearCounts,
+    "count_boosting": BoostedCounts,
 }

@@ -24,11 +24,17 @@ class Member:
     takes_known_errors : bool
         Whether the member takes known errors of the targets. It then returns leave-one-out log
         densities that include them.
+    takes_exposure : bool
+        Whether the member takes exposures of counts.
+    predicts_counts : bool
+        Whether the member predicts counts, so that all members are scored by probabilities.
     """
 
     reads_original_rows: ClassVar[bool] = False
     is_expensive: ClassVar[bool] = False
     takes_known_errors: ClassVar[bool] = False
+    takes_exposure: ClassVar[bool] = False
+    predicts_counts: ClassVar[bool] = False
 
     def choose_settings(self, _size: TableSize, _defaults: StackDefaults) -> dict[str, Any]:
         """Choose values of the fields by the size of the table."""

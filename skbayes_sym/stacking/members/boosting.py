@@ -116,20 +116,11 @@ class Boosting(Member):
         """Fit scikit-learn's histogram gradient boosting to a subset of the rows."""
         from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
-        defaults = task.defaults
         if task.n_classes:
             model_class = HistGradientBoostingClassifier
         else:
             model_class = HistGradientBoostingRegressor
-        model = model_class(
-            max_iter=n_rounds,
-            learning_rate=defaults.learning_rate,
-            max_leaf_nodes=defaults.max_leaf_nodes,
-            min_samples_leaf=defaults.min_leaf_rows,
-            max_bins=self.max_bins,
-            early_stopping=False,
-            random_state=task.seed % 2**32,
-        )
+        model = model_class(**self._parameters(task, n_rounds))
         x, y, weight = (array[index] for array in task.arrays)
         if (weight == weight.round()).all() and weight.sum() <= 2 * len(weight):
             # Quantiles of weighted rows take longer than the trees. Repeat the rows instead.
@@ -139,3 +130,16 @@ class Boosting(Member):
             weight = None
         with filters_lock:
             return model.fit(x, y, weight)
+
+    def _parameters(self, task: StackTask, n_rounds: int) -> dict[str, Any]:
+        """Parameters of scikit-learn's histogram gradient boosting."""
+        defaults = task.defaults
+        return {
+            "max_iter": n_rounds,
+            "learning_rate": defaults.learning_rate,
+            "max_leaf_nodes": defaults.max_leaf_nodes,
+            "min_samples_leaf": defaults.min_leaf_rows,
+            "max_bins": self.max_bins,
+            "early_stopping": False,
+            "random_state": task.seed % 2**32,
+        }

@@ -31,7 +31,7 @@ from skbayes_sym.numerics.random import float64_normal, generator_from
 from skbayes_sym.numerics.runtime import one_thread
 from skbayes_sym.stacking.defaults import StackDefaults
 from skbayes_sym.stacking.members.base import Member
-from skbayes_sym.stacking.task import MemberFit, StackTask
+from skbayes_sym.stacking.task import HeldOutScores, MemberFit, StackTask
 
 Array = npt.NDArray[np.float64]
 
@@ -560,8 +560,8 @@ class GaussianProcessMember(Member):
         # Leave-one-out uses hyperparameters of all rows. Each costs one nat in expectation
         # (Akaike's criterion).
         optimism = len(process.log_scales) / len(task)
-        held_out: NormalMixture | Tensor = distribution
+        held_out: NormalMixture | HeldOutScores = distribution
         if task.noise_std is not None:
             measured = distribution.add_known_errors(task.noise_std.unsqueeze(1))
-            held_out = measured.log_prob(task.y)
+            held_out = HeldOutScores(measured.log_prob(task.y), measured.cdf(task.y)[:, 0])
         return MemberFit(process, held_out, optimism=optimism)

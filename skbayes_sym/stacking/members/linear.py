@@ -14,7 +14,7 @@ from skbayes_sym.bayesian_mlp.estimators import BayesianMLPClassifier
 from skbayes_sym.linear.estimators import BayesianLinearRegressor
 from skbayes_sym.stacking.members.base import Member
 from skbayes_sym.stacking.predictors import EstimatorPredictor
-from skbayes_sym.stacking.task import MemberFit, StackTask
+from skbayes_sym.stacking.task import HeldOutScores, MemberFit, StackTask
 
 
 class Linear(Member):
@@ -87,7 +87,8 @@ class Linear(Member):
         else:
             root = posterior_root(regressor, task.rows.x, intercept_variance)
             held_out = leave_groups_out(measured, root, task.y, task.weight, task.groups)
-        return MemberFit(EstimatorPredictor(regressor), held_out.log_prob(task.y))
+        scores = HeldOutScores(held_out.log_prob(task.y), held_out.cdf(task.y)[:, 0])
+        return MemberFit(EstimatorPredictor(regressor), scores)
 
 
 def posterior_root(

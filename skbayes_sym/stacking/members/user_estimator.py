@@ -1,11 +1,13 @@
 """Estimator of the user as a member of a stack."""
 
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import clone
 
+from skbayes_sym.base.predictive import predicts_counts
 from skbayes_sym.base.sample_weights import fit_with_weights, weight_support
 from skbayes_sym.stacking.members.base import Member
 from skbayes_sym.stacking.predictors import UserPredictor
@@ -28,9 +30,22 @@ class UserEstimator(Member):
 
     estimator: Any
 
+    @property
+    def takes_exposure(self) -> bool:  # type: ignore[override]
+        """Whether the estimator predicts counts, and its ``fit`` takes their exposures."""
+        return (
+            predicts_counts(self.estimator)
+            and "exposure" in signature(self.estimator.fit).parameters
+        )
+
+    @property
+    def predicts_counts(self) -> bool:  # type: ignore[override]
+        """Whether the estimator predicts counts."""
+        return predicts_counts(self.estimator)
+
     def fit(self, task: StackTask) -> MemberFit:
-        # Unset random states get the seed of the stack.
         """Fit the model to all rows of the task."""
+        # Unset random states get the seed of the stack.
         random_states = {
             name: task.seed % 2**32
             for name, value in self.estimator.get_params(deep=True).items()
@@ -44,7 +59,9 @@ class UserEstimator(Member):
         y = task.targets
         is_whole = bool((weight == weight.round()).all())
         support = weight_support(model)
-        if (weight == 1.0).all():
+        if task.exposure is not None:
+            model.fit(X, y, weight, exposure=task.exposure.numpy())
+        elif (weight == 1.0).all():
             model.fit(X, y)
         elif support == "all" or (support == "some" and not is_whole):
             fit_with_weights(model, X, y, weight)
