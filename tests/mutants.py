@@ -646,9 +646,10 @@ MUTANTS = [
             "self.noise_variance.expand_as(self.loc) / len(self.loc)",
         ),
         (
-            "likelihood.log_prob(self.outputs, y) - jacobian",
-            "likelihood.log_prob(self.outputs, y) + jacobian",
+            "log_prob - self._units[1].log()",
+            "log_prob + self._units[1].log()",
         ),
+        ("return round_near_counts(values)", "return values"),
         (
             "noise_variance=self.noise_variance * scale**2",
             "noise_variance=self.noise_variance * scale",
