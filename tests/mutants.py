@@ -922,7 +922,7 @@ MUTANTS = [
         "stacking/test_known_errors.py",
         ("noise = noise + known_variance / weight", "noise = noise + known_variance.sqrt()"),
         ("(weight=data.weight * relative_precision)", "()"),
-        ("held_out = measured.log_prob(task.y)", "held_out = distribution.log_prob(task.y)"),
+        ("HeldOutScores(measured.log_prob", "HeldOutScores(distribution.log_prob"),
     ),
     *planted(
         "base/groups.py",
