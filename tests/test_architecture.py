@@ -92,7 +92,10 @@ STRINGS = "models/likelihoods/__init__.py"  # what stands for a likelihood
 
 # A file of each kind, and the tables that give it a string as shorthand.
 ADDED: dict[str, tuple[str, set[str]]] = {
-    "likelihood": ("models.likelihoods.counts", {"linear/estimators.py", STRINGS}),
+    "likelihood": (
+        "models.likelihoods.counts",
+        {"linear/estimators.py", "stacking/members/counts.py", STRINGS},
+    ),
     "likelihood of labels": (
         "models.likelihoods.ordinal",
         {

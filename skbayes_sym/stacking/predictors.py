@@ -22,7 +22,7 @@ from skbayes_sym.base.predictor import BasePredictor, NetworkComponents, Predict
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import num_samples
 from skbayes_sym.base.stacking_weights import join_rows, shift_draws
-from skbayes_sym.models.likelihoods.counts import NegativeBinomial
+from skbayes_sym.models.likelihoods.likelihood import TargetLikelihood
 from skbayes_sym.models.log_targets import LogTargets
 from skbayes_sym.models.predictive_mixtures import (
     CategoricalMixture,
@@ -528,14 +528,14 @@ class RoundedDraws:
 
 @dataclass(frozen=True, eq=False)
 class RatePredictor(BasePredictor):
-    """Negative binomial counts, whose means are predicted rates per unit of exposure.
+    """Counts whose means are predicted rates per unit of exposure.
 
     Parameters
     ----------
     base : Predictor
         Predictor whose means are rates, or their logarithms.
-    likelihood : NegativeBinomial
-        Distribution of the counts, with its dispersion.
+    likelihood : TargetLikelihood
+        Distribution of the counts given the logarithm of their mean.
     target_mean, target_scale : float
         Mean and standard deviation by which the counts were standardised.
     predicts_logarithm : bool, default=False
@@ -543,7 +543,7 @@ class RatePredictor(BasePredictor):
     """
 
     base: Predictor
-    likelihood: NegativeBinomial
+    likelihood: TargetLikelihood
     target_mean: float
     target_scale: float
     predicts_logarithm: bool = False
