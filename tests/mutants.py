@@ -813,7 +813,17 @@ MUTANTS = [
         "variational/layerwise_posterior.py",
         "variational/test_layerwise.py",
         ("(LOG_2PI + 2.0 * self.log_noise)", "(LOG_2PI - 2.0 * self.log_noise)"),
-        ("- log_evidence).mean() - log_hyperprior", "- log_evidence).mean() + log_hyperprior"),
+        ("- log_evidence).mean() - log_prior", "- log_evidence).mean() + log_prior"),
+    ),
+    *planted(
+        "base/training.py",
+        "laplace/test_row_parameters.py",
+        ("self.total_weight - n_effective - missing", "self.total_weight - n_effective"),
+    ),
+    *planted(
+        "linear/hyperparameters.py",
+        "linear/test_estimators.py",
+        ("value + ranges.scale_prior.log_density", "value - ranges.scale_prior.log_density"),
     ),
     *planted(
         "variational/hidden_layers.py",

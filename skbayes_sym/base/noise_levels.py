@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from math import log
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -69,11 +70,34 @@ def prior_scale(y: Tensor, weight: Tensor) -> Tensor:
     return PRIOR_SCALE * sample_spread(spread, total)
 
 
+class HalfTPrior(NamedTuple):
+    """Half-t prior of standard deviations.
+
+    Attributes
+    ----------
+    scale : Tensor of shape (T,)
+        Scales of the prior.
+    degrees : float
+        Degrees of freedom.
+    """
+
+    scale: Tensor
+    degrees: float
+
+    def log_density(self, log_std: Tensor) -> Tensor:
+        """Return the log densities of logarithms of standard deviations, up to a constant."""
+        square = (log_std.exp() / self.scale.to(log_std)).square()
+        return log_std - 0.5 * (self.degrees + 1.0) * (square / self.degrees).log1p()
+
+
+def noise_prior(spread: Tensor, total_weight: float) -> HalfTPrior:
+    """Return the prior of the noise of targets with unbiased standard deviations (T,)."""
+    return HalfTPrior(PRIOR_SCALE * spread, prior_degrees(total_weight))
+
+
 def log_level_prior(log_std: Tensor, spread: Tensor, total_weight: float) -> Tensor:
     """Return the log prior density of the logarithm of the noise, up to a constant."""
-    degrees = prior_degrees(total_weight)
-    square = (log_std.exp() / (PRIOR_SCALE * spread)).square()
-    return log_std - 0.5 * (degrees + 1.0) * (square / degrees).log1p()
+    return noise_prior(spread, total_weight).log_density(log_std)
 
 
 def with_surprises(log_posterior: Tensor, log_prior: Tensor, total_weight: float) -> Tensor:
@@ -279,3 +303,22 @@ def draw_levels(levels: Tensor, component: Tensor, *, generator: torch.Generator
     """
     chosen = level_weights().multinomial(len(component), replacement=True, generator=generator)
     return levels[component.to(levels.device), chosen.to(levels.device)].square().unsqueeze(1)
+
+
+def assign_levels(levels: Tensor, *, generator: torch.Generator) -> Tensor:
+    """Assign every model one of its levels, in proportion to their probabilities, (S, T).
+
+    Parameters
+    ----------
+    levels : Tensor of shape (S, K, T)
+        Standard deviations of the noise of S equally weighted models.
+    generator : torch.Generator
+        Source of randomness.
+    """
+    n_models, _, n_targets = levels.shape
+    ordered = (torch.arange(n_models, dtype=torch.float64) + 0.5) / n_models
+    order = [torch.randperm(n_models, generator=generator) for _ in range(n_targets)]
+    probability = ordered[torch.stack(order, 1)]
+    index = torch.searchsorted(level_weights().cumsum(0), probability)
+    index = index.clamp_max(levels.shape[1] - 1)
+    return levels.gather(1, index.unsqueeze(1).to(levels.device)).squeeze(1)

@@ -12,7 +12,14 @@ from torch import Tensor
 
 from skbayes_sym.base.device import choose_dtype
 from skbayes_sym.base.groups import encode_groups, number_by_appearance
-from skbayes_sym.base.noise_levels import known_error_levels, noise_levels
+from skbayes_sym.base.noise_levels import (
+    MAX_FREEDOMS,
+    HalfTPrior,
+    known_error_levels,
+    noise_levels,
+    noise_prior,
+    sample_spread,
+)
 from skbayes_sym.base.rows import (
     Array,
     Rows,
@@ -263,6 +270,14 @@ class Training:
         low, high = self.rows.y_range
         return np.asarray(low == high)
 
+    @property
+    def noise_prior(self) -> HalfTPrior | None:
+        """Prior of the noise levels in scaled units; None if many rows determine them."""
+        if self.total_weight > MAX_FREEDOMS and not self.is_constant.any():
+            return None
+        spread = sample_spread(torch.as_tensor(self.target_std), self.total_weight)
+        return noise_prior(spread, self.total_weight)
+
     def noise_levels(self, squares: Tensor, degrees_of_freedom: Tensor) -> Array | None:
         """Return standard deviations that represent the posterior of the noise level.
 
@@ -290,6 +305,44 @@ class Training:
         if levels is None:
             return None
         return levels.numpy() * self.y_scaling.scale
+
+    def missing_constant(self, n_effective: Tensor) -> Tensor:
+        """Part of a constant that isn't among the effective parameters, between 0 and 1.
+
+        Centred targets have a fitted mean. It is a parameter even if a network whose output is
+        nearly 0 has none that the data determine.
+
+        Parameters
+        ----------
+        n_effective : Tensor of shape (..., T)
+            Effective number of parameters of a network.
+        """
+        assert self.y_scaling is not None
+        is_centred = torch.as_tensor(self.y_scaling.mean != 0.0, device=n_effective.device)
+        return torch.where(is_centred, (1.0 - n_effective).clamp_min(0.0), 0.0)
+
+    def noise_levels_at_mode(self, squares: Tensor, n_effective: Tensor) -> Array | None:
+        """Return noise levels of networks that are linearised at their modes, see `noise_levels`.
+
+        Parameters
+        ----------
+        squares : Tensor of shape (S, T)
+            Weighted residual sums of squares, in scaled units.
+        n_effective : Tensor of shape (S, T)
+            Effective numbers of parameters.
+
+        Returns
+        -------
+        ndarray of shape (S, K, T) or None
+            They include the variance of the mean of centred targets, so far as the networks don't
+            contain it.
+        """
+        missing = self.missing_constant(n_effective)
+        levels = self.noise_levels(squares, self.total_weight - n_effective - missing)
+        if levels is None:
+            return None
+        factor = (1.0 + missing / self.total_weight).sqrt().double().cpu()
+        return levels * factor.unsqueeze(1).numpy()
 
     def known_error_levels(self, squares: Tensor, degrees_of_freedom: Tensor) -> Array | None:
         """Return standard deviations that represent the noise of rows with known errors.

@@ -229,7 +229,7 @@ class ModesFit:
         n_effective = torch.einsum(
             "n,rnt->rt", weight, distribution.variance / distribution.noise_variance
         )
-        return data.noise_levels(squares, data.total_weight - n_effective)
+        return data.noise_levels_at_mode(squares, n_effective)
 
     def leave_one_out_predictive(self, data: Data) -> NormalMixture:
         """Predict the targets of every row from all others, with one component per mode."""

@@ -434,11 +434,11 @@ class AveragedProblem:
         if errors.numel():
             noise_variance = noise_variance + errors.square()
         n_effective = torch.einsum("n,nt->t", weight.double(), variance / noise_variance)
-        degrees_of_freedom = data.total_weight - n_effective
         if errors.numel():
-            return data.known_error_levels(squares, degrees_of_freedom)
+            n_fitted = n_effective + data.missing_constant(n_effective)
+            return data.known_error_levels(squares, data.total_weight - n_fitted)
         total_squares = torch.einsum("n,nt->t", weight.double(), squares)
-        return data.noise_levels(total_squares.unsqueeze(0), degrees_of_freedom.unsqueeze(0))
+        return data.noise_levels_at_mode(total_squares.unsqueeze(0), n_effective.unsqueeze(0))
 
     def require_memory(self, curvature: str) -> None:
         """Raise an error unless there is memory for Adam's copies of the weights and the curvature.

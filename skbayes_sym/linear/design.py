@@ -1,7 +1,7 @@
 """Inputs of a linear model in the units of its prior, and the space that they span."""
 
 from collections.abc import Sequence
-from math import log
+from math import exp, log
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -9,6 +9,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
+from skbayes_sym.base.noise_levels import MAX_FREEDOMS, PRIOR_SCALE, HalfTPrior
 from skbayes_sym.base.rows import Array, Scaling
 from skbayes_sym.base.training import Training
 from skbayes_sym.base.warnings import warn_user
@@ -167,7 +168,12 @@ def initial_scales(
     noise_range = Range(*(log(output_scale) + log(limit) for limit in (1e-6, 1e2)))
     # Without a feature that varies there is nothing to learn.
     learns_prior = prior_scale is None and mean_square > 0.0
-    ranges = LearnedRanges(prior_range if learns_prior else None, noise_range)
+    # Logits and log rates of few rows have a half-Cauchy prior (Gelman et al. 2008), because the
+    # evidence of classes that few rows separate rises with their scale.
+    scale_prior = None
+    if learns_prior and not likelihood.scales_targets and data.total_weight <= MAX_FREEDOMS:
+        scale_prior = HalfTPrior(torch.tensor(PRIOR_SCALE * exp(0.5 * log_variance)), 1.0)
+    ranges = LearnedRanges(prior_range if learns_prior else None, noise_range, scale_prior)
     if prior_scale is not None:
         return 0.0, ranges
     return log_variance, ranges

@@ -247,7 +247,9 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         ``StudentT(df=3)``; one's own law inherits from `skbayes_sym.models.TargetLikelihood`.
     prior : "learn", float or ndarray of shape (n_features,), default="learn"
         Prior standard deviation of the coefficients, in standardised units: one number, or one per
-        feature. "learn" maximises the ELBO over one for all.
+        feature. "learn" maximises the ELBO over one for all. Up to a total weight of 30, logits and
+        log rates have a half-Cauchy prior of scale 2, since the ELBO of separable classes rises
+        with their scale.
     fit_intercept : bool, default=True
         Whether there is an intercept: a parameter without prior that maximises the ELBO. The
         columns of ``X`` are centred.
@@ -474,7 +476,9 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
         ``Categorical(n_points=4096)`` is "categorical" with as many quasi-Monte Carlo points.
     prior : "learn", float or ndarray of shape (n_features,), default="learn"
         Prior standard deviation of the coefficients, in standardised units: one number, or one per
-        feature. "learn" maximises the ELBO over one for all.
+        feature. "learn" maximises the ELBO over one for all. Up to a total weight of 30, logits and
+        log rates have a half-Cauchy prior of scale 2, since the ELBO of separable classes rises
+        with their scale.
     fit_intercept : bool, default=True
         Whether there is an intercept: a parameter without prior that maximises the ELBO. The
         columns of ``X`` are centred.

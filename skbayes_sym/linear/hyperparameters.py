@@ -6,6 +6,9 @@ Alternating with updates of the sites then takes a few rounds, where expectation
 hundreds. The sites of a location-scale likelihood change with the noise: their variances are
 proportional to its square. For a Gaussian likelihood the function below is the log evidence itself,
 and the first round ends at its maximum.
+
+With few rows the prior scale of logits and log rates can have a hyperprior: two rows of two classes
+are always separable, and their evidence rises with the scale without end.
 """
 
 from collections.abc import Callable
@@ -18,6 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from skbayes_sym.base.noise_levels import HalfTPrior
 from skbayes_sym.linear.sites import (
     LinearData,
     Sites,
@@ -56,10 +60,13 @@ class LearnedRanges(NamedTuple):
         Range of the log prior variance; None if it isn't learned.
     noise : Range
         Range of the log noise level, used if the likelihood has parameters.
+    scale_prior : HalfTPrior, optional
+        Hyperprior of the prior standard deviation. It is flat by default.
     """
 
     prior: Range | None
     noise: Range
+    scale_prior: HalfTPrior | None = None
 
 
 class StoppingRule(NamedTuple):
@@ -200,7 +207,10 @@ def maximize_elbo_at_sites(
 
     def loss(scales: Tensor) -> Tensor:
         all_scales = torch.cat([fixed, scales])
-        return -elbo(all_scales[0], all_scales[1:])
+        value = elbo(all_scales[0], all_scales[1:])
+        if ranges.scale_prior is not None:
+            value = value + ranges.scale_prior.log_density(0.5 * all_scales[0]).sum()
+        return -value
 
     bounds = [ranges.noise] * (len(hyper) - 1)
     if ranges.prior is not None:

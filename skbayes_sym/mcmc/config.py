@@ -106,7 +106,7 @@ class SamplingSeeds(NamedTuple):
 
     initialization: int  # starting points of the chains
     chains: int  # moves of the initial chains
-    unused: int  # keeps the streams of the seeds below unchanged
+    noise: int  # noise levels of few rows given the weights
     modes: int  # alignment and bridge sampling of modes
     refinement: int  # further chains in modes with an uncertain evidence
     reallocation: int  # new chains in proportion to the modes' weights

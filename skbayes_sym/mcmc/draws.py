@@ -1,6 +1,7 @@
 """Draws of a fit: the initial chains, and their draws collected, extended and aligned."""
 
 from dataclasses import replace
+from math import isinf
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.base.log_density import LogDensity, NetworkPosterior, SurrogateGradients
+from skbayes_sym.base.noise_levels import assign_levels
 from skbayes_sym.base.rows import Array
 from skbayes_sym.mcmc.annealing import Annealing, BurnIn, SurrogateAnnealing
 from skbayes_sym.mcmc.chains import ChainDraws, Sampler, retune_chains, sample_chains
@@ -226,6 +228,39 @@ def collect_draws(chains: ChainDraws) -> tuple[Array, Array]:
     has_draws = chains.n_draws > 0
     n_draws = int(chains.n_draws[has_draws].min())
     return chains.draws[has_draws, :n_draws], chains.log_density[has_draws, :n_draws]
+
+
+def redraw_noise(config: SamplingConfig, theta: Tensor) -> Array | None:
+    """Redraw the noise levels of few rows given the weights.
+
+    Their posterior has heavy tails, which chains explore slowly. Given the weights it is known,
+    and independent draws of it represent the tails with fewer draws.
+
+    Parameters
+    ----------
+    config : SamplingConfig
+        Settings of the fit.
+    theta : Tensor of shape (C, S, P)
+        Network weights of the draws.
+
+    Returns
+    -------
+    ndarray of shape (C, S, T) or None
+        Standard deviations in the units of ``y``. None unless the noise has the half-t prior of
+        few rows, see `make_posterior`.
+    """
+    data = config.data
+    if isinf(config.posterior.noise_prior_degrees):
+        return None
+    x, y, weight = (values.cpu() for values in data.double_data)
+    residual = y - config.model.network.forward(theta.flatten(0, 1).double().cpu(), x)
+    squares = torch.einsum("n,snt->st", weight, residual.square())
+    levels = data.noise_levels(squares, torch.full_like(squares, data.total_weight))
+    if levels is None:
+        return None
+    generator = generator_from(config.seeds.noise)
+    noise = assign_levels(torch.as_tensor(levels), generator=generator)
+    return noise.unflatten(0, theta.shape[:2]).numpy()
 
 
 def align_to_reference(config: SamplingConfig, theta: Tensor, log_density: Array) -> Array:

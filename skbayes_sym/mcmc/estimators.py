@@ -337,8 +337,8 @@ class MCMCRegressor(BayesianRegressorMixin, BaseMCMC):
         Standard deviation of the observation noise in the units of ``y``; one number or one per
         target. "learn" infers it under a half-normal prior of scale 1 in scaled target units. With
         a total weight below 30 its prior is wider, Student's t of
-        `~skbayes_sym.base.noise_levels`. `HalfNormal` sets another scale, for all parameters of the
-        likelihood.
+        `~skbayes_sym.base.noise_levels`, and predictions use noise levels that are redrawn given
+        the weights. `HalfNormal` sets another scale, for all parameters of the likelihood.
 
     Attributes
     ----------
@@ -463,6 +463,8 @@ class MCMCRegressor(BayesianRegressorMixin, BaseMCMC):
     _: KW_ONLY
     noise_std: Any = "learn"
 
+    _redrawn_noise_: ClassVar[Array | None] = None
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CONSTRAINTS,
         **NOISE_CONSTRAINTS,
@@ -482,7 +484,8 @@ class MCMCRegressor(BayesianRegressorMixin, BaseMCMC):
 
     def _fitted_noise_std(self) -> Array:
         """Noise level of every draw in the units of ``y``, (S, 1, n_targets)."""
-        return self.noise_std_samples_.reshape(-1, 1, self.noise_std_samples_.shape[-1])
+        noise = self.noise_std_samples_ if self._redrawn_noise_ is None else self._redrawn_noise_
+        return noise.reshape(-1, 1, noise.shape[-1])
 
     def log_likelihood_samples(self, X: Any, y: Any) -> Array:
         """Compute the log likelihood of observed targets given every draw, as for PSIS-LOO.

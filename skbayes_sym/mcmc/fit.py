@@ -20,6 +20,7 @@ from skbayes_sym.mcmc.diagnostics import collect_diagnostics
 from skbayes_sym.mcmc.draws import (
     PosteriorDraws,
     align_to_reference,
+    redraw_noise,
     run_initial_chains,
     weight_chains_equally,
 )
@@ -225,6 +226,8 @@ class SampledPosterior:
         Log evidence of the original targets in nats; nan if it can't be trusted.
     diagnostics : dict
         Convergence diagnostics and warnings.
+    redrawn_noise : ndarray of shape (C, S, T) or None
+        Noise levels that predictions use instead of the draws', see `redraw_noise`.
     """
 
     draws: PosteriorDraws
@@ -235,6 +238,7 @@ class SampledPosterior:
     modes: list[Mode]
     log_evidence: Estimate
     diagnostics: dict[str, Any]
+    redrawn_noise: Array | None = None
 
     @classmethod
     def from_initial_draws(
@@ -266,6 +270,7 @@ class SampledPosterior:
             modes=[],
             log_evidence=Estimate(nan, nan),
             diagnostics={"warnings": []},
+            redrawn_noise=redraw_noise(config, theta),
         )
 
     @classmethod
@@ -316,6 +321,7 @@ class SampledPosterior:
             modes=modes,
             log_evidence=log_evidence,
             diagnostics=collect_diagnostics(config, chains, initial_draws, draws, samples, modes),
+            redrawn_noise=redraw_noise(config, theta),
         )
 
     @property
@@ -366,6 +372,7 @@ class SampledPosterior:
                 attributes["relevance_"] = np.exp(log_scale[:, prior.scales.columns])
         if data.y_scaling is not None and self.noise_std.shape[-1]:
             attributes["noise_std_samples_"] = self.noise_std * data.y_scaling.scale
+            attributes["_redrawn_noise_"] = self.redrawn_noise
         return attributes
 
 

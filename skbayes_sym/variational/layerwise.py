@@ -24,6 +24,7 @@ from skbayes_sym.base.model_factory import (
     require_mlp,
     scale_attributes,
 )
+from skbayes_sym.base.noise_levels import HalfTPrior
 from skbayes_sym.base.optimizers import Optimizer, VariationalAdam, resolve_adam
 from skbayes_sym.base.progress import (
     RUN_CONSTRAINTS,
@@ -74,7 +75,7 @@ class LayerwiseAscent(NamedTuple):
     result : OptimiseResult
         Result of the optimiser.
     objective : float
-        ELBO plus log hyperprior, by which starts are compared.
+        ELBO plus log priors of the scales and the noise, by which starts are compared.
     elbo : Estimate
         ELBO in nats, with targets in scaled units.
     """
@@ -161,12 +162,15 @@ class LayerwiseProblem(NamedTuple):
         Training data in float64.
     seeds : LayerwiseSeeds
         Seeds by purpose.
+    noise_prior : HalfTPrior or None
+        Prior of a learned noise level of few rows.
     """
 
     family: LayerwiseFamily
     prior: LayerwisePrior
     rows: Data
     seeds: LayerwiseSeeds
+    noise_prior: HalfTPrior | None
 
     def start(self, likelihood: Likelihood, *, at_prior: bool) -> Tensor:
         """Starting point: concentrated, or as wide as the prior."""
@@ -198,6 +202,9 @@ class LayerwiseProblem(NamedTuple):
             values.append(log_evidence - kl)
         elbo = mean_and_error(torch.cat(values))
         objective = elbo.value + float(self.prior.scales.log_hyperprior(hyper))
+        if self.noise_prior is not None:
+            log_noise = self.family.split(variational)[1]
+            objective += float(self.noise_prior.log_density(log_noise).sum())
         return LayerwiseAscent(result, objective, elbo)
 
     def read_fit(
@@ -277,7 +284,8 @@ class LayerwiseVI:
         prior = LayerwisePrior(require_mlp(model.network), group_scales(model.prior))
         family = self._family(prior, data.n_rows)
         seeds = LayerwiseSeeds(*spawn_seeds(data.seed, len(LayerwiseSeeds._fields)))
-        problem = LayerwiseProblem(family, prior, data.double_data, seeds)
+        noise_prior = data.noise_prior if model.likelihood.n_params else None
+        problem = LayerwiseProblem(family, prior, data.double_data, seeds, noise_prior)
         tol = self.steps.absolute_tol(data.total_weight)
         # The step size falls as half a cosine.
         schedule = Schedule(self.steps.max_iter, tol, lambda t: 0.5 * (1.0 + cos(pi * t)))
@@ -297,6 +305,7 @@ class LayerwiseVI:
                     params,
                     n_draws=self.steps.n_draws(2),
                     warm_up=int(0.2 * self.steps.max_iter),
+                    noise_prior=noise_prior,
                     generator=generator_from(seeds.training, data.device),
                 )
                 result = progress.minimise(
@@ -479,9 +488,11 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, BayesianEstimator):
     Training starts once concentrated and once at the prior. The weight of the KL rises over the
     first fifth of the steps. The start with the higher ELBO is kept. The hyperprior of learned
     scales, a Gamma distribution of precisions, contributes to training and to the choice of the
-    start but not to `elbo_`. A step costs O(S N r^2), where S is ``n_weight_samples`` and r =
-    min(N, H + 1) for H units below the last layer. Training is in float64. The posterior isn't
-    averaged over exchanges of units, because the sampled layers below distinguish them.
+    start but not to `elbo_`. So does, with up to 30 rows, the half-t prior of the noise level,
+    because the ELBO of a network that interpolates them doesn't keep the noise from 0. A step costs
+    O(S N r^2), where S is ``n_weight_samples`` and r = min(N, H + 1) for H units below the last
+    layer. Training is in float64. The posterior isn't averaged over exchanges of units, because the
+    sampled layers below distinguish them.
 
     References
     ----------

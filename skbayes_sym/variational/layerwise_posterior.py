@@ -33,6 +33,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from skbayes_sym.base.noise_levels import HalfTPrior
 from skbayes_sym.base.predictor import BasePredictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
@@ -300,7 +301,8 @@ class LayerwiseFamily(NamedTuple):
 class LayerwiseElbo:
     """Negative ELBO and its gradient over one flat vector; a `BufferedLoss`.
 
-    The log density of learned scales contributes to the gradient but not to the loss.
+    The log densities of learned scales and of the noise contribute to the gradient but not to the
+    loss.
 
     Parameters
     ----------
@@ -320,6 +322,8 @@ class LayerwiseElbo:
         wide networks can end in the mode where the hidden weights stay at the prior.
     generator : torch.Generator
         Source of randomness.
+    noise_prior : HalfTPrior, optional
+        Prior of the noise level. It is flat by default.
     """
 
     def __init__(
@@ -332,6 +336,7 @@ class LayerwiseElbo:
         n_draws: int,
         warm_up: int,
         generator: torch.Generator,
+        noise_prior: HalfTPrior | None = None,
     ) -> None:
         self.params = params
         self.gradient = torch.zeros_like(params)
@@ -341,6 +346,7 @@ class LayerwiseElbo:
         self._n_draws = n_draws
         self._warm_up = warm_up
         self._generator = generator
+        self._noise_prior = noise_prior
 
     def __call__(self, step: int) -> Tensor:
         """Return the loss in nats and write the gradient."""
@@ -356,8 +362,11 @@ class LayerwiseElbo:
             log_evidence, kl = family.elbo_terms(
                 variational, self._data, self._n_draws, generator=self._generator
             )
-            log_hyperprior = self._prior.scales.log_hyperprior(hyper)
-            loss = (kl_weight * kl - log_evidence).mean() - log_hyperprior
+            log_prior = self._prior.scales.log_hyperprior(hyper)
+            if self._noise_prior is not None:
+                log_noise = family.split(variational)[1]
+                log_prior = log_prior + self._noise_prior.log_density(log_noise).sum()
+            loss = (kl_weight * kl - log_evidence).mean() - log_prior
             (gradient,) = torch.autograd.grad(loss, params)
         self.gradient.copy_(gradient)
         return (kl - log_evidence).mean().detach()

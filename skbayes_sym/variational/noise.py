@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from skbayes_sym.base.noise_levels import MAX_FREEDOMS, spread_levels
+from skbayes_sym.base.noise_levels import spread_levels
 from skbayes_sym.base.predictor import select_draws
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.training import Training
@@ -49,7 +49,7 @@ def noise_level_factor(
         None if the noise is known, or determined by many rows.
     """
     is_learned = isinstance(model.likelihood, Gaussian) and model.likelihood.n_params
-    if not is_learned or (data.total_weight > MAX_FREEDOMS and not data.is_constant.any()):
+    if not is_learned or data.noise_prior is None:
         return None
     x, y, weight = (values.cpu() for values in data.double_data)
     generator = generator_from(seed)

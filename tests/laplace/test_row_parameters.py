@@ -74,6 +74,19 @@ def test_few_rows_widen_predictions_as_those_of_the_linear_model():
     np.testing.assert_allclose(reg.predict(X, return_std=True)[1], expected, rtol=0.02)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning", "ignore:the noise")
+@pytest.mark.parametrize("optimizer", ["adam", FULL], ids=["adam", "gauss_newton"])
+@pytest.mark.parametrize("n_rows", [2, 5])
+def test_flat_networks_predict_few_rows_as_a_mean_that_is_fitted(optimizer, n_rows):
+    """The mean of the targets takes a degree of freedom, and has a variance."""
+    X, y, _ = noisy_rows(n_rows)
+    constant = BayesianLinearRegressor(prior=1e-5).fit(X, y)
+    reg = LaplaceRegressor((2,), prior=1e-5, max_iter=100, optimizer=optimizer, random_state=0)
+    expected = constant.predict_quantiles(X, (0.05, 0.25, 0.5, 0.95))
+    quantiles = reg.fit(X, y).predict_quantiles(X, (0.05, 0.25, 0.5, 0.95))
+    np.testing.assert_allclose(quantiles, expected, rtol=0.02, atol=0.02 * y.std())
+
+
 @pytest.mark.parametrize("n_targets", [1, 2])
 def test_equal_known_errors_are_fixed_noise(n_targets):
     """Also if targets are standardised, and with a hidden layer."""

@@ -314,10 +314,25 @@ def test_rows_of_zeros_say_nothing(likelihood):
     np.testing.assert_allclose(zeros.coef_std_, plain.coef_std_, atol=1e-6)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_two_rows_of_two_classes_are_no_certainty(seed):
+    """Any two rows are separable; the scale of the logits ended at its limit of 30."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(2, 1))
+    clf = BayesianLinearClassifier().fit(X, ["a", "b"])
+    slope = clf.prior_scale_ * clf.x_scale_[0] / X.std()  # logits per standard deviation
+    assert 0.5 < float(slope) < 4.0
+    far = X.mean() + 20.0 * np.ptp(X)
+    assert 0.9 < clf.predict_proba([[far]]).max() < 1.0
+    assert clf.predict_proba(X).max() < 0.95
+
+
 def test_perfect_separation_warns_and_is_defined():
+    """With more rows than have a hyperprior of the scale of logits."""
     y = (X[:, 0] > 0).astype(int)
+    weight = np.full(len(X), 31.0 / len(X))
     with pytest.warns(ConvergenceWarning, match=r"prior_scale_ reached the upper end.*prior"):
-        clf = BayesianLinearClassifier().fit(X[:, :1], y)
+        clf = BayesianLinearClassifier().fit(X[:, :1], y, sample_weight=weight)
     assert clf.score(X[:, :1], y) == 1.0
     assert np.isfinite(clf.elbo_)
     fixed = BayesianLinearClassifier(prior=1.0).fit(X[:, :1], y)
