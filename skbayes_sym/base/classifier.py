@@ -1,6 +1,9 @@
 """Predictions of classifiers as NumPy arrays, in the user's class labels."""
 
 from collections.abc import Callable, Mapping
+from datetime import date
+from decimal import Decimal
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -85,6 +88,10 @@ def encode_classes(classes: Array, labels: Any) -> tuple[Array, Array]:
     return codes, np.asarray(classes[codes] == labels)
 
 
+# Dtypes of pandas for Booleans that can be missing.
+_NULLABLE_BOOLEANS = {"boolean", "bool[pyarrow]"}
+
+
 def _check_labels(y: Any) -> None:
     """Raise a ValueError if labels are missing, or if only some of them are text."""
     labels = np.asarray(y)
@@ -95,6 +102,12 @@ def _check_labels(y: Any) -> None:
             raise ValueError(
                 f"Input y contains NaN or other missing labels. The first is in row {row}. Leave "
                 "rows without a label out of X and y, or give them a class of their own."
+            )
+        is_known = isinstance(label, str | bytes | Real | Decimal | date | np.generic)
+        if not is_known:
+            raise ValueError(
+                f"y must hold text, numbers or dates as labels, got a {type(label).__name__} in "
+                f"row {row}. Convert all to text, as by y.astype(str)."
             )
     is_text = np.array([isinstance(label, str) for label in labels], dtype=bool)
     if is_text.any() and not is_text.all():
@@ -125,6 +138,8 @@ class BayesianClassifierMixin(ClassifierMixin):
         refuse_categorical(X)
         check_not_masked("y", y)
         _check_labels(y)
+        if str(getattr(y, "dtype", "")) in _NULLABLE_BOOLEANS:
+            y = np.asarray(y, dtype=bool)  # scikit-learn would make them floats
         column_names = non_string_column_names(X)
         with numeric_conversion("X", ENCODE, X, y):
             X, y = validate_data(self, X, y, dtype=FLOATS)

@@ -400,9 +400,9 @@ def _warn_numbers_as_text(name: str, levels: Sequence[str]) -> None:
     if formatted:
         example = f" such as {formatted[0]!r}"
         remedy = (
-            "without signs of currency, percent and thousands, as by the options thousands and "
-            "decimal of pandas.read_csv, or by column.str.replace('[$,%]', '', regex=True) and "
-            "pandas.to_numeric"
+            "without units and signs of currency, percent and thousands, as by the options "
+            "thousands and decimal of pandas.read_csv, or by column.str.replace('[$,%a-z ]', '', "
+            "regex=True) and pandas.to_numeric"
         )
     warn_user(
         f"column {name!r} of X holds numbers as text{example} and is read as words: if it measures "

@@ -66,6 +66,7 @@ from skbayes_sym.base.scikit_learn import (
     ReadableSignature,
     class_page_template,
     fit_context,
+    num_samples,
     validate_data,
 )
 from skbayes_sym.base.targets import Targets
@@ -754,6 +755,11 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
             # scikit-learn's checks raise an error that tells what is wrong with X.
             self._check_numbers(X)
             raise ValueError("X must be a table with two axes.")
+        if not num_samples(X):
+            raise ValueError(
+                f"Found array with 0 sample(s) (shape=(0, {len(table.names)})) while a minimum of "
+                "1 is required: X has no rows."
+            )
         columns = self.column_encoding()
         assert columns is not None
         encoding = columns.encode_with_alternatives(table)

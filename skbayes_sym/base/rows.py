@@ -12,7 +12,7 @@ import numpy.typing as npt
 from skbayes_sym.base.groups import number_by_appearance
 from skbayes_sym.base.scikit_learn import StrOptions
 from skbayes_sym.numerics.arguments import is_frame
-from skbayes_sym.numerics.tables import column_names, is_declared_categorical
+from skbayes_sym.numerics.tables import column_names, is_declared_categorical, read_table
 
 Array = npt.NDArray[Any]
 
@@ -286,6 +286,11 @@ def numeric_conversion(name: str, remedy: str = "", X: Any = None, y: Any = None
             raise ValueError(
                 f"{message}{where} Leave rows without a target out of X and y."
             ) from error
+        if message.startswith("Complex data not supported"):
+            raise ValueError(
+                f"Complex data not supported: {_complex_part(name, X)} holds complex numbers. Give "
+                "real and imaginary parts, or absolute values."
+            ) from error
         # NumPy's errors of text, of mixed types, and of nested or ragged sequences.
         phrases = ("could not convert", "Cannot cast", "setting an array element")
         if not any(phrase in message for phrase in phrases):
@@ -305,6 +310,21 @@ def _non_numeric_columns(X: Any) -> str:
     if names:
         return f" (in {_enumerate(names)})"
     return ""
+
+
+def _complex_part(name: str, X: Any) -> str:
+    """Return a phrase for the columns of a table that are complex, or "y" if none of X is."""
+    table = read_table(X)
+    if table is None:
+        return name
+    names = [
+        name
+        for name, values in zip(table.names, table.columns, strict=True)
+        if np.iscomplexobj(values)
+    ]
+    if names:
+        return f"column {_enumerate(names)} of X"
+    return "y"
 
 
 def _locate(values: Any, is_invalid: Callable[[Array], Array]) -> str:

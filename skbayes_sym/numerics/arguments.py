@@ -262,6 +262,8 @@ def check_flag(name: str, value: Any) -> bool:
 
 def short_repr(value: Any, max_length: int = 60) -> str:
     """Return the representation of a value, in one line of limited length."""
+    if isinstance(value, np.number | np.bool_ | np.str_):
+        value = value.item()  # 3 instead of np.int64(3)
     text = " ".join(repr(value).split())
     if len(text) <= max_length:
         return text

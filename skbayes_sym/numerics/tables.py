@@ -102,8 +102,8 @@ def require_table(X: Any) -> None:
     Raises
     ------
     TypeError
-        If ``X`` is a path, a dictionary of columns, a list of dictionaries, a lazy frame or an
-        iterator.
+        If ``X`` is a path, a dictionary of columns, a list of dictionaries, a lazy frame, a series,
+        a structured array or an iterator.
     """
     remedy = None
     if isinstance(X, str | bytes | PathLike):
@@ -116,6 +116,10 @@ def require_table(X: Any) -> None:
         remedy = "give list(X)"
     elif type(X).__name__ == "LazyFrame":
         remedy = "give X.collect()"
+    elif type(X).__name__ == "Series":
+        remedy = "give X.to_frame() if it is a column, or X.to_frame().T if it is a row"
+    elif isinstance(X, np.ndarray) and X.dtype.names:
+        remedy = f"its rows are structured, with the fields {X.dtype.names}: pandas.DataFrame(X)"
     if remedy is not None:
         raise TypeError(f"X must be a table, got {type(X).__name__}: {remedy}.")
 
@@ -171,6 +175,12 @@ def read_table(X: Any) -> Table | None:
         names = column_names(X)
         series = list(_frame_columns(X))
         columns = [_to_array(s) for s in series]
+        for name, values in zip(names, columns, strict=True):
+            if values.ndim > 1 or values.dtype.names:
+                raise TypeError(
+                    f"column {name!r} of X holds several values per row: its argument must be a "
+                    "string or a number. Give each value a column."
+                )
         return Table(names, columns, [is_declared_categorical(s) for s in series])
     array = X
     if isinstance(X, Sequence) and not isinstance(X, str):
@@ -280,12 +290,21 @@ def column_kind(values: Array, name: str, is_declared: bool = False) -> str:
         if not is_interval and not isinstance(value, str | bytes) and not _is_number(value):
             raise TypeError(
                 f"column {name!r} of X holds a {type(value).__name__}: its argument must be a "
-                "string or a number."
+                f"string or a number.{_remedy(value)}"
             )
     if not all(map(_is_number, present)):
         return "categorical"
     is_boolean = present and all(isinstance(v, bool | np.bool_) for v in present)
     return "boolean" if is_boolean else "numeric"
+
+
+def _remedy(value: Any) -> str:
+    """Return a sentence that tells how to turn objects of a column into numbers."""
+    if isinstance(value, datetime.time):
+        return " Give the hour, such as value.hour + value.minute / 60."
+    if isinstance(value, Mapping | Sequence | np.ndarray | set):
+        return " Give each of its entries a column, such as by pandas.DataFrame(column.tolist())."
+    return ""
 
 
 def check_no_dates(values: Array, name: str) -> None:
@@ -340,15 +359,17 @@ def level_number(text: str) -> float | None:
     return None
 
 
-# Numbers with a currency, a thousands separator, a decimal comma or a percent sign.
+# Numbers with a currency, a thousands separator, a decimal comma, a percent sign, or a unit after a
+# space, such as "1.5 kg" or "20 km/h".
 _FORMATTED_NUMBER = re.compile(
     r"[(+-]?\s*([$€£¥]|[A-Z]{3}\s)?\s*[+-]?"
-    r"(\d{1,3}([,.' \u00a0]\d{3})+|\d+)([.,]\d+)?\s*\)?\s*([%$€£¥]|(?<=\s)[A-Z]{3})?"
+    r"(\d{1,3}([,.' \u00a0]\d{3})+|\d+)([.,]\d+)?\s*\)?\s*"
+    r"([%$€£¥]|(?<=\s)[^\W\d]{1,5}(/[^\W\d]{1,3})?)?"
 )
 
 
 def is_formatted_number(text: str) -> bool:
-    """Whether a text is a number as people write it, such as ``"$1,234.50"`` or ``"12,5 %"``."""
+    """Whether a text is a number as people write it, such as ``"$1,234.50"`` or ``"1.5 kg"``."""
     return _FORMATTED_NUMBER.fullmatch(text.strip()) is not None
 
 

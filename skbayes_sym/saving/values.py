@@ -227,7 +227,9 @@ def _example_row(model: Any) -> Any:
 def _check_predictions(estimator: BaseEstimator) -> None:
     """Make all predictions of a copy with few draws for one row, the mean of the training rows."""
     trial: Any = copy(estimator)
-    trial.__dict__.pop("feature_names_in_", None)  # the row below has no names
+    # The row below has no names.
+    trial.__dict__.pop("feature_names_in_", None)
+    trial.__dict__.pop("_column_names_in_", None)
     if "n_predict_samples" in trial.get_params(deep=False):
         trial.n_predict_samples = 2
     try:

@@ -1,0 +1,114 @@
+"""Tables that people really have: objects in columns, units, structured arrays and odd labels."""
+
+import datetime
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from skbayes_sym import (
+    BayesianLinearRegressor,
+    BayesianMLPClassifier,
+    PredictiveStackingClassifier,
+    PredictiveStackingRegressor,
+    load,
+    save,
+)
+
+polars = pytest.importorskip("polars")
+
+N = 40
+RNG = np.random.default_rng(0)
+A = RNG.normal(size=N)
+Y = A + 0.1 * RNG.normal(size=N)
+STACK = PredictiveStackingRegressor([("line", "linear")], random_state=0)
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ([datetime.time(k % 24, 30) for k in range(N)], "holds a time: .* Give the hour, such as"),
+        ([[1, 2]] * N, "holds a list: .* Give each of its entries a column"),
+        ([{"k": 1}] * N, "holds a dict: .* Give each of its entries a column"),
+        ([(1, 2)] * N, "holds a tuple: .* Give each of its entries a column"),
+    ],
+)
+def test_objects_are_refused_with_their_column_and_a_remedy(column, message):
+    with pytest.raises(TypeError, match=f"column 'c' of X {message}"):
+        STACK.fit(pd.DataFrame({"a": A, "c": column}), Y)
+
+
+@pytest.mark.parametrize("column", [[{"x": 1}] * N, [[1, 2]] * N])
+def test_structs_and_lists_of_polars_are_named(column):
+    frame = polars.DataFrame({"a": A, "c": column})
+    with pytest.raises(TypeError, match=r"column 'c' of X holds .* Give each"):
+        STACK.fit(frame, Y)
+
+
+@pytest.mark.parametrize("model", [STACK, BayesianLinearRegressor()])
+def test_complex_numbers_are_named(model):
+    X = pd.DataFrame({"a": A, "c": A + 1j, "d": A - 1j})
+    with pytest.raises(ValueError, match="not supported: column c, d of X holds complex numbers"):
+        model.fit(X, Y)
+    with pytest.raises(ValueError, match="not supported: y holds complex numbers"):
+        model.fit(X[["a"]], Y + 0j)
+
+
+@pytest.mark.parametrize("model", [STACK, BayesianLinearRegressor()])
+def test_series_and_structured_arrays_are_no_tables(model):
+    X = pd.DataFrame({"a": A, "b": A})
+    fitted = model.fit(X, Y)
+    for refuse in (lambda rows: model.fit(rows, Y), fitted.predict):
+        with pytest.raises(TypeError, match=r"got Series: give X.to_frame\(\) if it is a column"):
+            refuse(X["a"])
+        with pytest.raises(TypeError, match="its rows are structured, with the fields"):
+            refuse(X.to_records(index=False))
+
+
+def test_tables_without_rows_are_refused_at_prediction():
+    X = pd.DataFrame({"a": A, "g": np.where(A > 0, "x", "y")})
+    stack = STACK.fit(X, Y)
+    with pytest.raises(ValueError, match=r"0 sample\(s\) .* X has no rows"):
+        stack.predict(X[:0])
+
+
+def test_numbers_with_units_are_warned_about():
+    X = pd.DataFrame({"a": A, "c": [f"{value:.2f} kg" for value in A]})
+    with pytest.warns(UserWarning, match="column 'c' of X holds numbers as text .*without units"):
+        STACK.fit(X, Y)
+
+
+def test_unknown_levels_are_written_plainly():
+    X = pd.DataFrame({"a": A, "g": pd.Categorical(np.where(A > 0, 1, 2))})
+    stack = STACK.fit(X, Y)
+    with pytest.warns(UserWarning, match="such as 3 "):
+        stack.predict(X.assign(g=pd.Categorical([3] * N)))
+
+
+@pytest.mark.parametrize("columns", [pd.MultiIndex.from_tuples([("x", "a"), ("x", "b")]), [5, 7]])
+def test_columns_of_any_names_are_saved(columns, tmp_path):
+    X = pd.DataFrame(np.column_stack([A, A**2]), columns=columns)
+    stack = STACK.fit(X, Y)
+    save(stack, tmp_path / "model")
+    for copy in (load(tmp_path / "model"), pickle.loads(pickle.dumps(stack))):
+        np.testing.assert_array_equal(copy.predict(X), stack.predict(X))
+
+
+@pytest.mark.parametrize("dtype", ["boolean", "bool[pyarrow]"])
+def test_nullable_booleans_are_labels(dtype):
+    pytest.importorskip("pyarrow")
+    X = A[:, None]
+    stack = PredictiveStackingClassifier([("trees", "trees")], random_state=0)
+    stack.fit(X, pd.Series(Y > 0, dtype=dtype))
+    assert stack.classes_.dtype == bool
+    assert stack.predict(X).dtype == bool
+
+
+@pytest.mark.parametrize(
+    "model", [PredictiveStackingClassifier([("trees", "trees")]), BayesianMLPClassifier()]
+)
+def test_periods_are_no_labels(model):
+    y = pd.PeriodIndex(np.where(Y > 0, "2020-01", "2021-01"), freq="M")
+    with pytest.raises(ValueError, match=r"got a Period in row 0. Convert all to text"):
+        model.fit(A[:, None], y)
