@@ -102,8 +102,10 @@ def require_table(X: Any) -> None:
     Raises
     ------
     TypeError
-        If ``X`` is a path, a dictionary of columns, a list of dictionaries, a lazy frame, a series,
-        a structured array or an iterator.
+        If ``X`` is a path, a dictionary of columns, a list of dictionaries, a lazy frame, a
+        structured array or an iterator.
+    ValueError
+        If ``X`` is a series.
     """
     remedy = None
     if isinstance(X, str | bytes | PathLike):
@@ -117,7 +119,10 @@ def require_table(X: Any) -> None:
     elif type(X).__name__ == "LazyFrame":
         remedy = "give X.collect()"
     elif type(X).__name__ == "Series":
-        remedy = "give X.to_frame() if it is a column, or X.to_frame().T if it is a row"
+        raise ValueError(
+            "X must be 2-dimensional, got a Series: give X.to_frame() if it is a column, or "
+            "X.to_frame().T if it is a row."
+        )
     elif isinstance(X, np.ndarray) and X.dtype.names:
         remedy = f"its rows are structured, with the fields {X.dtype.names}: pandas.DataFrame(X)"
     if remedy is not None:

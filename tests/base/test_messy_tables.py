@@ -60,7 +60,9 @@ def test_series_and_structured_arrays_are_no_tables(model):
     X = pd.DataFrame({"a": A, "b": A})
     fitted = model.fit(X, Y)
     for refuse in (lambda rows: model.fit(rows, Y), fitted.predict):
-        with pytest.raises(TypeError, match=r"got Series: give X.to_frame\(\) if it is a column"):
+        with pytest.raises(
+            ValueError, match=r"got a Series: give X.to_frame\(\) if it is a column"
+        ):
             refuse(X["a"])
         with pytest.raises(TypeError, match="its rows are structured, with the fields"):
             refuse(X.to_records(index=False))
