@@ -193,6 +193,23 @@ def test_pipelines_searches_and_scores():
 
 @pytest.mark.long
 @pytest.mark.processes
+def test_searches_of_several_targets_in_two_processes_equal_serial_ones():
+    grid = {"ridge__alpha": [0.1, 100.0], "cv": [None, 3]}
+    frame = pd.DataFrame(Y, columns=["height", "weight"])
+    serial = GridSearchCV(make_stack(), grid, cv=2, error_score="raise").fit(X, frame)
+    parallel = clone(serial).set_params(n_jobs=2).fit(X, frame)
+    for key in ("mean_test_score", "split1_test_score"):
+        np.testing.assert_array_equal(parallel.cv_results_[key], serial.cv_results_[key])
+    best = parallel.best_estimator_
+    np.testing.assert_array_equal(best.predict(X), serial.best_estimator_.predict(X))
+    assert set(best.weights_) == {"height", "weight"}
+    np.testing.assert_array_equal(
+        best.target_correlation_, serial.best_estimator_.target_correlation_
+    )
+
+
+@pytest.mark.long
+@pytest.mark.processes
 def test_the_result_does_not_depend_on_n_jobs():
     parallel = make_stack(n_jobs=2).fit(X, Y)
     np.testing.assert_array_equal(parallel.predict(X), FITTED.predict(X))
