@@ -281,6 +281,12 @@ def numeric_conversion(name: str, remedy: str = "", X: Any = None, y: Any = None
         if message.startswith("Input X contains infinity"):
             where = _locate(X, np.isinf)
             raise ValueError(f"{message}{where}") from error
+        if message.startswith("Input X contains NaN"):
+            where = _locate(X, np.isnan)
+            raise ValueError(
+                f"Input X contains NaN.{where} Fill missing values, as by SimpleImputer, or use an "
+                "estimator that takes them, such as the stacks and BayesianMLP."
+            ) from error
         if message.startswith(("Input y contains NaN", "Input y contains infinity")):
             where = _locate(y, lambda values: ~np.isfinite(values))
             raise ValueError(

@@ -2,6 +2,7 @@
 
 import datetime
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from numbers import Integral, Real
@@ -105,7 +106,7 @@ def require_table(X: Any) -> None:
         If ``X`` is a path, a dictionary of columns, a list of dictionaries, a lazy frame, a
         structured array or an iterator.
     ValueError
-        If ``X`` is a series.
+        If ``X`` is a series, or a frame without columns or with two columns of one name.
     """
     remedy = None
     if isinstance(X, str | bytes | PathLike):
@@ -127,6 +128,20 @@ def require_table(X: Any) -> None:
         remedy = f"its rows are structured, with the fields {X.dtype.names}: pandas.DataFrame(X)"
     if remedy is not None:
         raise TypeError(f"X must be a table, got {type(X).__name__}: {remedy}.")
+    if not is_frame(X):
+        return
+    names = list(getattr(X, "column_names", X.columns))
+    if not names:
+        raise ValueError(
+            f"Found array with 0 feature(s) (shape=({len(X)}, 0)) while a minimum of 1 is "
+            "required: X has no columns."
+        )
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise ValueError(
+            f"X has two columns named {repeated[0]!r}: rename one, or drop it as by "
+            "X.loc[:, ~X.columns.duplicated()]."
+        )
 
 
 def fill_masked(X: Any) -> Any:

@@ -114,3 +114,19 @@ def test_periods_are_no_labels(model):
     y = pd.PeriodIndex(np.where(Y > 0, "2020-01", "2021-01"), freq="M")
     with pytest.raises(ValueError, match=r"got a Period in row 0. Convert all to text"):
         model.fit(A[:, None], y)
+
+
+@pytest.mark.parametrize("model", [STACK, BayesianLinearRegressor()])
+def test_repeated_names_and_tables_without_columns_are_refused(model):
+    X = pd.DataFrame(np.column_stack([A, A]), columns=["a", "a"])
+    with pytest.raises(ValueError, match="X has two columns named 'a': rename one, or drop it"):
+        model.fit(X, Y)
+    with pytest.raises(ValueError, match=r"0 feature\(s\) .*X has no columns"):
+        model.fit(pd.DataFrame(index=range(N)), Y)
+
+
+def test_missing_values_are_located_where_they_are_refused():
+    X = pd.DataFrame({"a": A, "b": np.where(np.arange(N) == 7, np.nan, A)})
+    message = "Input X contains NaN. The first is in row 7, column 'b'. Fill missing values"
+    with pytest.raises(ValueError, match=message):
+        BayesianLinearRegressor().fit(X, Y)
