@@ -84,12 +84,15 @@ class PoolSettings:
         Network of the modes.
     members_model : Model
         Network, likelihood and prior of the members.
+    fits_linear : bool, default=True
+        Whether a linear model is a component of a mixture for classification.
     """
 
     n_modes: int
     n_members: int
     network: MLP
     members_model: Model
+    fits_linear: bool = True
 
 
 def plan_fit(
@@ -283,7 +286,9 @@ def _plan_classification(
     linear_rules = []
     linear_network = MLP(settings.network.n_inputs, (), settings.network.n_outputs, IDENTITY)
     n_linear, _ = defaults.modes.affordable_classification_modes(1, size.n_rows, linear_network)
-    if not n_linear:
+    if not settings.fits_linear:
+        linear_rules = [never("the mixture is to have none")]
+    elif not n_linear:
         linear_rules = [never("a linear model would take too long")]
     elif has_modes and settings.network.n_layers == 1:
         linear_rules = [never("the network of the modes is linear")]

@@ -476,6 +476,8 @@ class Pool:
         Largest number of ensemble members.
     computes_evidence : bool, default=True
         Whether the evidence is summed over the modes and their symmetric copies.
+    fits_linear : bool, default=True
+        Whether a linear model is a component of a mixture for classification.
     defaults : PoolDefaults
         Constants of the mixture.
     """
@@ -485,6 +487,7 @@ class Pool:
     n_modes: int
     n_members: int
     computes_evidence: bool = field(default=True, kw_only=True)
+    fits_linear: bool = field(default=True, kw_only=True)
     defaults: PoolDefaults = field(default=PoolDefaults(), kw_only=True)
 
     def fit(self, data: Training, model: Model, progress: FitProgress) -> PoolFit:
@@ -512,7 +515,9 @@ class Pool:
             n_outputs=network.n_outputs,
             n_classes=0 if data.y_scaling is not None else actions.members_model.network.n_outputs,
         )
-        settings = PoolSettings(self.n_modes, self.n_members, network, actions.members_model)
+        settings = PoolSettings(
+            self.n_modes, self.n_members, network, actions.members_model, self.fits_linear
+        )
         plan = plan_fit(size, settings, self.defaults)
 
         progress.begin(self.defaults.progress_blocks)

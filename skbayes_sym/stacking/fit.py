@@ -8,6 +8,7 @@ from functools import partial
 from math import log
 from typing import Any
 
+import joblib
 import numpy as np
 import torch
 from sklearn.exceptions import FitFailedWarning
@@ -26,6 +27,9 @@ from skbayes_sym.stacking.members import LogTarget, Member
 from skbayes_sym.stacking.members.networks import NetworkProbe, ProbeResult
 from skbayes_sym.stacking.scoring import mean_score, try_score_member
 from skbayes_sym.stacking.task import ScoredMember, StackTask
+
+# Actions whose stages don't depend on each other.
+_PARALLEL_ACTIONS = ("fit_member", "probe_networks")
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,37 +224,67 @@ class StackActions:
         self._task = task
         self._progress = progress
         self._by_folds = by_folds
-        self._parallel_fits: Iterator[ScoredMember | str] = iter(())
+        # Action, member and outcome of the fits, and those that no stage has collected.
+        self._parallel_fits: Iterator[tuple[tuple[str, str], ScoredMember | str]] = iter(())
+        self._outcomes: dict[tuple[str, str], ScoredMember | str] = {}
         self._plan: Sequence[PlannedStage] = ()
         self._members_receiver: Receiver | None = None  # of all members that run in parallel
         self.scored: dict[str, ScoredMember] = {}
         self.failed: dict[str, FailedMember] = {}
 
     def execute(self, plan: Sequence[PlannedStage], n_jobs: int | None) -> Execution:
-        """Run a plan; the stages with the action "fit_member" run in parallel processes."""
+        """Run a plan; members and probes of networks are fitted in parallel processes.
+
+        The longest fits begin first. A single process, and a fit that may run out of time, begin in
+        the order of the plan.
+        """
         self._plan = plan
         self._progress.begin(self._task.defaults.progress_blocks)
-        jobs = [
-            partial(fit_and_score, self._members, self._task, self._by_folds, stage.settings)
-            for stage in plan
-            if stage.action == "fit_member"
-        ]
-        self._members_receiver = self._stage_receiver("fit_member", len(jobs))
+        stages = [stage for stage in plan if stage.action in _PARALLEL_ACTIONS]
+        if joblib.effective_n_jobs(n_jobs) > 1 and self._task.deadline == np.inf:
+            stages.sort(key=self._relative_cost, reverse=True)
+            members = [stage for stage in stages if stage.action == "fit_member"]
+            plan = [*members, *(stage for stage in plan if stage.action != "fit_member")]
+        jobs = [self._make_job(stage) for stage in stages]
+        costs = self._task.defaults.progress_costs
+        self._members_receiver = self._stage_receiver(sum(costs[stage.action] for stage in stages))
         actions: dict[str, Callable[..., Any]] = {
             "fit_member": self._fit_member,
             "probe_networks": self._probe_networks,
             "fit_networks": self._fit_networks,
             "maximise_leave_one_out_score": self._fit_weights,
         }
+        keys = [(stage.action, stage.settings["member"]) for stage in stages]
         with closing(run_parallel(jobs, n_jobs)) as fits:
-            self._parallel_fits = fits
+            self._parallel_fits = zip(keys, fits, strict=True)
             return execute(plan, actions, self._should_stop)
 
-    def _stage_receiver(self, action: str, n_stages: int = 1) -> Receiver:
-        """Return the receiver of progress reports in the next stages with an action."""
+    def _relative_cost(self, stage: PlannedStage) -> float:
+        """Expected time of a stage relative to other members."""
+        if stage.action == "probe_networks":
+            return NetworkProbe.relative_cost
+        return self._members[stage.settings["member"]].relative_cost
+
+    def _make_job(self, stage: PlannedStage) -> Callable[[], ScoredMember | str]:
+        """Return the fit of a stage, for another process."""
+        if stage.action == "probe_networks":
+            probe = NetworkProbe(stage.settings["width"])
+            return partial(try_score_member, probe, self._task, by_folds=False)
+        return partial(fit_and_score, self._members, self._task, self._by_folds, stage.settings)
+
+    def _await_fit(self, action: str, member: str) -> ScoredMember | str:
+        """Return the outcome of a stage that is fitted in parallel with others."""
+        with reporting_to(self._members_receiver):
+            while (action, member) not in self._outcomes:
+                key, outcome = next(self._parallel_fits)
+                self._outcomes[key] = outcome
+        return self._outcomes.pop((action, member))
+
+    def _stage_receiver(self, cost: float) -> Receiver:
+        """Return the receiver of progress reports in the next stages, of this relative cost."""
         costs = self._task.defaults.progress_costs
         total = sum(costs[stage.action] for stage in self._plan)
-        return self._progress.stage_receiver(n_stages * costs[action] / total)
+        return self._progress.stage_receiver(cost / total)
 
     def current_fit(self) -> StackFit:
         """Stack of the members that have been fitted."""
@@ -275,10 +309,8 @@ class StackActions:
     def _fit_member(
         self, _results: Results, member: str, **_settings: Any
     ) -> ScoredMember | FailedMember:
-        """Collect the next of the members that are fitted in parallel."""
-        with reporting_to(self._members_receiver):
-            outcome = next(self._parallel_fits)
-        return self._collect(member, outcome)
+        """Collect one of the members that are fitted in parallel."""
+        return self._collect(member, self._await_fit("fit_member", member))
 
     def _fit_networks(
         self, results: Results, member: str, probe: str = ""
@@ -287,7 +319,8 @@ class StackActions:
         settings: dict[str, Any] = {"member": member}
         if probe in results:
             settings["probe"] = results[probe]
-        with reporting_to(self._stage_receiver("fit_networks")):
+        cost = self._task.defaults.progress_costs["fit_networks"]
+        with reporting_to(self._stage_receiver(cost)):
             outcome = fit_and_score(self._members, self._task, self._by_folds, settings)
         return self._collect(member, outcome)
 
@@ -297,17 +330,20 @@ class StackActions:
             self.failed[name] = FailedMember(outcome)
             warn_user(f"member {name!r} failed and is left out: {outcome}", FitFailedWarning)
             return self.failed[name]
-        self.scored[name] = outcome
+        # The order of the plan, in which the weights don't depend on the number of processes.
+        scored = {**self.scored, name: outcome}
+        self.scored = {
+            stage.name: scored[stage.name] for stage in self._plan if stage.name in scored
+        }
         self._progress.set_current_fit(self.current_fit)
         mean, error = mean_score(outcome.log_density, self._task)
         log_info("%s: %.4g +- %.2g nats per held-out row, scaled", name, mean, error)
         self._progress.report_block(shows_fit=True)
         return outcome
 
-    def _probe_networks(self, _results: Results, width: int) -> ProbeResult:
+    def _probe_networks(self, _results: Results, member: str, **_settings: Any) -> ProbeResult:
         """Score small networks on rows that they haven't seen, next to the other members."""
-        with reporting_to(self._stage_receiver("probe_networks")):
-            outcome = try_score_member(NetworkProbe(width), self._task, by_folds=False)
+        outcome = self._await_fit("probe_networks", member)
         if isinstance(outcome, str):
             # The fit of the networks raises the error again, and reports it.
             return ProbeResult()

@@ -34,7 +34,7 @@ from skbayes_sym import (
 )
 from skbayes_sym.base.plan import PlannedStage, TableSize, execute
 from skbayes_sym.stacking.defaults import StackDefaults
-from skbayes_sym.stacking.fit import fit_weights, marginal_gain
+from skbayes_sym.stacking.fit import fit_and_score, fit_weights, marginal_gain
 from skbayes_sym.stacking.members import MEMBERS, Networks
 from skbayes_sym.stacking.members.boosting import Boosting
 from skbayes_sym.stacking.members.networks import (
@@ -288,6 +288,30 @@ def test_two_processes_give_the_same_bits_inside_and_outside(reg):
     np.testing.assert_array_equal(*(s.cv_results_["mean_test_score"] for s in searches))
 
 
+@pytest.mark.parametrize(("n_jobs", "max_seconds"), [(1, None), (2, None), (2, 1e3)])
+def test_the_longest_fits_begin_first_in_parallel(n_jobs, max_seconds, monkeypatch, reg):
+    """Unless time may run out; the probe of networks is one of them. Results don't depend on it."""
+    begun = []
+
+    def run_in_order(jobs, _n_jobs):
+        for job in jobs:
+            begun.append(job)
+            yield job()
+
+    monkeypatch.setattr("skbayes_sym.stacking.fit.run_parallel", run_in_order)
+    members = [*CHEAP, ("networks", "networks")]
+    stack = clone(REG).set_params(estimators=members, n_jobs=n_jobs, max_seconds=max_seconds)
+    monkeypatch.setattr(NetworkProbe, "fit", lambda _, task: MEMBERS["linear"]().fit(task))
+    stack.fit(X, Y)
+    names = [job.args[3]["member"] if job.func is fit_and_score else "probe" for job in begun]
+    if n_jobs == 2 and max_seconds is None:
+        assert names == ["probe", "boosted", "trees", "smooth", "line"]
+    else:
+        assert names == ["line", "trees", "boosted", "smooth", "probe"]
+    assert list(stack.weights_) == [name for name, _ in CHEAP]
+    np.testing.assert_array_equal(stack.predict(X), reg.predict(X))
+
+
 @pytest.mark.long
 def test_weights_are_repetitions_bit_for_bit():
     weight = np.arange(120) % 3
@@ -343,7 +367,7 @@ def test_networks_are_fitted_if_the_stack_gains_two_standard_errors(gain, is_fit
     probe, networks = Networks().plan("n", TableSize(100, 10), StackDefaults())
     actions = {
         "fit_other": lambda _: ScoredMember(None, np.zeros(100)),
-        "probe_networks": lambda _, width: ProbeResult(np.zeros(width), gain, 0.01),
+        "probe_networks": lambda _, member, width: ProbeResult(np.zeros(width), gain, 0.01),
         "fit_networks": lambda _, member, probe: (member, probe),
     }
     execution = execute([PlannedStage("other", "fit_other"), probe, networks], actions)
@@ -444,7 +468,7 @@ def test_boosting_that_divides_no_leaf_makes_one_round():
     np.testing.assert_allclose(fit.leave_one_out.loc[0, where, 0], mean)
     # Rows count, however small their weight is.
     light = Boosting().choose_settings(TableSize(120, 10, total_weight=1.2), StackDefaults())
-    assert light["max_rounds"] == 150
+    assert light["max_rounds"] == StackDefaults().max_rounds
 
 
 def test_no_member_is_begun_when_time_is_up():

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.dummy import DummyRegressor
@@ -29,6 +30,8 @@ from skbayes_sym.base.calibration import fit_calibration
 from skbayes_sym.stacking.defaults import StackDefaults
 from skbayes_sym.stacking.fit import fit_weights
 from skbayes_sym.stacking.members import MEMBERS, Member
+from skbayes_sym.stacking.members.boosting import Boosting
+from skbayes_sym.stacking.members.networks import ProbeClassifier
 from skbayes_sym.stacking.predictors import UserPredictor
 from skbayes_sym.stacking.scoring import _predict_folds, score_member
 from skbayes_sym.stacking.task import MemberFit, RowBlock, ScoredMember, StackTask
@@ -360,3 +363,47 @@ def test_classification_members_leave_out_all_repetitions_of_a_row(name):
     assert without_all - without_one > 0.5  # the row matters
     # Posteriors leave rows out approximately. One repetition alone would be 0.9 of the way off.
     assert abs(held_out - without_all) < 0.5 * (without_all - without_one)
+
+
+def test_boosting_adds_rounds_until_twice_the_best_number(monkeypatch):
+    """Held-out predictions are those of fits with the best number of rounds in one go."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 3))
+    y = x[:, 0] + rng.normal(size=60)
+    task = make_task(x, y)
+    member = Boosting(40)
+    n_rounds = []
+    fit_model = Boosting._fit_model
+
+    def counted(self, task, n, *args):
+        n_rounds.append(n)
+        return fit_model(self, task, n, *args)
+
+    monkeypatch.setattr(Boosting, "_fit_model", counted)
+    fitted = member.fit(task)
+    best = fitted.predictor.estimator.n_iter_
+    tried = sorted(set(n_rounds) - {best})
+    assert tried[-1] < 40
+    assert 2 * best <= tried[-1]
+    assert all(2 * best > n for n in tried[:-1])
+    for train, test in task.folds:
+        model = fit_model(member, task, best, train)
+        np.testing.assert_allclose(fitted.leave_one_out.loc[0, test, 0], model.predict(x[test]))
+
+
+def test_boosting_of_few_rounds_tries_all():
+    for n_rounds in (1, 2, 3, 5, 6, 7):
+        task = make_task(FLOWERS, FLOWERS[:, 3])
+        held_out, best = Boosting(n_rounds)._predict_folds(task)
+        assert held_out.shape == (60, 1)
+        assert best == n_rounds - 1  # four flower sizes predict each other
+
+
+def test_probes_of_classes_fit_no_linear_model():
+    """The stack has one."""
+    classifier = ProbeClassifier(3, n_modes=1, random_state=0)
+    with config_context(skip_parameter_validation=True):
+        classifier.set_params(n_members=0).fit(FLOWERS, SPECIES)
+    assert classifier.linear_weight_ == 0.0
+    assert "linear model: skipped" in classifier.summary_
+    assert classifier.score(FLOWERS, SPECIES) > 0.9

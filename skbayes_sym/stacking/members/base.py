@@ -21,6 +21,9 @@ class Member:
         encoded and standardised rows.
     is_expensive : bool
         Whether the member is planned after all others and fitted on its own, not in parallel.
+    relative_cost : float
+        Expected time of the fit relative to other members. Members that are fitted in parallel
+        begin in order of decreasing costs.
     takes_known_errors : bool
         Whether the member takes known errors of the targets. It then returns leave-one-out log
         densities that include them.
@@ -32,6 +35,7 @@ class Member:
 
     reads_original_rows: ClassVar[bool] = False
     is_expensive: ClassVar[bool] = False
+    relative_cost: ClassVar[float] = 1.0
     takes_known_errors: ClassVar[bool] = False
     takes_exposure: ClassVar[bool] = False
     predicts_counts: ClassVar[bool] = False

@@ -19,6 +19,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
+from skbayes_sym.base.rows import Array
 from skbayes_sym.linear.estimators import BayesianLinearRegressor
 from skbayes_sym.models.copula import middle_cdf
 from skbayes_sym.models.likelihoods.counts import NegativeBinomial
@@ -133,21 +134,42 @@ class BoostedCounts(Boosting):
 
     def fit(self, task: StackTask) -> MemberFit:
         """Fit the model to all rows of the task."""
-        rates = self._predict_folds(task)[..., 0]  # (max_rounds, N)
-        index = task.left_out_index
-        mean = task.exposures.numpy()[index] * rates[:, index]
-        deviance = (mean - task.targets[index] * np.log(mean)) @ task.weight.numpy()[index]
-        best = int(deviance.argmin())
+        rates, best = self._predict_folds(task)
         model = self._fit_model(task, best + 1, slice(None))
         base = BoostingPredictor.from_poisson(model, task.rows.x.shape[1])
-        held_out = torch.as_tensor(rates[best])[:, None]
-        return finish_fit(task, base, held_out, predicts_logarithm=True)
+        return finish_fit(task, base, torch.as_tensor(rates), predicts_logarithm=True)
 
-    def _fit_model(self, task: StackTask, n_rounds: int, index: Any) -> Any:
-        """Fit rates, with weights by the exposure, which gives the likelihood of the counts."""
+    def _losses(self, task: StackTask, held_out: Array) -> Array:
+        """Held-out deviance of Poisson counts after each round, without its constant."""
+        index = task.left_out_index
+        mean = task.exposures.numpy()[index] * held_out[:, index, 0]
+        deviance: Array = mean - task.targets[index] * np.log(mean)
+        return deviance @ task.weight.numpy()[index]
+
+    def _fit_model(self, task: StackTask, n_rounds: int, index: Any, model: Any = None) -> Any:
+        """Fit rates, with weights by the exposure, which gives the likelihood of the counts.
+
+        Parameters
+        ----------
+        task : StackTask
+            Training data.
+        n_rounds : int
+            Number of rounds.
+        index : ndarray of shape (n,) or slice
+            Rows.
+        model : estimator, optional
+            Boosting with fewer rounds of the same rows, which gets further rounds.
+
+        Returns
+        -------
+        estimator
+            Fitted boosting.
+        """
         from sklearn.ensemble import HistGradientBoostingRegressor
 
-        model = HistGradientBoostingRegressor(loss="poisson", **self._parameters(task, n_rounds))
+        if model is None:
+            model = HistGradientBoostingRegressor(loss="poisson", **self._parameters(task))
+        model.set_params(max_iter=n_rounds)
         exposure = task.exposures.numpy()[index]
         weight = task.weight.numpy()[index] * exposure
         rate = task.targets[index] / exposure

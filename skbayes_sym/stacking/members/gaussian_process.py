@@ -533,6 +533,7 @@ class GaussianProcessMember(Member):
     """
 
     takes_known_errors: ClassVar[bool] = True
+    relative_cost: ClassVar[float] = 3.0
 
     max_rows: int = GaussianProcessDefaults.max_rows
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from skbayes_sym.base.rows import Array
 from skbayes_sym.base.stacking_weights import leave_one_out
 from skbayes_sym.base.warnings import collect_warnings
 from skbayes_sym.bayesian_mlp.estimators import BayesianMLPClassifier, BayesianMLPRegressor
+from skbayes_sym.bayesian_mlp.fit import ClassificationPool
 from skbayes_sym.laplace.defaults import GaussNewtonDefaults, gauss_newton_cost
 from skbayes_sym.laplace.evidence_problem import GaussianEvidence
 from skbayes_sym.laplace.initialization import HeldOutPredictions, refit_folds
@@ -177,7 +178,7 @@ class Networks(Member):
         probe = PlannedStage(
             f"probe of {name}",
             "probe_networks",
-            {"width": width},
+            {"member": name, "width": width},
             [has_other_member()],
         )
         fit = PlannedStage(
@@ -251,6 +252,13 @@ class Networks(Member):
         return fit_estimator(model, task)
 
 
+class ProbeClassifier(BayesianMLPClassifier):
+    """Mixture of networks without a linear model, which is a member of its own in stacks."""
+
+    def _make_method(self) -> ClassificationPool:
+        return replace(super()._make_method(), fits_linear=False)
+
+
 @dataclass(frozen=True)
 class NetworkProbe(Member):
     """Small networks that are fitted without a fold each, and never used for predictions.
@@ -260,6 +268,8 @@ class NetworkProbe(Member):
     width : int
         Number of hidden units.
     """
+
+    relative_cost: ClassVar[float] = 5.0
 
     width: int
 
@@ -340,7 +350,7 @@ class NetworkProbe(Member):
     def _score_classes(self, task: StackTask) -> Array:
         """Log probabilities of the labels of the first fold, nan for other rows."""
         train, test = task.folds[0]
-        model = BayesianMLPClassifier(self.width, n_modes=1, n_members=0)
+        model = ProbeClassifier(self.width, n_modes=1, n_members=0)
         predictor = EstimatorPredictor(fit_estimator(model, task.take(train)))
         density = np.full(len(task), np.nan)
         density[test] = predictor.log_density(task.rows.x[test], task.targets[test]).numpy()

@@ -1,7 +1,7 @@
 """Extremely randomised trees as a member of a stack."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -30,6 +30,8 @@ class ExtraTrees(Member):
     n_trees : int, default=200
         Number of trees.
     """
+
+    relative_cost: ClassVar[float] = 3.0
 
     n_trees: int = StackDefaults.n_trees
 

@@ -27,6 +27,7 @@ class UserEstimator(Member):
     """
 
     reads_original_rows: ClassVar[bool] = True
+    relative_cost: ClassVar[float] = 4.0
 
     estimator: Any
 
