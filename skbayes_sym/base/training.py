@@ -196,12 +196,6 @@ class Training:
             if len(outliers):
                 all_targets.warn_gross_errors(outliers)
                 rows, inverse_index = drop_rows(rows, inverse_index, is_gross)
-        if len(rows.X) == 1:
-            warn_user(
-                "X has one distinct row: nothing can be learned of how targets depend on it, and "
-                "predictions elsewhere are the prior's. Give more rows.",
-                UserWarning,
-            )
 
         data = cls(
             rows=rows,
@@ -216,7 +210,7 @@ class Training:
             class_labels=targets.classes,
             outliers=outliers,
         )
-        data._check_range()
+        data._check_rows()
         return data
 
     @property
@@ -443,8 +437,20 @@ class Training:
             return y
         return np.concatenate([y, self.rows.row_parameter / self.y_scaling.scale], axis=1)
 
-    def _check_range(self) -> None:
-        """Raise a ValueError that names a column whose squares leave the range of the precision."""
+    def _check_rows(self) -> None:
+        """Warn of a single row, and refuse columns whose squares leave the range of the precision.
+
+        Raises
+        ------
+        ValueError
+            Naming the column.
+        """
+        if self.n_rows == 1:
+            warn_user(
+                "X has one distinct row: nothing can be learned of how targets depend on it, and "
+                "predictions elsewhere are the prior's. Give more rows.",
+                UserWarning,
+            )
         largest = LARGEST[self.dtype]
         check_weight_range(self.rows.weight, largest)
         magnitude = np.abs(self.x_scaling.apply(self.rows.x_range)).max(axis=0)

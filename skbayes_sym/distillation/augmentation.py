@@ -62,6 +62,12 @@ class TeacherColumns(NamedTuple):
     takes_unknown: Array
     dates: dict[int, DateEncoding]
 
+    def to_numbers(self, j: int, name: str, column: Array) -> Array:
+        """Return column ``j``, which isn't categorical, as numbers; dates are days."""
+        if j in self.dates:
+            return days_since_reference(name, column, self.dates[j])
+        return to_float(name, self.kinds[j], column)
+
 
 class AugmentedRows(NamedTuple):
     """Rows to train and to evaluate a student.
@@ -244,12 +250,9 @@ def augment_rows(
     numeric = np.flatnonzero(~is_categorical)
     for j in np.flatnonzero(is_categorical).tolist():
         columns[j] = columns[j].astype(object)
-    values = np.array([
-        days_since_reference(table.names[j], columns[j], teacher.dates[j])
-        if j in teacher.dates
-        else to_float(table.names[j], teacher.kinds[j], columns[j])
-        for j in numeric.tolist()
-    ]).reshape(-1, len(columns[0]))  # fmt: skip
+    values = np.empty((len(numeric), len(columns[0])))
+    for k, j in enumerate(numeric.tolist()):
+        values[k] = teacher.to_numbers(j, table.names[j], columns[j])
     encoding, scale = _fit_encoding(columns, values, teacher)
 
     # Pairs of neighbours in the student's encoding.
