@@ -65,6 +65,6 @@ cargo = X[X["carrier"] == "Cargo"][:1]
 row = AttributionDisplay.from_estimator(model, cargo, X, y_name="hours")
 plt.show()
 
-exact = AttributionDisplay.from_estimator(model, cargo, X, n_permutations=6)
+exact = AttributionDisplay.from_estimator(model, cargo, X, n_permutations=6, y_name="hours")
 print("largest standard error:", row.width_error.max().round(2), "hours,", exact.width_error.max())
 print("sum of contributions:", exact.width.sum().round(2), "hours")

@@ -1,10 +1,10 @@
 """
-Do intervals hold what they promise?
-====================================
+Do intervals have the stated coverage?
+======================================
 
-`~skbayes_sym.inspection.IntervalCalibrationDisplay` counts, on rows that the fit didn't see, how
-many observations lie in their predictive intervals, for every coverage. Within the grey band the
-difference may be chance.
+For every coverage, `~skbayes_sym.inspection.IntervalCalibrationDisplay` shows the fraction of
+held-out targets that lie in their predictive intervals. Within the grey band the difference can be
+due to chance.
 """
 
 import matplotlib.pyplot as plt
@@ -18,13 +18,15 @@ X, y = load_diabetes(return_X_y=True)
 X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.4, random_state=0)
 
 # %%
-# The noise is learned, or claimed to be too small or too large. Too small, and the curve runs below
-# the diagonal: intervals are too short.
+# The noise of the first model is learned. The other two have a fixed noise that is too small and
+# too large. If the noise is too small, intervals are too short and the curve lies below the
+# diagonal.
 
 display = None
-for name, noise_std in {"noise learned": "learn", "30": 30.0, "90": 90.0}.items():
+for name, noise_std in {"learned noise": "learn", "noise 30": 30.0, "noise 90": 90.0}.items():
     model = BayesianLinearRegressor(noise_std=noise_std).fit(X_train, y_train)
     display = IntervalCalibrationDisplay.from_estimator(
         model, X_test, y_test, name=name, ax=None if display is None else display.ax_
     )
+display.ax_.set_title("Coverage of intervals for 177 new patients")
 plt.show()

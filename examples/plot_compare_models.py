@@ -2,17 +2,17 @@
 Five posteriors of one network
 ==============================
 
-The same small network five times, on the same folds of the same patients: mean-field variational
-inference without and with its symmetries, sampling, a Laplace approximation and a deep ensemble.
-One call lays out what is known of each.
+This example fits the same small network with five methods on the same folds of the same patients:
+variational inference without and with symmetry, sampling, a Laplace approximation and a deep
+ensemble. One call computes all their scores.
 """
 
 # %%
 # The models
 # ----------
-# How far a disease progressed in a year, from body mass, blood pressure and a blood value: 150
-# patients, who leave room for doubt. All five models have two tanh units. The Laplace approximation
-# learns the scales of its prior; the others have the same one.
+# The target is the progression of a disease in a year, and the columns are body mass, blood
+# pressure and a blood value of 150 patients. All five models have two tanh units. The Laplace
+# approximation learns the scales of its prior. The other models have the same fixed scale.
 
 import numpy as np
 from sklearn.datasets import load_diabetes
@@ -47,10 +47,11 @@ models = {
 # %%
 # The table
 # ---------
-# Every model is fitted to the same five folds and, for its evidence, to all rows. Seeds are the
-# same too. ``difference`` is that of the mean log density of a held-out patient to the best
-# model's; its standard error is of the differences patient by patient. Those are far smaller than
-# the errors of the means, since what is hard to predict is so for all.
+# Every model is fitted to the same five folds with the same seed and, for its evidence, to all
+# rows. ``difference`` is the difference between the mean log density of a model and of the best
+# model. Its standard error refers to the differences of single patients. It is much smaller than
+# the standard errors of the means, because patients who are hard to predict are hard for every
+# model.
 
 table = compare_models(models, X, y, cv=5)
 print("log density, nats per row:")
@@ -64,37 +65,45 @@ columns = ["evidence", "evidence_se", "evidence_source", "evidence_side"]
 print(table[columns].round(2).to_string())
 
 # %%
-# Leave-one-out densities of the sampler come from one fit, by importance sampling. They should be
-# those of its folds up to what the draws and a fifth of the rows make out.
+# The leave-one-out density of the sampler is estimated from one fit, by importance sampling. It
+# should agree with the density of the folds, apart from the error of the draws and the smaller
+# training sets of the folds.
 
 gap = table.loc["MCMC", "loo"] - table.loc["MCMC", "log_density"]
 print(f"MCMC: leave-one-out minus 5-fold {gap:+.3f} nats per row, "
       f"{table.loc['MCMC', 'loo_unreliable']:.0f} rows unreliable")  # fmt: skip
 
 # %%
-# The picture
-# -----------
-# Bars are two standard errors. Models whose bar reaches the line are as good as the best, as far
-# as 150 patients can tell.
+# The figure
+# ----------
+# Bars are two standard errors. If the bar of a model reaches zero, 150 patients don't show a
+# difference to the best model.
 
 import matplotlib.pyplot as plt
 
+UNITS = {
+    "difference": "nats per row", "rmse": "units of y", "calibration_error": "fraction",
+    "evidence": "nats", "fit_seconds": "seconds",
+}  # fmt: skip
 
-def draw(*columns):
-    """A panel a column, bars of two standard errors."""
-    _, panels = plt.subplots(1, len(columns), sharey=True, figsize=(8, 2.6), layout="constrained")
+
+def draw(title, *columns):
+    """Draw one panel per column, with bars of two standard errors."""
+    figure, panels = plt.subplots(
+        1, len(columns), sharey=True, figsize=(8, 2.8), layout="constrained"
+    )
+    figure.suptitle(title)
     for panel, name in zip(panels, columns, strict=True):
         bars = 2 * table[f"{name}_se"] if f"{name}_se" in table else None
         panel.errorbar(table[name], table.index, xerr=bars, fmt="o")
-        panel.set_xlabel(name)
+        panel.set_xlabel(f"{name} ({UNITS[name]})")
     plt.show()
 
 
-draw("difference", "rmse", "calibration_error")
+draw("Predictions of held-out patients", "difference", "rmse", "calibration_error")
 
 # %%
-# A lower bound on the evidence (of variational inference) says that it is at least so much.
-# The bound of mean-field inference rises when the symmetries are counted; that of the sampler and
-# of Laplace's method are estimates.
+# Variational inference gives a lower bound on the log evidence, which is higher if the symmetry is
+# taken into account. The sampler and Laplace's method give estimates, and the ensemble has none.
 
-draw("evidence", "fit_seconds")
+draw("Evidence and time of a fit", "evidence", "fit_seconds")

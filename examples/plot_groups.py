@@ -2,9 +2,10 @@
 Intervals for new groups
 ========================
 
-Rows of a group, such as the visits of a patient, share more than their columns tell. A model that
-leaves out one row has seen the group's other rows, so that intervals from its residuals are too
-narrow for *new* groups. With ``groups=`` the members of a stack leave out whole groups.
+Rows of a group, such as the visits of a patient, have more in common than their columns show. If a
+single row is held out, the model has seen other rows of its group. Intervals based on such
+residuals are too narrow for *new* groups. With ``groups=`` the members of a stack leave out whole
+groups.
 
 This takes about twenty seconds of one core.
 """

@@ -1,11 +1,11 @@
 """
-Transformations a model has learned to ignore
-=============================================
+Transformations to which a model has become invariant
+=====================================================
 
-`~skbayes_sym.inspection.InvarianceDisplay` shows the learned extent of every transformation, and
-images as the network averages over them. The digits here were turned by up to 90 degrees
-(1.57 radians) to either side; nobody tells the model. Seven hundred digits tell it; two hundred
-are too few.
+`~skbayes_sym.inspection.InvarianceDisplay` shows the learned half-width of every transformation,
+and the transformed images over which the network averages. The digits were rotated by up to 90
+degrees (1.57 radians) in either direction. The model learns this from 700 images. From 200 images
+it doesn't.
 """
 
 import matplotlib.pyplot as plt

@@ -2,16 +2,16 @@
 Filling in masked digits
 ========================
 
-Three of ten pixels of 1797 handwritten digits are hidden. A matrix factorisation predicts them
-from the others, with standard deviations, and says what its bound on the evidence owes to symmetry.
+Three in ten pixels of 1,797 handwritten digits are hidden. A matrix factorisation predicts them
+from the other pixels, with standard deviations, and reports by how much symmetry raises its bound
+on the evidence.
 """
 
 # %%
-# A matrix with holes
-# -------------------
-# Rows are images, columns pixels; NaN is missing. (A sparse matrix works too: what isn't stored is
-# missing.) The mean and the spread of the observed entries are taken off first, and the noise is
-# learned.
+# A matrix with missing entries
+# -----------------------------
+# Rows are images and columns are pixels. NaN is a missing entry. In a sparse matrix, entries that
+# aren't stored are missing. The observed entries are standardised first, and the noise is learned.
 
 import time
 
@@ -32,18 +32,18 @@ model = SymVIMatrixFactorization(10, random_state=0).fit(X)
 mean, std = model.predict_entries(rows, columns, return_std=True)
 off = images[hidden] - mean
 print(f"hidden pixels (0 to 16): RMSE {np.sqrt(np.mean(off**2)):.2f}, noise {model.noise_std_:.2f}")
-print(f"90 % intervals hold {np.mean(np.abs(off) < 1.645 * std):.1%} of them")
+print(f"in their 90 % intervals: {100 * np.mean(np.abs(off) < 1.645 * std):.1f} % of them")
 print(f"log evidence >= {model.elbo_mean_field_:.0f} + {model.symmetry_gap_:.0f} (symmetry) nats")
 
 # %%
-# What matters how much
-# ---------------------
-# The same with other groups, covariances and solvers. "log density" is that of a hidden pixel,
-# in nats. The orthogonal group raises the bound by some 200 nats for any covariance; its finite
-# parts have little to give, at most log(10! 2^10) = 22. The predictions hardly change: there are
-# 80,000 pixels for 10 components, and nothing is switched off, as it is in
-# :ref:`sphx_glr_gallery_papers_plot_implicit_regularization.py`. A full covariance matters more:
-# with it variational inference comes close to Gibbs sampling.
+# Groups, covariances and solvers
+# -------------------------------
+# The table compares other groups, covariances and solvers. "log density" refers to a hidden pixel,
+# in nats. The orthogonal group raises the bound by about 200 nats for any covariance. Its finite
+# subgroups raise it by at most log(10! 2^10) = 22 nats. The predictions hardly change: there are
+# 80,000 pixels for 10 components, so no component is switched off, unlike in
+# :ref:`sphx_glr_gallery_papers_plot_implicit_regularization.py`. A full covariance matters more.
+# With it variational inference comes close to Gibbs sampling.
 
 VARIANTS = {
     "isotropic, plain": {"solver": VI("isotropic", symmetry=None)},
@@ -76,8 +76,8 @@ for name, settings in VARIANTS.items():
 # How many components
 # -------------------
 # `EntryKFold <skbayes_sym.model_selection.EntryKFold>` holds out entries instead of rows. With two
-# thirds of the pixels that were seen, 15 components predict best; the bound on all of them still
-# rises at 20.
+# thirds of the observed pixels, 15 components predict best. The bound for all observed pixels still
+# rises at 20 components.
 
 candidates = [2, 5, 10, 15, 20]
 comparison = []
@@ -92,9 +92,9 @@ for k, (density, rmse, elbo) in zip(candidates, comparison, strict=True):
     print(f"{k:<13}{density:11.3f}{rmse:7.3f}{elbo:9.0f}")
 
 # %%
-# Top: five digits, what the model saw, what it makes of them, and where it is unsure. Bottom left:
-# symmetrising moves a model to the right, to a higher bound, and a richer covariance moves it up,
-# to better predictions. Bottom right: the number of components.
+# Top: five digits, the observed pixels, the completed images, and the standard deviations of hidden
+# pixels. Bottom left: symmetrisation moves a model to the right, to a higher bound, and a richer
+# covariance moves it up, to better predictions. Bottom right: the number of components.
 
 # sphinx_gallery_start_ignore
 import matplotlib.pyplot as plt
@@ -104,12 +104,14 @@ filled = np.where(hidden, model.reconstruct(), images)
 pixels = np.indices(images[:5].shape).reshape(2, -1)
 spread = model.predict_entries(*pixels, return_std=True)[1].reshape(5, -1)
 strips = {
-    "digit": images[:5], "seen": X[:5], "filled in": filled[:5],
+    "digit": images[:5], "observed": X[:5], "completed": filled[:5],
     "std": np.where(hidden[:5], spread, np.nan),
 }  # fmt: skip
 
 figure = plt.figure(figsize=(7.4, 6.6), layout="constrained")
 upper, lower = figure.subfigures(2, 1, height_ratios=[1.35, 1])
+upper.suptitle("Digits with hidden pixels", fontsize="medium")
+lower.suptitle("Bound and held-out density of the variants", fontsize="medium")
 panels = upper.subplots(4, 5)
 for line, (name, strip) in zip(panels, strips.items(), strict=True):
     is_std = name == "std"

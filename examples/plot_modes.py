@@ -1,9 +1,9 @@
 """
-Modes: mass against votes
-=========================
+Posterior mass of modes
+=======================
 
-What a sampler found. A mode's posterior mass comes from bridge sampling. The share of chains that
-ended there only says how many starts its basin attracts.
+A sampler finds several modes. Bridge sampling estimates the posterior mass of each mode. The
+fraction of chains that end in a mode only shows how many starting points its basin attracts.
 """
 
 import matplotlib.pyplot as plt
@@ -13,8 +13,8 @@ from skbayes_sym import Chains, MCMCRegressor, ModeWeights
 from skbayes_sym.inspection import SymmetryDisplay
 
 # %%
-# Four plateaus, three steps between them, and one tanh unit, which can make one step: the first
-# rise or the last.
+# The function has four plateaus with three steps between them. The network has one tanh unit, which
+# can make one step: the first rise or the last.
 
 x = np.linspace(0, 4, 300, endpoint=False)
 y = np.floor(x) % 2 + 0.3 * np.random.default_rng(0).standard_normal(300)
@@ -29,11 +29,12 @@ n_chains = sum(mode.n_initial_chains for mode in modes)
 figure, (shares, evidences) = plt.subplots(
     1, 2, sharey=True, figsize=(8, 2.5), layout="constrained"
 )
-shares.barh(names, [mode.weight for mode in modes], alpha=0.6, label="mass")
+shares.barh(names, [mode.weight for mode in modes], alpha=0.6, label="posterior mass")
 shares.plot(
-    [mode.n_initial_chains / n_chains for mode in modes], names, "o", label="share of chains"
+    [mode.n_initial_chains / n_chains for mode in modes], names, "o", label="fraction of chains"
 )
-shares.set_xlabel("share of the posterior")
+shares.set_xlabel("fraction")
+figure.suptitle("Modes of a network with one unit")
 shares.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
 shares.invert_yaxis()  # the heaviest on top
 evidences.errorbar(
@@ -44,8 +45,8 @@ evidences.set_xlabel("log evidence (nats)")
 evidences.locator_params("x", nbins=4)
 
 # %%
-# The same modes in the plane of the unit's weight and bias. Each has two copies, since the unit can
-# change its sign.
+# The same modes in the plane of the weight and the bias of the unit. Each mode has two copies,
+# because the unit can change its sign.
 
 SymmetryDisplay.from_estimator(reg, color_by="mode")
 plt.show()

@@ -2,17 +2,18 @@
 The next experiment
 ===================
 
-Where to measure a function next, and which rows to label: utilities of candidates by their
-`~skbayes_sym.predictive` distribution.
+Which point of a function should be measured next, and which rows should be labelled? The utility of
+each candidate is computed from its `~skbayes_sym.predictive` distribution.
 """
 
 # %%
 # The lowest point of a function of two variables
 # -----------------------------------------------
-# Branin's function costs an experiment a point. From eight points on, the candidate with the
-# largest expected improvement is measured, in batches of two; beside it points at random, and
-# scikit-learn's Gaussian process with the closed form of one point at a time. The surrogate here is
-# the Gaussian process of a stack; networks join it as a member where a fit may take a second.
+# Each evaluation of Branin's function stands for an experiment. After eight random points, batches
+# of two candidates with the largest joint expected improvement are measured. For comparison, points
+# are chosen at random, and by the expected improvement of single points under scikit-learn's
+# Gaussian process. The surrogate is the Gaussian process of a stack. Networks can be added as a
+# member if a fit may take a second.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -56,7 +57,7 @@ def at_random(X, y, candidates, rng):
     return rng.choice(len(candidates), 2, replace=False)
 
 
-WAYS = {"batches by draws": by_batch, "scikit-learn's process": by_process, "random": at_random}
+WAYS = {"joint improvement": by_batch, "scikit-learn's process": by_process, "random": at_random}
 regrets = {name: [] for name in WAYS}
 for name, choose in WAYS.items():
     for seed in range(N_SEEDS):
@@ -68,7 +69,7 @@ for name, choose in WAYS.items():
             best.append(y.min() - 0.397887)
             X = np.vstack([X, candidates[choose(X, y, candidates, rng)]])
         regrets[name].append(best)
-        if (name, seed) == ("batches by draws", 0):
+        if (name, seed) == ("joint improvement", 0):
             measured = X
 
 # sphinx_gallery_start_ignore
@@ -77,25 +78,28 @@ side = np.linspace(0, 1, 100)
 grid = np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2)
 left.contourf(side, side, np.log1p(branin(grid)).reshape(100, 100), 20, cmap="Blues")
 left.scatter(*measured.T, c=np.arange(len(measured)), cmap="autumn", s=18)
-left.set(title="measured, from red to yellow", xlabel="x0", ylabel="x1")
+left.set(title="Measured points, from red to yellow", xlabel="x0", ylabel="x1")
 for name, curves in regrets.items():
     right.plot(8 + 2 * np.arange(N_ROUNDS), np.mean(curves, axis=0), label=name)
     print(f"{name:24}{np.mean(curves, axis=0)[-1]:8.3f} above the minimum after the last round")
-right.set(yscale="log", xlabel="points measured", ylabel="best above the minimum")
+right.set(yscale="log", xlabel="measured points", ylabel="best value minus the minimum")
+right.set_title("Means of two runs")
 right.legend(frameon=False)
 # sphinx_gallery_end_ignore
 
 # %%
-# Which digits to label
-# ---------------------
-# Labels cost more than pictures. An ensemble learns from twenty, then asks for ten at a time: at
-# random, those whose label tells most about the model by itself (BALD), or the ten that tell most
-# together. Beside them a Gaussian process chooses the ten whose two likeliest labels are the
-# closest; the ensemble learned more from these than from rows of its own choice.
+# Choose digits to label
+# ----------------------
+# Labels are often more expensive than images. An ensemble is trained on twenty labelled digits, and
+# ten more are labelled at a time. They are chosen at random, by the information that each label
+# carries about the model (BALD), by the joint information of all ten, or as the ten images for
+# which the two highest class probabilities of a Gaussian process differ least. Here the last choice
+# is the best.
 
 X, y = load_digits(return_X_y=True)
 N_BATCHES = 9
-accuracy = {name: [] for name in ("together", "each by itself", "process", "random")}
+choices = ("joint information", "single information", "smallest margin", "random")
+accuracy = {name: [] for name in choices}
 for name, curves in accuracy.items():
     for seed in range(N_SEEDS):
         rng = np.random.default_rng(seed)
@@ -108,11 +112,11 @@ for name, curves in accuracy.items():
             curve.append(ensemble.score(X[test], y[test]))
             rest = np.setdiff1d(rows, labelled)
             distribution = predictive(ensemble, X[rest])
-            if name == "together":
+            if name == "joint information":
                 chosen = select_batch(distribution, 10, n_draws=100).rows
             elif name == "random":
                 chosen = rng.choice(len(rest), 10, replace=False)
-            elif name == "process":
+            elif name == "smallest margin":
                 process = PredictiveStackingClassifier(
                     [("process", "gaussian_process")], random_state=0
                 )
@@ -128,7 +132,7 @@ for name, curves in accuracy.items():
 figure, axes = plt.subplots(figsize=(5, 3.4), layout="constrained")
 for name, curves in accuracy.items():
     axes.plot(20 + 10 * np.arange(N_BATCHES), np.mean(curves, axis=0), label=name)
-    print(f"{name:16}{np.mean(curves, axis=0)[-1]:6.3f} right after {10 + 10 * N_BATCHES} labels")
-axes.set(xlabel="digits labelled", ylabel="accuracy on others")
+    print(f"{name:20}accuracy {np.mean(curves, axis=0)[-1]:.3f} after {10 + 10 * N_BATCHES} labels")
+axes.set(xlabel="labelled digits", ylabel="accuracy on other digits", title="Means of two runs")
 axes.legend(frameon=False)
 # sphinx_gallery_end_ignore

@@ -2,10 +2,10 @@ r"""
 Noise that changes with the input, and counts
 =============================================
 
-``likelihood="heteroscedastic"`` gives a network a second head, the logarithm of the noise's
-standard deviation :math:`\sigma(x)`, in every estimator of networks that takes likelihoods. Here
-:math:`\sigma(x)` is known, so it can be seen who finds it. Below, counts that scatter more than
-Poisson's law allows: ``"negative_binomial"`` learns by how much.
+``likelihood="heteroscedastic"`` gives a network a second output, the logarithm of the standard
+deviation :math:`\sigma(x)` of the noise. Here :math:`\sigma(x)` is known, so the methods can be
+compared with the truth. The second part is about counts whose variance is larger than the variance
+of a Poisson distribution. ``"negative_binomial"`` learns the difference.
 
 This takes about a minute of one core.
 """
@@ -29,10 +29,10 @@ from skbayes_sym.models import NaturalHeteroscedastic
 warnings.simplefilter("ignore", ConvergenceWarning)
 
 # %%
-# A standard deviation that is known
-# ----------------------------------
+# A known standard deviation
+# --------------------------
 #
-# 300 rows of a sine, with noise that grows from .3 to 5 and falls again.
+# There are 300 rows of a sine, with noise that increases from 0.3 to 5 and decreases again.
 
 rng = np.random.default_rng(0)
 
@@ -75,30 +75,32 @@ truth = -np.log(sigma(X_test[:, 0])) - 0.5 * np.log(2 * np.pi) - 0.5
 print(f"{'the truth':20} {'':16}  log density {truth.mean():.3f}")
 
 # %%
-# Four of five find it to a tenth or a quarter. VI needs more than its 1,000 steps, of which it
-# warns: 3,000 raise its density from -1.53 to -1.39. The same network in natural parameters (mean
-# over variance, and the precision) is the fifth. Here its evidence is lower, and it predicts worse;
-# on most tables it is the other way round, so compare the two evidences.
+# Four of the five methods find the standard deviation with an error of a tenth to a quarter. VI
+# needs more than its 1,000 steps and warns about this. With 3,000 steps its density rises from
+# -1.53 to -1.39. The fifth is the Laplace approximation in natural parameters (mean divided by
+# variance, and precision). Here its evidence is lower and it predicts worse. On most tables it is
+# the other way round, so compare the two evidences.
 #
-# What is predicted follows: intervals are wide where the noise is, and the aleatoric part of
-# `predict_uncertainty` is a function of the input.
+# The predictions follow the noise: intervals are wide where the noise is large, and the aleatoric
+# part of `predict_uncertainty` depends on the input.
 
 # sphinx_gallery_start_ignore
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
 chosen = models["MCMC"]
 low, high = chosen.predict_interval(grid, 0.9).T
-left.plot(X[:, 0], y, ".", color="0.6", markersize=4)
+left.plot(X[:, 0], y, ".", color="0.6", markersize=4, label="observed")
 left.fill_between(grid[:, 0], low, high, alpha=0.25, label="90 % interval, MCMC")
 left.plot(grid[:, 0], chosen.predict(grid), label="mean")
 for side in (-1.645, 1.645):
     edge = 10 + 5 * np.sin(2 * grid[:, 0]) + side * sigma(grid[:, 0])
     left.plot(grid[:, 0], edge, "k--", linewidth=0.8)
-left.set(xlabel="x", ylabel="y", title="dashed: the true 90 % interval")
+left.set(xlabel="x", ylabel="y", title="Predictions (dashed: the true 90 % interval)")
 left.legend(loc="lower left")
 for name, values in noise.items():
     right.plot(grid[:, 0], values, label=name)
 right.plot(grid[:, 0], sigma(grid[:, 0]), "k--", label="the truth")
 right.set(xlabel="x", ylabel="standard deviation of the noise", yscale="log")
+right.set_title("Learned noise")
 right.set_yticks([0.3, 1, 3], labels=["0.3", "1", "3"])
 right.minorticks_off()
 right.legend(fontsize="small", loc="upper left")
@@ -109,9 +111,10 @@ plt.show()
 # Counts
 # ------
 #
-# The output is the log of the mean. A Poisson law has the variance of its mean; here it is
-# :math:`\mu + 0.5 \mu^2`. Predictions are whole numbers with a mass function, of which
-# `log_predictive_density` is the logarithm. Counts are neither centred nor scaled.
+# The output of the network is the logarithm of the mean. The variance of a Poisson distribution
+# equals its mean :math:`\mu`, and the variance of these counts is :math:`\mu + 0.5 \mu^2`.
+# Predictions are whole numbers, and `log_predictive_density` is the logarithm of their probability.
+# Counts are neither centred nor scaled.
 
 mean = np.exp(2 + np.sin(2 * X[:, 0]))
 counts = rng.negative_binomial(2.0, 2.0 / (2.0 + mean))
@@ -127,12 +130,12 @@ for name in ("poisson", "negative_binomial"):
     mass = np.exp(reg.log_predictive_density(at, support))
     axes[1].step(support, mass, where="mid", label=name)
 print(f"dispersion {float(reg.likelihood_.dispersion.mean()):.2f}, truly 0.5")
-axes[0].plot(X[:, 0], counts, ".", color="0.6", markersize=4)
+axes[0].plot(X[:, 0], counts, ".", color="0.6", markersize=4, label="observed")
 axes[0].fill_between(X[:, 0], low, high, step="mid", alpha=0.25, label="90 % interval")
 axes[0].plot(X[:, 0], reg.predict(X), label="mean")
 axes[0].plot(X[:, 0], mean, "k--", linewidth=0.8, label="true mean")
-axes[0].set(xlabel="x", ylabel="count", title="negative binomial")
+axes[0].set(xlabel="x", ylabel="count", title="Negative binomial")
 axes[0].legend()
-axes[1].set(xlabel="count", ylabel="probability", title="at x = 1")
+axes[1].set(xlabel="count", ylabel="probability", title="Predicted counts at x = 1")
 axes[1].legend()
 plt.show()

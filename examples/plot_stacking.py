@@ -47,7 +47,7 @@ for name, score in zip(names, scores, strict=True):
         f"{100 * stack.weights_[name]:.0f} %", (score, name), (0, 8), textcoords="offset points"
     )
 left.set(xlabel="log density, nats per held-out row", ylim=(-0.5, len(names) - 0.3))
-left.set_title("Members and weights")
+left.set_title("Members (weights as labels)")
 right.fill_between(ages["age"], low, high, alpha=0.3, label="90 % interval")
 right.plot(ages["age"], middle, label="median")
 diesel = cars["fuel"] == "diesel"
@@ -55,3 +55,4 @@ right.plot(cars["age"][diesel], price[diesel], ".", ms=3, c="0.4", label="observ
 right.set(xlabel="age, years", ylabel="price, thousands", title="Predicted price of diesels")
 right.legend()
 figure.tight_layout()
+plt.show()

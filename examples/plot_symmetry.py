@@ -1,6 +1,6 @@
 """
-Weights without their copies
-============================
+Weights without symmetric copies
+================================
 
 `~skbayes_sym.inspection.SymmetryDisplay` shows two weights of every hidden unit, before and after
 the network's symmetry is removed from the draws. Three tanh units can be exchanged and flipped in
@@ -23,9 +23,10 @@ reg = MCMCRegressor(
 SymmetryDisplay.from_estimator(reg)
 
 # %%
-# A variational posterior has one copy by construction. Its average over the group, on the left, is
-# the posterior whose bound is ``elbo_``. A pruned unit would show: its outgoing weight, on the
-# vertical axis, would be 0, and the incoming one left to the prior.
+# A variational posterior consists of one copy by construction. ``elbo_`` is the bound of its
+# average over the group, on the left. A unit that was switched off could be recognised in this
+# figure: its outgoing weight, on the vertical axis, would be 0, and its incoming weight would
+# follow the prior.
 
 vi = SymmetrizedVIRegressor((3,), "tanh", random_state=0).fit(X, y)
 SymmetryDisplay.from_estimator(vi, pair=("weight of x0", "weight to output 0"))

@@ -1,15 +1,16 @@
 """
-What images may be invariant to
-===============================
+Transformations of images
+=========================
 
-Every family that ``invariances=`` takes for images, from one end of its law to the other: the
-coefficient is drawn from a uniform law around 0, whose half-width LILA learns. In the middle is
-the picture as it is. Units are those of ``invariance_``: half-images, radians, logarithms, pixels
-(blur) and the largest pixel (noise).
+The figure shows every family of transformations that ``invariances=`` accepts for images. The
+coefficient of a transformation has a uniform distribution around 0, whose half-width LILA learns.
+Each column shows the image from one end of this distribution to the other, with the original image
+in the middle. The units are the units of ``invariance_``: half-images, radians, logarithms, pixels
+(blur) and the largest pixel value (noise).
 
-Affine moves pixels; the others change what is in them. `Hue` needs three channels, the rest take
-grey images as well. A list of families, ``invariances=[Affine(), Brightness(), Blur()]``, applies
-one after the other, each with a half-width of its own.
+`Affine` moves pixels, and the other families change their values. `Hue` needs three channels. The
+other families also accept grey images. A list such as ``invariances=[Affine(), Brightness(),
+Blur()]`` applies one family after the other, each with its own half-widths.
 """
 
 import matplotlib.pyplot as plt
@@ -58,4 +59,6 @@ for column, (family, generator, half_width) in zip(axes.T, ROWS, strict=True):
         ax.set(xticks=[], yticks=[])
 for ax, at in zip(axes[:, 0], AT, strict=True):
     ax.set_ylabel(f"{at:+g}" if at else "0", fontsize=8)
+fig.supylabel("coefficient / half-width", fontsize=9)
+fig.suptitle("One transformation per column, with its half-width")
 plt.show()

@@ -2,16 +2,16 @@
 A learned invariance that helps a table
 =======================================
 
-A table of two columns, where a point of a photograph lies, and its brightness as the target: 100
-points of a dahlia (scikit-learn's sample image). Nobody says that a flower looks much the same
-after a turn about its middle. LILA learns it from the 100 rows, and predicts the other points
-better than the same network without it. Where the middle is, it was told.
+The table has two columns, the position of a point in a photograph of a dahlia (scikit-learn's
+sample image), and the target is its brightness. A flower looks much the same after a rotation about
+its middle. LILA learns this from 100 points, and predicts other points better than the same network
+without the rotation. The position of the middle is given.
 
-Printed for three draws of the 100 points: the log density of 2,000 others in nats per row, of the
-same network with and without the learned rotation, their difference, and the half-width (pi is full
-invariance). The gain is 0.107 ± 0.054. Then the same from 400 points, where the learned rotation
-lowers the density by 0.190 ± 0.017. The log evidence prefers it there, too (43 against 3 in the
-first draw): it isn't always right.
+For three draws of the 100 points the script prints the log density of 2,000 other points in nats
+per row, for the same network without and with the learned rotation, the difference, and the
+half-width (pi is full invariance). The gain is 0.107 ± 0.054. With 400 points the learned rotation
+lowers the density by 0.190 ± 0.017. The log evidence prefers the rotation there, too (43 against 3
+in the first draw), so it isn't always right.
 """
 
 import matplotlib.pyplot as plt
@@ -55,8 +55,8 @@ for n in (100, 400):
     print(f"{n:6d}   all{np.mean(gains):26.3f} ± {error:.3f} nats per row")
 
 # %%
-# The flower, 100 of its points, and what both models make of them
-# -----------------------------------------------------------------
+# The flower, 100 points of it, and the predictions of both models
+# ----------------------------------------------------------------
 
 models, _, train = fits(100, 0)
 grid = places.reshape(SIDE, SIDE, 2)[::5, ::5].reshape(-1, 2)
@@ -64,10 +64,11 @@ fig, axes = plt.subplots(1, 4, figsize=(11, 3), layout="constrained")
 shown = {"cmap": "magma", "vmin": 0.0, "vmax": 1.0}
 ends = (-MIDDLE, SIDE - MIDDLE, SIDE - MIDDLE, -MIDDLE)
 axes[0].imshow(red, extent=ends, **shown)
-axes[0].set_title("the flower")
+axes[0].set_title("The flower")
 axes[1].scatter(*places[train].T, c=brightness[train], s=14, **shown)
 axes[1].set(title="100 rows of the table", xlim=ends[:2], ylim=ends[2:], aspect="equal")
-for ax, model, title in zip(axes[2:], models, ("without", "learned rotation"), strict=True):
+titles = ("Without rotation", "Learned rotation")
+for ax, model, title in zip(axes[2:], models, titles, strict=True):
     mean = model.predict(grid).reshape(SIDE // 5, SIDE // 5)
     ax.imshow(mean, extent=ends, **shown)
     ax.set_title(title)

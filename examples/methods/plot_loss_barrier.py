@@ -1,11 +1,11 @@
 r"""
-What lies between two draws
-===========================
+Loss between two draws of a network
+===================================
 
-A deep network's chains end in modes of their own. Are these the same function under other names of
-the hidden units, or other functions? `loss_barrier` walks the straight line between two draws,
-before and after the second's units are matched with the first's (Ainsworth et al. 2023; Rossi et
-al. 2023).
+The chains of a deep network end in different modes. Are these modes the same function with the
+hidden units in another order, or different functions? `loss_barrier` computes the loss on the
+straight line between two draws, before and after the units of the second draw are matched with the
+units of the first (Ainsworth et al. 2023, Rossi et al. 2023).
 
 This takes about ten seconds of one core.
 """
@@ -41,22 +41,23 @@ model = MCMCRegressor(
 chains = loss_barrier(model, (0, -1), (1, -1))
 within = loss_barrier(model, (0, 0), (0, -1))
 figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), sharey=True, layout="constrained")
-for ax, found, title in zip(axes, (chains, within), ("two chains", "one chain"), strict=True):
+titles = ("Between two chains", "Within one chain")
+for ax, found, title in zip(axes, (chains, within), titles, strict=True):
     ax.plot(found.fraction, found.loss_before, label="as drawn")
     ax.plot(found.fraction, found.loss_after, label="aligned")
-    ax.set(xlabel="share of the way", ylabel="loss (nats per row)")
+    ax.set(xlabel="position on the line (0 to 1)", ylabel="loss (nats per row)")
     ax.legend()
     ax.set(title=title)
     print(
-        f"{title:10}  distance {found.distance_before:5.1f}, aligned {found.distance_after:5.1f}"
+        f"{title:18}  distance {found.distance_before:5.1f}, aligned {found.distance_after:5.1f}"
         f"   barrier {found.barrier_before:6.2f}, aligned {found.barrier_after:6.2f} nats per row"
     )
 axes[1].set(ylabel="")
 
 # %%
-# Matching takes away more than half of what lies between two chains. What stays says that they are
-# other functions, or that the matching, a local optimum, missed the right labels. Weights of
-# aligned chains look alike all the same: judge chains by their functions,
-# ``diagnostics_.function_rhat``. Within a chain the draws are as far apart, with a tenth of the
-# barrier, and no labels to change: matching gains nothing there.
+# Matching removes more than half of the barrier between two chains. The rest shows that they are
+# different functions, or that the matching, which is a local optimum, missed the right order. The
+# weights of aligned chains look similar in either case, so judge chains by their functions
+# (``diagnostics_.function_rhat``). Within a chain the draws are as far apart, but the barrier is a
+# tenth, and the units already have the same order, so matching gains nothing.
 plt.show()

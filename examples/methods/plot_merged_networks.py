@@ -1,12 +1,12 @@
 r"""
-One network of several
+Merge several networks
 ======================
 
-Networks trained from different starts have hidden units in different orders, so the average of
-their weights is of no use. `symmetry_of` reads from a module which units can be exchanged;
-`~skbayes_sym.symmetry.align_modules` brings any number of networks to one order, and
-`~skbayes_sym.symmetry.merge_modules` averages them (Ainsworth et al. 2023). No layer is
-described by hand.
+Networks that were trained from different starts have their hidden units in different orders, so the
+average of their weights is useless. `symmetry_of` finds the units of a module that can be
+exchanged, `~skbayes_sym.symmetry.align_modules` brings the units of all networks into the same
+order, and `~skbayes_sym.symmetry.merge_modules` averages the networks (Ainsworth et al. 2023). You
+don't have to describe the layers.
 """
 
 import matplotlib.pyplot as plt
@@ -49,8 +49,8 @@ networks = [network(seed) for seed in range(4)]
 print(symmetry_of(networks[0], X[:2]).report())
 
 # %%
-# All four are brought to one order of units, the first network's. On the straight line between two
-# others the loss hardly rises any more.
+# All four networks get the order of units of the first network. On the straight line between two of
+# the others the loss then hardly rises.
 
 
 def at(first, second, share):
@@ -72,7 +72,8 @@ shares = np.linspace(0.0, 1.0, 21)
 figure, ax = plt.subplots(figsize=(5, 3.2), layout="constrained")
 for nets, name in ((networks, "as trained"), (moved, "aligned")):
     ax.plot(shares, [at(nets[1], nets[2], float(share)) for share in shares], label=name)
-ax.set(xlabel="share of the way from the second to the third", ylabel="loss (nats per image)")
+ax.set(xlabel="position between the second (0) and the third (1)", ylabel="loss (nats per image)")
+ax.set_title("Loss on the line between two networks")
 ax.legend()
 
 # %%
@@ -90,9 +91,10 @@ print(f"average {accuracy(plain):.3f}, merged {accuracy(merge_modules(networks, 
 # Members of an ensemble
 # ----------------------
 #
-# Sixteen members on the diabetes table, each a module of three tanh units. A colour is a place in
-# the layer. As trained, there are six points, three units of either sign, each in any place. On one
-# copy three are left: all members are one mode, found sixteen times.
+# Sixteen members are fitted to the diabetes table, each a module with three tanh units. Colours
+# show the position of a unit in the layer. As trained, there are six clusters, three units with
+# either sign, and each cluster has all colours. After alignment three clusters remain: all members
+# are copies of one mode.
 
 X, y = load_diabetes(return_X_y=True)
 net = torch.nn.Sequential(torch.nn.Linear(10, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))

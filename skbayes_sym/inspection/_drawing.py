@@ -84,3 +84,21 @@ def split_axes(ax: Any, widths: Sequence[float]) -> list[Any]:
 def hide_frame(ax: Any) -> None:
     """Hide the upper and right lines of the frame."""
     ax.spines[["top", "right"]].set_visible(False)
+
+
+def label_log_axis(axis: Any) -> None:
+    """Label the ticks of a logarithmic axis in decimals, so few that they don't overlap."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter
+
+    low, high = sorted(axis.get_view_interval())
+    decades = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+    axis.set_major_locator(MaxNLocator(nbins=3))
+    # The first of these that has two ticks in the range; equal steps if none has.
+    for multiples in ([1.0], [1.0, 3.0], [1.0, 2.0, 5.0]):
+        ticks = np.outer(decades, multiples).ravel()
+        ticks = ticks[(low <= ticks) & (ticks <= high)]
+        if len(ticks) > 1:
+            axis.set_major_locator(FixedLocator(ticks[:: -(-len(ticks) // 4)]))
+            break
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())

@@ -4,7 +4,15 @@ from typing import Any, Self
 
 import numpy as np
 
-from skbayes_sym.inspection._drawing import BLUE, GREY, VERMILLION, Display, hide_frame, split_axes
+from skbayes_sym.inspection._drawing import (
+    BLUE,
+    GREY,
+    VERMILLION,
+    Display,
+    hide_frame,
+    label_log_axis,
+    split_axes,
+)
 from skbayes_sym.numerics.arguments import short_repr
 
 _COLUMNS = ["log_density", "log_density_se", "fit_seconds", "predict_seconds"]
@@ -116,6 +124,7 @@ class ModelComparisonDisplay(Display):
         left.locator_params(axis="x", nbins=4)
         right.set_yticks(positions, [])
         right.set(xscale="log", xlabel="time per fold (seconds)", title="Time")
+        label_log_axis(right.xaxis)
         for panel in self.panels_:
             panel.set_ylim(len(positions) - 0.5, -0.5)
             panel.legend(

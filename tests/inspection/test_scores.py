@@ -1,6 +1,9 @@
 """Displays of class calibration, stacking weights and compared models."""
 
+import itertools
+
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.datasets import load_iris
 from sklearn.linear_model import BayesianRidge, LogisticRegression
@@ -110,6 +113,23 @@ def test_compared_models_have_densities_and_times(table):
         text.get_text() for text in ModelComparisonDisplay.from_table(scores).panels_[0].texts
     ]
     assert labels == ["no result"]
+
+
+@pytest.mark.parametrize("fit_seconds", [[0.04, 0.07, 0.03], [0.01, 0.3, 2.0], [1e-3, 1.0, 90.0]])
+def test_labels_of_times_dont_overlap(fit_seconds, axes):
+    table = pd.DataFrame({
+        "log_density": [-1.0, -2.0, -1.5], "log_density_se": 0.1,
+        "fit_seconds": fit_seconds, "predict_seconds": np.divide(fit_seconds, 2.0),
+    })  # fmt: skip
+    display = ModelComparisonDisplay.from_table(table, ax=axes)
+    canvas = axes.figure.canvas
+    canvas.draw()
+    low, high = (display.panels_[1].transAxes.transform((x, 0.0))[0] for x in (0.0, 1.0))
+    ticks = display.panels_[1].get_xticklabels(which="both")
+    boxes = [tick.get_window_extent() for tick in ticks if tick.get_text()]
+    boxes = sorted((box.x0, box.x1) for box in boxes if low <= (box.x0 + box.x1) / 2 <= high)
+    assert len(boxes) >= 2
+    assert all(end < start for (_, end), (start, _) in itertools.pairwise(boxes))
 
 
 def test_other_tables_are_refused():
