@@ -49,18 +49,24 @@ X_new, y_new, _ = make_rows(100, 1, 0.6, seed=1)
 by_rows = PredictiveStackingRegressor(members, random_state=0).fit(X, y)
 by_groups = PredictiveStackingRegressor(members, random_state=0).fit(X, y, groups=groups)
 
-figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
 order = np.argsort(X_new[:, 0])
-models = (left, by_rows, "leaving out rows"), (middle, by_groups, "leaving out groups")
+models = (left, by_rows, "Rows held out"), (right, by_groups, "Groups held out")
 for axes, model, title in models:
     low, high = model.predict_interval(X_new, 0.9).T
     is_covered = (low <= y_new) & (y_new <= high)
     axes.vlines(X_new[order, 0], low[order], high[order], color="0.8", lw=2)
-    axes.scatter(X_new[is_covered, 0], y_new[is_covered], s=10, color="C0", label="inside")
-    axes.scatter(X_new[~is_covered, 0], y_new[~is_covered], s=14, color="C3", label="outside")
-    axes.set(title=f"{title}: {100 * is_covered.mean():.0f} % covered", xlabel="age", ylabel="y")
+    axes.scatter(
+        X_new[is_covered, 0], y_new[is_covered], s=10, color="C0", label="inside", zorder=3
+    )
+    axes.scatter(
+        X_new[~is_covered, 0], y_new[~is_covered], s=14, color="C3", label="outside", zorder=3
+    )
+    axes.set(title=f"{title}: {100 * is_covered.mean():.0f} % covered", xlabel="age")
     axes.set_ylim(-2.5, 4.5)
-middle.legend(title="90 % intervals", loc="lower right")
+left.set_ylabel("y")
+figure.legend(title="90 % intervals", handles=right.collections[1:], loc="outside right center")
+plt.show()
 
 # %%
 # More variance between groups
@@ -79,10 +85,11 @@ for i, std in enumerate(stds):
         results.append((without, coverage(stack.fit(X, y, groups=groups), X_new, y_new)))
     covered[:, i] = np.mean(results, axis=0)
 
-for values, label in zip(covered, ("leaving out rows", "leaving out groups"), strict=True):
-    right.plot(stds, values, "o-", label=label)
-right.axhline(0.9, color="0.5", lw=1, ls="--")
-right.set(xlabel="standard deviation between groups", ylabel="coverage of 90 % intervals")
-right.set(title="new groups", ylim=(0.0, 1.0))
-right.legend(loc="lower left")
+_, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
+for values, label in zip(covered, ("rows held out", "groups held out"), strict=True):
+    axes.plot(stds, values, "o-", label=label)
+axes.axhline(0.9, color="0.5", lw=1, ls="--")
+axes.set(xlabel="standard deviation between groups", ylabel="coverage of 90 % intervals")
+axes.set(title="Coverage in new groups", ylim=(0.0, 1.0))
+axes.legend(loc="lower left")
 plt.show()
