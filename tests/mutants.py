@@ -838,8 +838,8 @@ MUTANTS = [
             "spread.kl - 0.5 * (loc * loc).sum() / prior_variance",
         ),
         (
-            'state.terms.gradient + torch.einsum("ncd,nd->nc"',
-            'state.terms.gradient - torch.einsum("ncd,nd->nc"',
+            'self.terms.gradient + torch.einsum("ncd,nd->nc"',
+            'self.terms.gradient - torch.einsum("ncd,nd->nc"',
         ),
     ),
     *planted(

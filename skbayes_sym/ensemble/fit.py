@@ -93,6 +93,9 @@ class MemberRefitter:
         Largest number of multiplications, for all members, of an optional refit.
     max_jacobian_size : float
         Largest number of entries of a member's Jacobian of an optional refit.
+    max_roots_size : float
+        Largest number of entries, for all members, of the roots of the covariances (P, r) that an
+        optional refit leaves.
     """
 
     variance_scale: str | float
@@ -101,6 +104,7 @@ class MemberRefitter:
     variance_scales: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0, 10.0)
     max_work: float = 3e11  # about fifteen seconds of one core
     max_jacobian_size: float = 4e7  # 320 MB
+    max_roots_size: float = 5e7  # 400 MB, and as much again while they are stacked
 
     def is_affordable(self, n_members: int, n_rows: int, model: Model) -> bool:
         """Whether the members are refitted: always, unless the refit is optional and too slow."""
@@ -109,13 +113,31 @@ class MemberRefitter:
         if model.prior.gaussian() is None:
             return False
         n_outputs = model.network.n_outputs
-        n_logits = 1 if n_outputs == 2 else n_outputs
-        n = n_rows * n_logits
         p = model.network.layout.n_params
+        n = n_rows * _count_logits(n_outputs)
         m = min(n, p)
         work = n_members * (n * p * m + 60 * n * m**2 + 10 * m**3)
-        jacobian_size = n_rows * n_outputs * p
-        return work <= self.max_work and jacobian_size <= self.max_jacobian_size
+        sizes = (
+            (work, self.max_work),
+            (n_rows * n_outputs * p, self.max_jacobian_size),
+            (n_members * p * m, self.max_roots_size),
+        )
+        return all(size <= largest for size, largest in sizes)
+
+    def allocation(self, n_members: int, n_rows: int, model: Model) -> MemoryAllocation:
+        """Memory of a refit: a member's Jacobian, its contrasts, and the roots of all members."""
+        n_outputs = model.network.n_outputs
+        p = model.network.layout.n_params
+        n_bytes = 0
+        if self.is_affordable(n_members, n_rows, model):
+            jacobian = n_rows * (n_outputs + _count_logits(n_outputs)) * p
+            # Directions of little variance are dropped. About one for each row is left.
+            n_bytes = 8 * (jacobian + n_members * p * min(n_rows, p))
+        return MemoryAllocation(
+            f"the refit of {n_members} members of {p:,} weights",
+            n_bytes,
+            "Lower hidden_layer_sizes or n_members, or use correction=None.",
+        )
 
     def refit_members(
         self, theta: Array, scale: Tensor, data: Training, model: Model, n_jobs: int | None = None
@@ -158,6 +180,11 @@ class MemberRefitter:
         losses = leave_one_out_losses(leave_one_out, rows.y, self.variance_scales)
         best = choose_largest_within_error(losses, rows.weight, self.variance_scales)
         return RefitResult(refitted, best.factor, -best.row_losses)
+
+
+def _count_logits(n_outputs: int) -> int:
+    """Return the number of contrasts of the outputs, which is 1 for two classes."""
+    return 1 if n_outputs == 2 else n_outputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,8 +301,7 @@ class DeepEnsemble:
 
     def fit(self, data: Training, model: Model, progress: FitProgress) -> EnsembleFit:
         """Train all members, then correct their noise or refit them."""
-        if learned_scales(model.prior) is not None:
-            self._require_curvature_memory(data, model)
+        self._require_memory(data, model)
         posterior = NetworkPosterior(
             model.network, model.likelihood, model.prior, data.data,  # type: ignore[arg-type]
             self.noise_prior_scale,
@@ -359,16 +385,32 @@ class DeepEnsemble:
         log_info("members refitted as linearised networks, variance scale %g", variance_scale)
         return replace(members, refit=result)
 
-    def _require_curvature_memory(self, data: Training, model: Model) -> None:
-        """Refuse a fit whose curvature doesn't fit into memory."""
-        n_params = model.network.layout.n_params
-        n_bytes = 8 * count_curvature_entries(data.n_rows, model.network.n_outputs, n_params)
-        curvature = MemoryAllocation(
-            f"the curvature of a member of {n_params:,} weights",
-            n_bytes,
-            "Lower hidden_layer_sizes, or give prior a number.",
+    def _require_memory(self, data: Training, model: Model) -> None:
+        """Raise a MemoryError unless there is memory for the members and their corrections."""
+        p = model.network.layout.n_params
+        # Values, gradients and two moments.
+        members = MemoryAllocation(
+            f"{self.n_members} members of {p:,} weights",
+            4 * self.n_members * p * data.dtype.itemsize,
+            "Lower n_members or hidden_layer_sizes, or give X as float32.",
         )
-        require_memory([curvature], data.device)
+        # The corrections follow each other.
+        corrections = []
+        learns_scales = learned_scales(model.prior) is not None
+        if learns_scales or (self.has_effective_noise and model.prior.gaussian() is not None):
+            n_entries = count_curvature_entries(data.n_rows, model.network.n_outputs, p)
+            remedy = "Lower hidden_layer_sizes."
+            if learns_scales:
+                remedy = "Lower hidden_layer_sizes, or give prior a number."
+            corrections.append(
+                MemoryAllocation(
+                    f"the curvature of a member of {p:,} weights", 8 * n_entries, remedy
+                )
+            )
+        if self.refitter is not None:
+            corrections.append(self.refitter.allocation(self.n_members, data.n_rows, model))
+        largest = sorted(corrections, key=lambda correction: correction.n_bytes)[-1:]
+        require_memory([data.rows_allocation, members, *largest], data.device)
 
     def _starting_position(self, model: Model | NetworkPosterior, seed: int) -> Tensor:
         """Starting points (M, D): random weights, or the members of the previous fit."""

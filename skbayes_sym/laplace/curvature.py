@@ -33,7 +33,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
+from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
@@ -42,6 +44,8 @@ from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.linalg import cholesky, log_det
 from skbayes_sym.numerics.random import standard_normal
 from skbayes_sym.numerics.runtime import import_symbolic_shapes
+
+_MIN_LOW_RANK_SIZE = 512  # of matrices whose eigenvectors take longer than to find their rank
 
 
 class LayerSamples(NamedTuple):
@@ -345,8 +349,8 @@ class KroneckerPrecision:
             if len(bias):
                 on_outputs = on_outputs + bias.reciprocal().to(on_outputs)
             factors += [
-                (s.input_basis * on_inputs) @ s.input_basis.mT,
-                (s.output_basis * on_outputs) @ s.output_basis.mT,
+                _compose(s.input_basis, on_inputs, s.input_values),
+                _compose(s.output_basis, on_outputs, s.output_values),
             ]
         return factors
 
@@ -625,11 +629,62 @@ def _decompose(matrix: Tensor) -> tuple[Tensor, Tensor]:
     values = torch.zeros_like(wide[0])
     vectors = torch.eye(len(wide)).to(wide)
     living = wide[alive][:, alive]
+    root = _low_rank_root(living)
     try:
-        values[alive], vectors[alive[:, None], alive] = torch.linalg.eigh(living)
+        if root is not None:
+            vectors[alive[:, None], alive], values[alive] = _decompose_root(root)
+        else:
+            values[alive], vectors[alive[:, None], alive] = torch.linalg.eigh(living)
     except torch.linalg.LinAlgError:
         vectors[alive[:, None], alive], values[alive], _ = torch.linalg.svd(living)
     return vectors.to(matrix), values.clamp_min(0.0).to(matrix)
+
+
+def _low_rank_root(matrix: Tensor) -> Tensor | None:
+    """Return a root (D, r) of a large matrix of low rank, by Cholesky's method with pivots.
+
+    Fewer rows than inputs give such matrices: the root takes O(D^2 r), the eigenvectors of the
+    matrix O(D^3). None if the matrix is small, or its rank is more than a quarter of its size.
+    """
+    size = len(matrix)
+    if size < _MIN_LOW_RANK_SIZE:
+        return None
+    array = matrix.cpu().numpy()
+    factorise = get_lapack_funcs("pstrf", (array,))
+    tol = size * torch.finfo(matrix.dtype).eps * float(matrix.diagonal().max())
+    factor, pivots, rank, _ = factorise(array, tol=tol, lower=1)
+    if rank > size // 4:
+        return None
+    root = np.empty((size, rank), dtype=array.dtype)
+    root[pivots - 1] = np.tril(factor[:, :rank])
+    return torch.as_tensor(root).to(matrix)
+
+
+def _decompose_root(root: Tensor) -> tuple[Tensor, Tensor]:
+    """Return eigenvectors (D, D) and eigenvalues (D,) of ``root root'`` for a root (D, r)."""
+    size, rank = root.shape
+    vectors, triangle = torch.linalg.qr(root, mode="complete")
+    left, singular_values, _ = torch.linalg.svd(triangle[:rank])
+    vectors[:, :rank] = vectors[:, :rank] @ left
+    values = root.new_zeros(size)
+    values[:rank] = singular_values.square()
+    return vectors, values
+
+
+def _compose(basis: Tensor, values: Tensor, spectrum: Tensor) -> Tensor:
+    """Return the matrix with eigenvectors ``basis`` and eigenvalues ``values``.
+
+    Where the eigenvalues of the ``spectrum`` are 0, all ``values`` are equal. They give a multiple
+    of the identity, so that a product with few vectors is left.
+    """
+    is_zero = spectrum == 0.0
+    if 2 * int(is_zero.sum()) < len(values):
+        return (basis * values) @ basis.mT
+    constant = values[is_zero][0]
+    vectors = basis[:, ~is_zero]
+    matrix = (vectors * (values[~is_zero] - constant)) @ vectors.mT
+    matrix.diagonal().add_(constant)
+    return matrix
 
 
 @dataclass(frozen=True, eq=False)

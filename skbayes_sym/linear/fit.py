@@ -54,8 +54,11 @@ from skbayes_sym.models.normal_logits import (
     leave_one_out_losses,
 )
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
+from skbayes_sym.numerics.memory import n_rows_per_block
 from skbayes_sym.numerics.optimise import StopReason
 from skbayes_sym.numerics.random import Estimate, mean_and_error, spawn_seeds
+
+_PINV_ELEMENTS = 1 << 20  # of the sites' precisions that are inverted at once: 8 MB
 
 
 class LinearBounds(NamedTuple):
@@ -186,8 +189,9 @@ def _sites_in_target_units(state: SiteState, scaling: Scaling | None) -> tuple[A
 
 def _site_moments(state: SiteState) -> tuple[Array, Array]:
     """Return locations (n, C) and variances (n, C, C) of the sites, scaled units."""
-    precision = state.sites.precision.cpu().numpy()
-    shift = state.sites.shift.cpu().numpy()
+    sites = state.target_sites()
+    precision = sites.precision.cpu().numpy()
+    shift = sites.shift.cpu().numpy()
     n_outputs = precision.shape[-1]
     if n_outputs == 1:
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -198,7 +202,12 @@ def _site_moments(state: SiteState) -> tuple[Array, Array]:
         return location, variance
     # A softmax doesn't change if all outputs are shifted: its sites have no information on that.
     centre = np.eye(n_outputs) - 1.0 / n_outputs
-    variance = centre @ np.linalg.pinv(precision, rcond=1e-10, hermitian=True) @ centre
+    variance = np.empty_like(precision)
+    size = n_rows_per_block(_PINV_ELEMENTS, n_outputs**2)
+    for start in range(0, len(precision), size):
+        rows = slice(start, start + size)
+        inverse = np.linalg.pinv(precision[rows], rcond=1e-10, hermitian=True)
+        variance[rows] = centre @ inverse @ centre
     return np.einsum("ncd,nd->nc", variance, shift), variance
 
 

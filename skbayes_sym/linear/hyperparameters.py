@@ -11,7 +11,7 @@ With few rows the prior scale of logits and log rates can have a hyperprior: two
 are always separable, and their evidence rises with the scale without end.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from math import inf, log
 from typing import NamedTuple
@@ -26,12 +26,14 @@ from skbayes_sym.linear.sites import (
     LinearData,
     Sites,
     SiteState,
+    scale_sites,
     solve_sites,
+    sum_sites,
     update_sites,
-    weighted_precision,
 )
 from skbayes_sym.models.likelihoods.likelihood import SiteLikelihood
 from skbayes_sym.numerics.gaussian import kl_elementwise
+from skbayes_sym.numerics.memory import n_rows_per_block
 from skbayes_sym.numerics.optimise import (
     AndersonMixing,
     DivergenceError,
@@ -42,6 +44,8 @@ from skbayes_sym.numerics.optimise import (
 )
 
 Floats = npt.NDArray[np.float64]
+
+_BASIS_ELEMENTS = 1 << 22  # of outputs along the eigenvectors in a block: 32 MB
 
 
 class Range(NamedTuple):
@@ -114,7 +118,9 @@ class SitesFit(NamedTuple):
 class ElboAtSites:
     """The ELBO as a differentiable function of the hyperparameters at given sites.
 
-    It takes one eigendecomposition, O((C r)^3), and then O(N C^2 r) per value.
+    It takes one eigendecomposition, O((C r)^3), and then O(N C^2 r) per value. The outputs along
+    the eigenvectors are kept if they fit into a block. Otherwise every value computes them again,
+    block by block, in O(N C^2 r^2).
 
     Parameters
     ----------
@@ -125,18 +131,17 @@ class ElboAtSites:
     """
 
     def __init__(self, data: LinearData, state: SiteState) -> None:
-        n_outputs = data.n_outputs
-        r = data.features.shape[1]
+        n_rows = len(data.features)
+        sums = sum_sites(data, state.sites)
         self._data = data
         self._state = state
-        self._eigenvalues, vectors = torch.linalg.eigh(weighted_precision(data, state.sites))
-        vectors = vectors.reshape(n_outputs, r, -1)
-        # Outputs (N, C, C r) along the eigenvectors, squared if there is one output.
-        self._basis = torch.einsum("nr,crk->nck", data.features, vectors)
-        self._squared_basis = self._basis[:, 0].square() if n_outputs == 1 else None
-        offset = torch.einsum("ncd,d->nc", state.sites.precision, state.intercept)
-        shift = data.weight[:, None] * (state.sites.shift - offset)
-        self._projection = torch.einsum("nck,nc->k", self._basis, shift)
+        self._eigenvalues, self._vectors = torch.linalg.eigh(sums.precision)
+        self._projection = self._vectors.T @ (sums.projection - sums.coupling @ state.intercept)
+        size = n_rows_per_block(_BASIS_ELEMENTS, data.n_outputs * len(self._vectors))
+        self._blocks = [slice(start, start + size) for start in range(0, n_rows, size)]
+        self._basis = None
+        if len(self._blocks) == 1:
+            self._basis = self._make_basis(self._blocks[0])
 
     @property
     def highest_log_variance(self) -> float:
@@ -160,20 +165,67 @@ class ElboAtSites:
         -------
         Tensor of shape ()
         """
-        data = self._data
-        state = self._state
-        basis = self._basis
         # Factor on the precisions of the sites; 1 for a likelihood without parameters.
-        scale = (2.0 * (state.likelihood.params.to(params) - params)).exp().prod()
+        at_sites = self._state.likelihood.params.to(params)
+        scale = (2.0 * (at_sites - params)).exp().prod()
         variance = 1.0 / (log_variance.neg().exp() + scale * self._eigenvalues)
         loc = variance * scale * self._projection
-        mean = state.intercept + basis @ loc
-        if self._squared_basis is not None:
-            covariance = (self._squared_basis @ variance)[:, None, None]
+        value = sum_over_blocks(self._block_value, self._blocks, (variance, loc, params))
+        return value - kl_elementwise(loc, variance.log(), log_variance).sum()
+
+    def _block_value(self, rows: slice, variance: Tensor, loc: Tensor, params: Tensor) -> Tensor:
+        """Return the expected log likelihood of a block of rows, nats."""
+        data = self._data
+        basis = self._basis
+        if basis is None:
+            basis = self._make_basis(rows)
+        mean = self._state.intercept + basis @ loc
+        if data.n_outputs == 1:
+            covariance = (basis[:, 0].square() @ variance)[:, None, None]
         else:
             covariance = (basis * variance) @ basis.mT
-        value = state.likelihood.at(params).value(mean, covariance, data.y)
-        return value @ data.weight - kl_elementwise(loc, variance.log(), log_variance).sum()
+        value = self._state.likelihood.at(params).value(mean, covariance, data.y[rows])
+        return value @ data.weight[rows]
+
+    def _make_basis(self, rows: slice) -> Tensor:
+        """Return outputs (n, C, C r) along the eigenvectors."""
+        n_outputs = self._data.n_outputs
+        vectors = self._vectors.reshape(n_outputs, -1, len(self._vectors))
+        return torch.einsum("nr,crk->nck", self._data.features[rows], vectors)
+
+
+def sum_over_blocks(
+    function: Callable[..., Tensor], blocks: Sequence[slice], inputs: Sequence[Tensor]
+) -> Tensor:
+    """Sum a function over blocks of rows, with its gradient in the memory of one block.
+
+    Parameters
+    ----------
+    function : callable (slice, *inputs) -> Tensor of shape ()
+        Differentiable value of a block.
+    blocks : sequence of slice
+        Rows of the blocks.
+    inputs : sequence of Tensor
+        Further arguments of the function.
+
+    Returns
+    -------
+    Tensor of shape ()
+        Sum, with first derivatives only.
+    """
+    if len(blocks) == 1 or not torch.is_grad_enabled():
+        return torch.stack([function(rows, *inputs) for rows in blocks]).sum()
+    leaves = [tensor.detach().requires_grad_() for tensor in inputs]
+    total = torch.zeros((), dtype=inputs[0].dtype, device=inputs[0].device)
+    for rows in blocks:
+        value = function(rows, *leaves)
+        value.backward()
+        total += value.detach()
+    for tensor, leaf in zip(inputs, leaves, strict=True):
+        if leaf.grad is not None:
+            # The difference is zero. It carries the gradient to the inputs.
+            total = total + ((tensor - tensor.detach()) * leaf.grad).sum()
+    return total
 
 
 def maximize_elbo_at_sites(
@@ -385,7 +437,7 @@ def _set_hyperparameters(
     """
     like = data.features
     factor = float(np.exp(-2.0 * log_noise_step))
-    sites = Sites(state.sites.shift * factor, state.sites.precision * factor)
+    sites = scale_sites(state.sites, factor)
     likelihood = state.likelihood.at(like.new_tensor(hyper[1:]))
     moved = solve_sites(data, sites, like.new_tensor(hyper[0]).exp(), likelihood)
     if moved is not None and bool(torch.isfinite(moved.elbo)):

@@ -23,15 +23,18 @@ outliers.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from skbayes_sym.models.likelihoods.likelihood import SiteLikelihood, SiteTerms
 from skbayes_sym.numerics.gaussian import kl_elementwise, kl_from_standard
-from skbayes_sym.numerics.linalg import log_det, try_cholesky
+from skbayes_sym.numerics.linalg import add_to_diagonal, log_det, try_cholesky
+from skbayes_sym.numerics.memory import n_rows_per_block
 from skbayes_sym.numerics.optimise import AndersonMixing
+
+_BLOCK_ELEMENTS = 1 << 20  # 8 MB of features and outputs in a block of rows
 
 
 class LinearData(NamedTuple):
@@ -75,9 +78,47 @@ class Sites(NamedTuple):
     shift: Tensor
     precision: Tensor
 
-    def interpolate(self, other: "Sites", rho: float) -> "Sites":
-        """Return the sites after a natural gradient step of length rho towards ``other``."""
-        return Sites(*(torch.lerp(a, b, rho) for a, b in zip(self, other, strict=True)))
+
+class SiteSums(NamedTuple):
+    """Sums of the sites over the rows, on which the posterior depends.
+
+    They are linear in the sites, so that a natural gradient step can be made with either. Their
+    size doesn't depend on the number of rows.
+
+    Parameters
+    ----------
+    projection : Tensor of shape (C r,)
+        ``sum_n w_n eta_n (x) x_n``.
+    precision : Tensor of shape (C r, C r)
+        ``sum_n w_n Lambda_n (x) x_n x_n'``.
+    intercept_projection : Tensor of shape (C,)
+        ``sum_n w_n eta_n``.
+    intercept_precision : Tensor of shape (C, C)
+        ``sum_n w_n Lambda_n``.
+    coupling : Tensor of shape (C r, C)
+        ``sum_n w_n Lambda_n (x) x_n``.
+    """
+
+    projection: Tensor
+    precision: Tensor
+    intercept_projection: Tensor
+    intercept_precision: Tensor
+    coupling: Tensor
+
+
+# Either determines the posterior of a prior, and both are linear.
+LinearSites = Sites | SiteSums
+_Linear = TypeVar("_Linear", Sites, SiteSums)
+
+
+def interpolate_sites(sites: _Linear, other: _Linear, rho: float) -> _Linear:
+    """Return the sites after a natural gradient step of length rho towards ``other``."""
+    return type(sites)(*(torch.lerp(a, b, rho) for a, b in zip(sites, other, strict=True)))
+
+
+def scale_sites(sites: _Linear, factor: float) -> _Linear:
+    """Return the sites of a likelihood to the power of a factor."""
+    return type(sites)(*(tensor * factor for tensor in sites))
 
 
 class PosteriorSpread(NamedTuple):
@@ -114,7 +155,7 @@ class SolvedNormalEquations(NamedTuple):
 
 
 # Covariance structure of the posterior: computes the spread from the sites.
-CovarianceFamily = Callable[[LinearData, Sites, SolvedNormalEquations], PosteriorSpread]
+CovarianceFamily = Callable[[LinearData, LinearSites, SolvedNormalEquations], PosteriorSpread]
 
 
 class SiteState(NamedTuple):
@@ -122,8 +163,8 @@ class SiteState(NamedTuple):
 
     Parameters
     ----------
-    sites : Sites
-        Natural parameters of the sites.
+    sites : Sites or SiteSums
+        Natural parameters of the sites, or their sums where these are fewer numbers.
     prior_variance : Tensor of shape ()
         Variance of the prior.
     likelihood : SiteLikelihood
@@ -144,7 +185,7 @@ class SiteState(NamedTuple):
         Evidence lower bound, nats.
     """
 
-    sites: Sites
+    sites: LinearSites
     prior_variance: Tensor
     likelihood: SiteLikelihood
     loc: Tensor
@@ -154,6 +195,12 @@ class SiteState(NamedTuple):
     output_covariance: Tensor
     terms: SiteTerms
     elbo: Tensor
+
+    def target_sites(self) -> Sites:
+        """Return the sites after a natural gradient step of length 1, the same at the optimum."""
+        curvature = self.terms.curvature
+        shift = self.terms.gradient + torch.einsum("ncd,nd->nc", curvature, self.mean)
+        return Sites(shift, curvature)
 
 
 def weighted_precision(data: LinearData, sites: Sites) -> Tensor:
@@ -171,29 +218,74 @@ def weighted_precision(data: LinearData, sites: Sites) -> Tensor:
     Tensor of shape (C r, C r)
         The Kronecker sum ``sum_n w_n Lambda_n (x) x_n x_n'``.
     """
-    blocks = data.weight[:, None, None] * sites.precision
     n_outputs = data.n_outputs
     r = data.features.shape[1]
-    total = data.features.new_empty(n_outputs, r, n_outputs, r)
+    total = data.features.new_zeros(n_outputs, r, n_outputs, r)
+    for rows in _row_blocks(data):
+        features = data.features[rows]
+        blocks = data.weight[rows, None, None] * sites.precision[rows]
+        for c in range(n_outputs):
+            for d in range(c + 1):
+                total[c, :, d].addmm_(features.T, blocks[:, c, d, None] * features)
     for c in range(n_outputs):
-        for d in range(c + 1):
-            total[c, :, d] = data.features.T @ (blocks[:, c, d, None] * data.features)
+        for d in range(c):
             total[d, :, c] = total[c, :, d]
     return total.reshape(n_outputs * r, n_outputs * r)
 
 
+def _row_blocks(data: LinearData) -> list[slice]:
+    """Return blocks of rows with features and outputs of limited memory."""
+    n_rows, r = data.features.shape
+    size = n_rows_per_block(_BLOCK_ELEMENTS, r + data.n_outputs**2)
+    return [slice(start, start + size) for start in range(0, n_rows, size)]
+
+
+def sum_sites(data: LinearData, sites: LinearSites) -> SiteSums:
+    """Return the sums of the sites over the rows; O(N r^2 C^2)."""
+    if isinstance(sites, SiteSums):
+        return sites
+    weighted_shift = data.weight[:, None] * sites.shift
+    # A matrix (C^2, N) times (N, r), so that no product with the features has N C^2 r elements.
+    blocks = data.weight * sites.precision.flatten(1).T
+    coupling = (blocks @ data.features).view(data.n_outputs, data.n_outputs, -1)
+    return SiteSums(
+        projection=(weighted_shift.T @ data.features).flatten(),
+        precision=weighted_precision(data, sites),
+        intercept_projection=weighted_shift.sum(0),
+        intercept_precision=blocks.sum(1).view(data.n_outputs, data.n_outputs),
+        coupling=coupling.mT.flatten(0, 1),
+    )
+
+
+def reduce_sites(data: LinearData, sites: LinearSites) -> LinearSites:
+    """Return the sums of the sites where these are fewer numbers than the sites of all rows.
+
+    In the row space of more weights than rows they are never summed, since the mean-field family
+    needs other sums there.
+    """
+    n_rows, r = data.features.shape
+    n_outputs = data.n_outputs
+    n_weights = n_outputs * r
+    n_sums = n_weights * (1 + n_weights + n_outputs) + n_outputs * (1 + n_outputs)
+    if r < data.n_weights or n_sums > n_rows * n_outputs * (1 + n_outputs):
+        return sites
+    return sum_sites(data, sites)
+
+
 def full_covariance(
-    data: LinearData, _sites: Sites, equations: SolvedNormalEquations
+    data: LinearData, _sites: LinearSites, equations: SolvedNormalEquations
 ) -> PosteriorSpread:
     """Return the spread of the optimal Gaussian with full covariance; O(N r^2 C^2)."""
     n_outputs = data.n_outputs
     r = data.features.shape[1]
     blocks = equations.inverse.reshape(n_outputs, r, n_outputs, r)
-    rows = [
-        [((data.features @ blocks[c, :, d]) * data.features).sum(-1) for d in range(n_outputs)]
-        for c in range(n_outputs)
-    ]
-    covariance = torch.stack([torch.stack(row, -1) for row in rows], -2)
+    covariance = data.features.new_empty(len(data.features), n_outputs, n_outputs)
+    for rows in _row_blocks(data):
+        features = data.features[rows]
+        for c in range(n_outputs):
+            for d in range(c + 1):
+                covariance[rows, c, d] = ((features @ blocks[c, :, d]) * features).sum(-1)
+                covariance[rows, d, c] = covariance[rows, c, d]
     size = n_outputs * r
     v = equations.prior_variance
     trace = equations.inverse.diagonal().sum() / v
@@ -220,11 +312,15 @@ def mean_field(inputs: Tensor) -> CovarianceFamily:
     squares = inputs * inputs
 
     def mean_field_spread(
-        data: LinearData, sites: Sites, equations: SolvedNormalEquations
+        data: LinearData, sites: LinearSites, equations: SolvedNormalEquations
     ) -> PosteriorSpread:
-        site_precision = data.weight[:, None] * sites.precision.diagonal(dim1=-2, dim2=-1)
+        if isinstance(sites, SiteSums):
+            site_precision = sites.precision.diagonal().reshape(data.n_outputs, -1)
+        else:
+            diagonal = sites.precision.diagonal(dim1=-2, dim2=-1)
+            site_precision = (data.weight[:, None] * diagonal).T @ squares
         # (C, K)
-        precision = 1.0 / equations.prior_variance + site_precision.T @ squares
+        precision = 1.0 / equations.prior_variance + site_precision
         variance = squares @ (1.0 / precision).T
         log_variance = -precision.log()
         log_prior_variance = equations.prior_variance.log()
@@ -237,7 +333,7 @@ def mean_field(inputs: Tensor) -> CovarianceFamily:
 
 def solve_sites(
     data: LinearData,
-    sites: Sites,
+    sites: LinearSites,
     prior_variance: Tensor,
     likelihood: SiteLikelihood,
     family: CovarianceFamily = full_covariance,
@@ -248,7 +344,7 @@ def solve_sites(
     ----------
     data : LinearData
         Rows in the row space of the inputs.
-    sites : Sites
+    sites : Sites or SiteSums
         Natural parameters of the sites.
     prior_variance : Tensor of shape ()
         Variance of the prior.
@@ -264,17 +360,20 @@ def solve_sites(
     """
     r = data.features.shape[1]
     n_outputs = data.n_outputs
-    precision = weighted_precision(data, sites)
-    precision.diagonal().add_(1.0 / prior_variance)
-    factor = try_cholesky(precision)
+    sites = reduce_sites(data, sites)
+    sums = sum_sites(data, sites)
+    precision = sums.precision
+    if sums is sites:
+        precision = precision.clone()  # the sites keep theirs
+    factor = try_cholesky(add_to_diagonal(precision, 1.0 / prior_variance))
     if factor is None:
         return None
     inverse = torch.cholesky_inverse(factor)
     equations = SolvedNormalEquations(inverse, log_det(factor), prior_variance)
-    loc, intercept = _solve_mean(data, sites, factor)
+    loc, intercept = _solve_mean(sums, factor, data.fit_intercept)
     mean = intercept + data.features @ loc.reshape(n_outputs, r).T
     spread = family(data, sites, equations)
-    terms = likelihood(mean, spread.covariance, data.y)
+    terms = _expect_in_blocks(data, likelihood, mean, spread.covariance)
     kl = spread.kl + 0.5 * (loc * loc).sum() / prior_variance
     return SiteState(
         sites=sites,
@@ -290,22 +389,37 @@ def solve_sites(
     )
 
 
-def _solve_mean(data: LinearData, sites: Sites, factor: Tensor) -> tuple[Tensor, Tensor]:
+def _expect_in_blocks(
+    data: LinearData, likelihood: SiteLikelihood, mean: Tensor, covariance: Tensor
+) -> SiteTerms:
+    """Return expectations of the likelihood, with temporary arrays of a block of rows."""
+    n_outputs = data.n_outputs
+    total = SiteTerms(
+        mean.new_empty(len(mean)),
+        torch.empty_like(mean),
+        mean.new_empty(len(mean), n_outputs, n_outputs),
+    )
+    for rows in _row_blocks(data):
+        block = likelihood(mean[rows], covariance[rows], data.y[rows])
+        for whole, part in zip(total, block, strict=True):
+            whole[rows] = part
+    return total
+
+
+def _solve_mean(sums: SiteSums, factor: Tensor, fit_intercept: bool) -> tuple[Tensor, Tensor]:
     """Return the posterior mean (C r,), and the intercepts (C,) that maximise the sites' evidence.
 
     The intercept has no prior: it is a parameter like the noise. Both come from one linear system
     by the Schur complement of the weights, as in generalised least squares.
     """
-    weighted_shift = data.weight[:, None] * sites.shift
-    projection = (weighted_shift.T @ data.features).reshape(-1, 1)
-    if not data.fit_intercept:
+    projection = sums.projection.unsqueeze(-1)
+    if not fit_intercept:
         loc = torch.cholesky_solve(projection, factor).squeeze(-1)
-        return loc, weighted_shift.new_zeros(data.n_outputs)
-    blocks = data.weight[:, None, None] * sites.precision
-    coupling = torch.einsum("ncd,nr->crd", blocks, data.features).flatten(0, 1)
+        return loc, torch.zeros_like(sums.intercept_projection)
+    coupling = sums.coupling
     solution = torch.cholesky_solve(torch.cat([projection, coupling], dim=1), factor)
-    schur = blocks.sum(0) - coupling.T @ solution[:, 1:]
-    remainder = weighted_shift.sum(0) - coupling.T @ solution[:, 0]
+    schur = sums.intercept_precision - coupling.T @ solution[:, 1:]
+    remainder = sums.intercept_projection - coupling.T @ solution[:, 0]
     # For a softmax the complement is singular along (1, ..., 1): take the least-norm solution.
     intercept = torch.linalg.pinv(schur, rtol=1e-10, hermitian=True) @ remainder
     return solution[:, 0] - solution[:, 1:] @ intercept, intercept
@@ -335,7 +449,8 @@ def initial_sites(data: LinearData, likelihood: SiteLikelihood, intercept: Tenso
     eye = torch.eye(data.n_outputs, dtype=mean.dtype, device=mean.device)
 
     def expand(variance: float) -> SiteTerms:
-        return likelihood(mean, (variance * eye).expand(len(mean), -1, -1), data.y)
+        covariance = (variance * eye).expand(len(mean), -1, -1)
+        return _expect_in_blocks(data, likelihood, mean, covariance)
 
     def trace(terms: SiteTerms) -> Tensor:
         return terms.curvature.diagonal(dim1=-2, dim2=-1).sum(-1)
@@ -369,13 +484,13 @@ class SiteUpdate(NamedTuple):
     change: float
 
 
-def _flatten(sites: Sites) -> Tensor:
-    return torch.cat([sites.shift.flatten(), sites.precision.flatten()])
+def _flatten(sites: LinearSites) -> Tensor:
+    return torch.cat([tensor.flatten() for tensor in sites])
 
 
-def _unflatten(flat: Tensor, like: Sites) -> Sites:
-    n = like.shift.numel()
-    return Sites(flat[:n].view_as(like.shift), flat[n:].view_as(like.precision))
+def _unflatten(flat: Tensor, like: _Linear) -> _Linear:
+    parts = flat.split([tensor.numel() for tensor in like])
+    return type(like)(*(part.view_as(t) for part, t in zip(parts, like, strict=True)))
 
 
 def update_sites(
@@ -405,15 +520,12 @@ def update_sites(
     -------
     SiteUpdate
     """
-    curvature = state.terms.curvature
-    shift = state.terms.gradient + torch.einsum("ncd,nd->nc", curvature, state.mean)
-    # Sites after a natural gradient step of length 1.
-    target = Sites(shift, curvature)
+    target = reduce_sites(data, state.target_sites())
     scale = float(data.weight.sum())
     # A smaller decrease is rounding.
     min_elbo = state.elbo - 1e-12 * (scale + abs(float(state.elbo)))
 
-    def try_sites(sites: Sites) -> SiteState | None:
+    def try_sites(sites: LinearSites) -> SiteState | None:
         trial = solve_sites(data, sites, state.prior_variance, state.likelihood, family)
         if trial is not None and bool(trial.elbo >= min_elbo):
             return trial
@@ -427,7 +539,7 @@ def update_sites(
     # If even shorter steps don't raise the ELBO, the state is optimal up to rounding.
     rho = 1.0
     while trial is None and rho > 2.0**-20:
-        trial = try_sites(state.sites.interpolate(target, rho))
+        trial = try_sites(interpolate_sites(state.sites, target, rho))
         rho *= 0.5
     if trial is None:
         return SiteUpdate(state, 0.0)

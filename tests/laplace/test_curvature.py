@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from skbayes_sym.laplace import curvature
 from skbayes_sym.laplace.curvature import (
     AveragedJacobian,
     Directions,
@@ -440,3 +441,25 @@ def test_factors_are_those_of_an_independent_library():
     towards = torch.linspace(-1.0, 1.0, len(dense), dtype=torch.float64)
     expected = torch.tensor(CURVLINOPS_PRODUCT, dtype=torch.float64)
     assert_close(dense @ towards, expected, rtol=1e-9, atol=1e-11)
+
+
+def test_factors_of_few_rows_are_decomposed_by_their_root(generator):
+    """Eigenvalues, eigenvectors and the composed function against LAPACK's, at rank 5 of 600."""
+    vectors = torch.randn(5, 600, generator=generator, dtype=torch.float64)
+    vectors[:, 7] = 0.0
+    matrix = vectors.mT @ vectors
+    basis, values = curvature._decompose(matrix)
+    expected = torch.linalg.eigvalsh(matrix).clamp_min(0.0)
+    assert int((values != 0.0).sum()) == 5
+    assert_close(values.sort().values, expected, rtol=0.0, atol=1e-10)
+    identity = torch.eye(600, dtype=torch.float64)
+    assert_close(basis.mT @ basis, identity, rtol=0.0, atol=1e-12)
+    assert_close((basis * values) @ basis.mT, matrix, rtol=0.0, atol=1e-10)
+    inverse = curvature._compose(basis, 1.0 / (1.0 + values), values)
+    assert_close(inverse, torch.linalg.inv(identity + matrix), rtol=0.0, atol=1e-10)
+
+
+def test_factors_of_many_rows_have_no_root_of_low_rank(generator):
+    vectors = torch.randn(300, 600, generator=generator, dtype=torch.float64)
+    assert curvature._low_rank_root(vectors.mT @ vectors) is None
+    assert curvature._low_rank_root(vectors[:100, :500].mT @ vectors[:100, :500]) is None
