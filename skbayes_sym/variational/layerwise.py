@@ -191,8 +191,10 @@ class LayerwiseProblem(NamedTuple):
         generator = generator_from(self.seeds.bound, result.params.device)
         variational, hyper = self.prior.split(result.params)
         family = self.family.with_prior_scale(self.prior.layer_scales(hyper))
-        max_width = max(self.family.network.sizes)
-        size = n_rows_per_block(1 << 22, len(self.rows.x) * max_width)  # draws in a block
+        # Draws in a block, by the larger of their hidden units at all rows and their weights.
+        network = self.family.network
+        n_elements = max(len(self.rows.x) * max(network.sizes), network.layout.n_params)
+        size = n_rows_per_block(1 << 22, n_elements)
         values: list[Tensor] = []
         for start in range(0, 128, size):
             n_draws = min(size, 128 - start)

@@ -6,16 +6,26 @@ import torch
 from cases import LaplaceNoise
 from scipy import optimize, stats
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from skbayes_sym.linear.hyperparameters import LearnedRanges, Range, StoppingRule, fit_sites
+from skbayes_sym.linear import hyperparameters
+from skbayes_sym.linear.hyperparameters import (
+    ElboAtSites,
+    LearnedRanges,
+    Range,
+    StoppingRule,
+    fit_sites,
+)
 from skbayes_sym.linear.sites import (
     LinearData,
     Sites,
+    SiteSums,
     converge_sites,
     full_covariance,
     initial_sites,
     mean_field,
     solve_sites,
+    sum_sites,
     update_sites,
 )
 from skbayes_sym.models.likelihoods.categorical import Bernoulli, SoftmaxSites
@@ -384,3 +394,70 @@ def test_no_finite_start_is_an_error():
             LearnedRanges(None, WIDE),
             StoppingRule(1e-6, 5, lambda state: False),
         )
+
+
+def many_rows(n=600):
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(n, 3))
+    scores = X @ rng.normal(size=(3, 3)) + rng.gumbel(size=(n, 3))
+    return linear_data(X, scores.argmax(1), n_outputs=3)
+
+
+def test_sums_of_sites_replace_the_sites_of_many_rows():
+    """The sums determine the same posterior, and mixing them ends at the same optimum."""
+    data, likelihood = many_rows(), softmax()
+    variance = torch.tensor(2.0, dtype=torch.float64)
+    sites = initial_sites(data, likelihood, torch.zeros(3, dtype=torch.float64))
+    state = solve_sites(data, sites, variance, likelihood)
+    assert isinstance(state.sites, SiteSums)
+    assert sum(tensor.numel() for tensor in state.sites) < 200
+    optimum = converge_sites(data, state, tol=1e-10, max_iter=100).state
+    product = sum_sites(data, optimum.target_sites())
+    for found, expected in zip(optimum.sites, product, strict=True):
+        assert_close(found, expected, rtol=0, atol=1e-7)
+
+
+def test_the_elbo_at_sites_is_the_same_in_blocks_of_rows(monkeypatch):
+    """Value and gradient, of one output and of three."""
+    one_output = count_data()
+    for data, likelihood in ((many_rows(), softmax()), (one_output, ScalarSites(Poisson()))):
+        constant = torch.zeros(data.n_outputs, dtype=torch.float64)
+        sites = initial_sites(data, likelihood, constant)
+        state = solve_sites(data, sites, torch.tensor(2.0, dtype=torch.float64), likelihood)
+
+        def evaluate(data=data, state=state):
+            log_variance = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+            elbo = ElboAtSites(data, state)
+            value = elbo(log_variance, state.likelihood.params)
+            value.backward()
+            return len(elbo._blocks), value.detach(), log_variance.grad
+
+        n_blocks, value, slope = evaluate()
+        assert n_blocks == 1
+        monkeypatch.setattr(hyperparameters, "_BASIS_ELEMENTS", 50)
+        n_blocks, *blocked = evaluate()
+        monkeypatch.undo()
+        assert n_blocks > 1
+        assert_close(torch.stack(blocked), torch.stack([value, slope]), rtol=1e-12, atol=1e-12)
+
+
+class Largest(TorchDispatchMode):
+    """Number of entries of the largest tensor that an operation makes."""
+
+    entries = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor):
+            self.entries = max(self.entries, result.numel())
+        return result
+
+
+def test_no_array_of_many_rows_is_larger_than_their_sites(monkeypatch):
+    """Neither the history of the acceleration nor the outputs along eigenvectors."""
+    n_rows = 20_000
+    monkeypatch.setattr(hyperparameters, "_BASIS_ELEMENTS", 1 << 16)
+    data, likelihood = many_rows(n_rows), softmax(n_points=4)
+    with Largest() as largest:
+        learn(data, likelihood, tol=1e-3)
+    assert largest.entries == n_rows * 9
