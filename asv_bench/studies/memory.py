@@ -7,8 +7,8 @@ Each fit and the prediction of 20 rows run in a process of their own. Printed ar
 table: the growth of the resident memory at its peak beyond the imported package, training data
 included, and the CPU seconds, or why there is no fit. Tables with more columns than rows are fitted
 under a limit: the address space may grow by ``--limit`` gigabytes (2 by default) beyond that of the
-imported package. With ``--steps`` Adam makes at most so many steps in every stage, which shows the
-memory of all stages in less time.
+imported package. With ``--steps`` Adam makes at most so many steps in every stage, and annealed
+chains as many moves of their warm-up, which shows the memory of all stages in less time.
 """
 
 import argparse
@@ -87,6 +87,9 @@ def fit_one(
     model = getattr(skbayes_sym, name)(random_state=0)
     if steps is not None:
         limit_steps(steps)
+    if steps is not None and name.startswith("MCMC"):
+        kernel = skbayes_sym.HMC(max_leapfrog=2)
+        model.sampler = skbayes_sym.Chains(kernel, init="ensemble", n_warmup=steps)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     arguments = make_table(name, table)
     n_rows, n_columns, _ = TABLES[table]

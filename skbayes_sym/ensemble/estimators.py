@@ -476,7 +476,8 @@ class DeepEnsembleClassifier(BayesianClassifierMixin, _DeepEnsemble):
     correction : {"auto", "gaussian"}, float or None, default="auto"
         Whether members are refitted, which needs ``network="mlp"``, ``likelihood="auto"`` and a
         normal prior. "gaussian" always refits. "auto" refits if this takes at most some seconds (up
-        to 700 rows times classes for ten members with many weights). None leaves the members as
+        to 700 rows times classes for ten members with many weights) and 0.4 GB for the covariances
+        of all members (up to 80,000 weights at 60 rows of two classes). None leaves the members as
         trained. Predictions multiply the variance of the logits by a factor that leave-one-out
         densities choose. A number is "gaussian" with this factor; 0 predicts with the refitted
         means only.
