@@ -309,7 +309,6 @@ def mean_field(inputs: Tensor) -> CovarianceFamily:
     -------
     CovarianceFamily
     """
-    squares = inputs * inputs
 
     def mean_field_spread(
         data: LinearData, sites: LinearSites, equations: SolvedNormalEquations
@@ -318,10 +317,11 @@ def mean_field(inputs: Tensor) -> CovarianceFamily:
             site_precision = sites.precision.diagonal().reshape(data.n_outputs, -1)
         else:
             diagonal = sites.precision.diagonal(dim1=-2, dim2=-1)
-            site_precision = (data.weight[:, None] * diagonal).T @ squares
+            site_precision = (data.weight[:, None] * diagonal).T @ inputs.square()
         # (C, K)
         precision = 1.0 / equations.prior_variance + site_precision
-        variance = squares @ (1.0 / precision).T
+        blocks = [inputs[rows].square() @ (1.0 / precision).T for rows in _row_blocks(data)]
+        variance = torch.cat(blocks)
         log_variance = -precision.log()
         log_prior_variance = equations.prior_variance.log()
         zero_mean = torch.zeros_like(log_variance)
