@@ -23,7 +23,7 @@ outliers.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -108,15 +108,14 @@ class SiteSums(NamedTuple):
 
 # Either determines the posterior of a prior, and both are linear.
 LinearSites = Sites | SiteSums
-_Linear = TypeVar("_Linear", Sites, SiteSums)
 
 
-def interpolate_sites(sites: _Linear, other: _Linear, rho: float) -> _Linear:
+def interpolate_sites(sites: LinearSites, other: LinearSites, rho: float) -> LinearSites:
     """Return the sites after a natural gradient step of length rho towards ``other``."""
     return type(sites)(*(torch.lerp(a, b, rho) for a, b in zip(sites, other, strict=True)))
 
 
-def scale_sites(sites: _Linear, factor: float) -> _Linear:
+def scale_sites(sites: LinearSites, factor: float) -> LinearSites:
     """Return the sites of a likelihood to the power of a factor."""
     return type(sites)(*(tensor * factor for tensor in sites))
 
@@ -488,7 +487,7 @@ def _flatten(sites: LinearSites) -> Tensor:
     return torch.cat([tensor.flatten() for tensor in sites])
 
 
-def _unflatten(flat: Tensor, like: _Linear) -> _Linear:
+def _unflatten(flat: Tensor, like: LinearSites) -> LinearSites:
     parts = flat.split([tensor.numel() for tensor in like])
     return type(like)(*(part.view_as(t) for part, t in zip(parts, like, strict=True)))
 
