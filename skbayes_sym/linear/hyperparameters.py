@@ -174,7 +174,22 @@ class ElboAtSites:
         return value - kl_elementwise(loc, variance.log(), log_variance).sum()
 
     def _block_value(self, rows: slice, variance: Tensor, loc: Tensor, params: Tensor) -> Tensor:
-        """Return the expected log likelihood of a block of rows, nats."""
+        """Return the expected log likelihood of a block of rows.
+
+        Parameters
+        ----------
+        rows : slice
+            Rows of the block.
+        variance, loc : Tensor of shape (C r,)
+            Moments of the weights along the eigenvectors.
+        params : Tensor of shape (n_params,)
+            Parameters of the likelihood.
+
+        Returns
+        -------
+        Tensor of shape ()
+            Nats.
+        """
         data = self._data
         basis = self._basis
         if basis is None:

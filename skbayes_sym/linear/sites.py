@@ -391,7 +391,23 @@ def solve_sites(
 def _expect_in_blocks(
     data: LinearData, likelihood: SiteLikelihood, mean: Tensor, covariance: Tensor
 ) -> SiteTerms:
-    """Return expectations of the likelihood, with temporary arrays of a block of rows."""
+    """Return expectations of the likelihood, with temporary arrays of a block of rows.
+
+    Parameters
+    ----------
+    data : LinearData
+        Rows with their targets.
+    likelihood : SiteLikelihood
+        Likelihood with its parameters.
+    mean : Tensor of shape (N, C)
+        Means of the outputs.
+    covariance : Tensor of shape (N, C, C)
+        Covariances of the outputs.
+
+    Returns
+    -------
+    SiteTerms
+    """
     n_outputs = data.n_outputs
     total = SiteTerms(
         mean.new_empty(len(mean)),
