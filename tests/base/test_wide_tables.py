@@ -114,7 +114,7 @@ REFUSED = r"MemoryError: this fit takes at least .* GB, but .* GB are free on cp
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits address space")
 def test_chains_that_exceed_the_address_space_are_refused_before_they_start():
-    result = under_a_limit("MCMCRegressor", "60 x 5,000", 2.0)
+    result = under_a_limit("MCMCRegressor", "60 x 5,000", 0.7)
     assert re.match(REFUSED, result["outcome"])
     assert "Lower n_chains, n_draws or hidden_layer_sizes" in result["outcome"]
     assert result["seconds"] < 2.0
