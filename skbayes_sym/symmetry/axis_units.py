@@ -49,6 +49,9 @@ class UnitEntries:
         For each sign of a unit, and each axis of units, whether the sign negates the entries.
     is_pair : bool, default=False
         Whether the units lie on two axes.
+    merged : tuple of int, default=()
+        For each axis, how many consecutive strided axes number its positions, as for units on a
+        grid. By default one.
     """
 
     offset: int
@@ -56,13 +59,33 @@ class UnitEntries:
     strides: tuple[int, ...]
     flips: tuple[tuple[bool, ...], ...] = ()
     is_pair: bool = False
+    merged: tuple[int, ...] = ()
 
-    def view(self, theta: Tensor) -> Tensor:
-        """Return a view of the entries, (*B, P) -> (*B, *sizes)."""
+    def read(self, theta: Tensor) -> Tensor:
+        """Return the entries, (*B, P) -> (*B, *shape); a view unless axes are merged."""
+        entries = self._strided(theta)
+        if self.merged:
+            entries = entries.reshape(*theta.shape[:-1], *self.shape)
+        return entries
+
+    def write_(self, theta: Tensor, values: Tensor) -> None:
+        """Overwrite the entries of ``theta`` (*B, P) with values (*B, *shape)."""
+        entries = self._strided(theta)
+        entries.copy_(values.reshape(entries.shape))
+
+    def _strided(self, theta: Tensor) -> Tensor:
         step = theta.stride(-1)
         strides = (*theta.stride()[:-1], *(step * stride for stride in self.strides))
         offset = theta.storage_offset() + step * self.offset
         return theta.as_strided((*theta.shape[:-1], *self.sizes), strides, offset)
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Numbers of positions of the axes, after some are merged."""
+        if not self.merged:
+            return self.sizes
+        sizes = iter(self.sizes)
+        return tuple(prod(next(sizes) for _ in range(n)) for n in self.merged)
 
     @property
     def end(self) -> int:
@@ -131,7 +154,7 @@ class AxisUnits(SignedPermutations):
             return ()
         positions = torch.arange(self.n_params)
         shape = (prod(self.outer_shape), self.n_units, -1)
-        index = torch.cat([e.view(positions).reshape(shape) for e in self.entries], dim=-1)
+        index = torch.cat([e.read(positions).reshape(shape) for e in self.entries], dim=-1)
         return tuple(Units(table, self.permute, flip) for table in index)
 
     def subgroup(self, *, permute: bool, signs: Sequence[int]) -> "AxisUnits":
@@ -144,7 +167,7 @@ class AxisUnits(SignedPermutations):
         batch = theta.shape[:-1]
         g = self.expand(SignedPermutation(*(part.to(theta.device) for part in g)), batch)
         for e in self.entries:
-            values = e.view(theta)
+            values = e.read(theta)
             for axis in range(1 + e.is_pair):
                 if self.permute:
                     values = permute_axis(
@@ -156,7 +179,7 @@ class AxisUnits(SignedPermutations):
                     n_trailing = values.ndim - sign.ndim - axis
                     shape = (*sign.shape[:-1], *[1] * axis, sign.shape[-1], *[1] * n_trailing)
                     values = values * sign.view(shape)
-            e.view(theta).copy_(values)
+            e.write_(theta, values)
         return theta
 
     def expand(self, g: SignedPermutation, batch: Sequence[int]) -> SignedPermutation:
@@ -241,8 +264,8 @@ class AxisUnits(SignedPermutations):
         tables: Tables = {}
         for e in entries:
             for axis in range(1 + e.is_pair):
-                rows = self._rows(e.view(reference), e, axis)
-                columns = self._rows(e.view(theta), e, axis)
+                rows = self._rows(e.read(reference), e, axis)
+                columns = self._rows(e.read(theta), e, axis)
                 if across:
                     rows = rows.unsqueeze(-3)
                     columns = columns.unsqueeze(-4)
@@ -252,7 +275,7 @@ class AxisUnits(SignedPermutations):
 
     def _rows(self, values: Tensor, e: UnitEntries, axis: int) -> Tensor:
         """Return the entries of each unit, (*B, *outer_shape, d, p)."""
-        units = values.ndim - len(e.sizes) + len(self.outer_shape)
+        units = values.ndim - len(e.shape) + len(self.outer_shape)
         values = values.transpose(units, units + axis)
         # The size isn't inferred, because a batch may be empty.
         n_entries = prod(values.shape[units + 1 :])
@@ -294,15 +317,16 @@ class AxisUnits(SignedPermutations):
         orbits = torch.arange(n_params)
         units = len(self.outer_shape)
         for e in self.entries if self.permute else ():
-            values = e.view(orbits)
+            values = e.read(orbits)
             if not e.is_pair:
-                values.copy_(values.amin(dim=units, keepdim=True).expand(values.shape).clone())
+                e.write_(orbits, values.amin(dim=units, keepdim=True).expand(values.shape).clone())
                 continue
             same = torch.eye(self.n_units, dtype=torch.bool)
-            same = same.view(*same.shape, *[1] * (len(e.sizes) - units - 2))
+            same = same.view(*same.shape, *[1] * (len(e.shape) - units - 2))
             for mask in (same, ~same):
                 first = torch.where(mask, values, n_params).amin((units, units + 1), keepdim=True)
-                values.copy_(torch.where(mask, first, values))
+                values = torch.where(mask, first, values)
+            e.write_(orbits, values)
         return orbits
 
 

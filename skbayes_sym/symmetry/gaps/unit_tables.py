@@ -294,8 +294,8 @@ def _build_table(
     n_params = max(e.end for e in units.entries)
     positions = torch.arange(n_params)
     shape = (*units.outer_shape, units.n_units)
-    index = [e.view(positions).reshape(*shape, -1) for e in plain]
-    moved = [e.view(positions).reshape(*units.outer_shape, -1) for e in units.entries]
+    index = [e.read(positions).reshape(*shape, -1) for e in plain]
+    moved = [e.read(positions).reshape(*units.outer_shape, -1) for e in units.entries]
 
     def expand_flips(flips: Sequence[Sequence[bool]], n_signs: int) -> Tensor:
         """Repeat which signs negate each of the entries for all of their columns."""

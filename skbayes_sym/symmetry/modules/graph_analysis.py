@@ -117,7 +117,10 @@ def _decompositions() -> dict[Any, Any]:
     operations = (getattr(torch.ops.aten, name, None) for name in _COMPOSITE)
     composite = get_decompositions([op for op in operations if op is not None])
     trilinear = {torch.ops.aten._trilinear.default: _decompose_trilinear}
-    return {**core_aten_decompositions(), **composite, **trilinear}
+    table: dict[Any, Any] = {**core_aten_decompositions(), **composite, **trilinear}
+    for overload in (torch.ops.aten.eye.default, torch.ops.aten.eye.m):
+        table.pop(overload, None)  # its rows and columns can be permuted together
+    return table
 
 
 def _decompose_trilinear(
@@ -332,6 +335,8 @@ class GraphAnalysis:
         Axes of the moving inputs.
     used : set of int
         Positions of the graph inputs on which the output depends.
+    parameter_is_used : list of bool
+        Whether the output depends on each moving input.
     refused : set of str
         Operations without a rule, or with arguments that their rule doesn't know. All that enters
         them is fixed.
@@ -359,6 +364,7 @@ class GraphAnalysis:
             factor.block for axes in self.parameters for axis in axes for s in axis for factor in s
         ]
         self.used = {i for i, node in enumerate(inputs) if node in needed}
+        self.parameter_is_used = [i in self.used for i in moving]
 
     def run(self, max_passes: int = 20) -> bool:
         """Analyse the trace until nothing changes; return whether that was reached.
@@ -443,12 +449,24 @@ class GraphAnalysis:
         Zeros have a sign and a scale that are free, so that they get variables, which begin with
         "c" and are eliminated. So has memory that isn't initialised, as all of it is written on.
         """
+        if name == "eye" and value.shape[0] == value.shape[1]:
+            return self._identity_axes(node, value.shape[0])
         is_uniform = name.startswith(_UNIFORM_CONSTANTS)
         if not is_uniform and name not in _CONSTANTS:
             self.refused.add(name)
         is_zero = name.startswith(("zeros", "empty")) or (is_uniform and node.args[1:2] == (0,))
         variable = f"c{node.name}" if is_zero else None
         return self.constant_axes(node, value, variable, fixed=not is_uniform)
+
+    def _identity_axes(self, node: fx.Node, n: int) -> TensorAxes:
+        """Return the axes of an identity matrix, whose rows and columns move together.
+
+        Signs (scales) of a row and of its column must have the product 1.
+        """
+        block = self.constant_block(node, n)
+        row = {f"c{node.name}": Fraction(1)}
+        column = {f"c{node.name}": Fraction(-1)}
+        return [[[Factor(block, (row, row))]], [[Factor(block, (row, column))]]]
 
     # Axes of new tensors
 

@@ -136,12 +136,22 @@ class _Dimension(NamedTuple):
         Variable of its signs and scales.
     size, stride : int
         Number of positions, and their distance in the flat ``theta``.
+    grid : tuple of _Dimension, default=()
+        The axes whose positions together are those of this axis, the slowest first. The axis has
+        no stride then.
     """
 
     block: int
     variable: str
     size: int
     stride: int
+    grid: tuple["_Dimension", ...] = ()
+
+    def strided(self) -> tuple["_Dimension", ...]:
+        """Return the axes with a stride that this axis consists of."""
+        if not self.grid:
+            return (self,)
+        return tuple(part for axis in self.grid for part in axis.strided())
 
 
 class _Piece(NamedTuple):
@@ -181,6 +191,8 @@ class _GroupAssembler:
         All blocks of the pieces.
     controllers : dict of int to set of int
         The leaves that may control each leaf.
+    grids : dict of int to tuple of int
+        The two leaves whose positions are those of a grid of units, which is a leaf itself.
     outer : dict of int to set of int
         The controllers of each leaf in the group, without cycles.
     """
@@ -196,11 +208,14 @@ class _GroupAssembler:
             block: (self.partition.controllers(block) or set()) & {*self.leaves}
             for block in self.leaves
         }
-        self.outer = _make_transitive(self.controllers)
         self.operations: dict[int, dict[str, None]] = {}
         for block, names in analysis.operations.items():
             for leaf in self.partition.leaves(block):
                 self.operations.setdefault(leaf, {}).update(names)
+        self.grids: dict[int, tuple[int, int]] = {}
+        while pair := next(filter(self._is_grid, itertools.combinations(self.leaves, 2)), None):
+            self._merge_grid(*pair)
+        self.outer = _make_transitive(self.controllers)
 
     def assemble(self, overall_signs: Sequence[Collection[int]]) -> AssembledGroup:
         """Return the factors with their descriptions."""
@@ -256,31 +271,72 @@ class _GroupAssembler:
             tuple(refused),
         )
 
-    def _find_joint_exchanges(self) -> Iterator[str]:
-        """Describe exchanges between the rows of a grid of units, which no factor contains.
+    # Grids of units
+
+    def _is_mutual(self, pair: tuple[int, int]) -> bool:
+        """Return whether each of two blocks may control the permutation of the other."""
+        a, b = pair
+        is_fixed = self.partition.is_fixed[a] or self.partition.is_fixed[b]
+        return not is_fixed and b in self.controllers[a] and a in self.controllers[b]
+
+    def _is_grid(self, pair: tuple[int, int]) -> bool:
+        """Return whether all exchanges among the positions of a grid of two blocks are symmetries.
 
         If each of two blocks may control the permutation of the other, rows and columns of their
         grid may be permuted separately in each column and row. Together, these permutations are all
-        permutations of the grid. The group has only those of one kind.
+        permutations of the grid. Blocks inside must be inside both, and no parameter may have the
+        grid twice.
         """
-        for a, b in itertools.combinations(self.leaves, 2):
-            is_fixed = self.partition.is_fixed[a] or self.partition.is_fixed[b]
-            if not is_fixed and b in self.controllers[a] and a in self.controllers[b]:
-                sizes = f"{self.partition.size[a]} x {self.partition.size[b]}"
-                yield (
-                    f"exchanges among all of {sizes} units that views regroup: "
-                    f"{self._describe_tensors(a)}"
-                )
+        a, b = pair
+        if not self._is_mutual(pair) or self.controllers[a] - {b} != self.controllers[b] - {a}:
+            return False
+        if any((a in x) != (b in x) for k, x in self.controllers.items() if k not in pair):
+            return False
+        for piece in self.pieces:
+            axes = [[piece.axes[k].variable for k in piece.find_axes(x)] for x in pair]
+            if axes[0] != axes[1] or len(axes[0]) > 1:
+                return False
+        return True
+
+    def _merge_grid(self, a: int, b: int) -> None:
+        """Replace two blocks by one, whose positions are those of their grid."""
+        sizes = self.partition.size
+        grid = self.partition.add_block(sizes[a] * sizes[b])
+        self.grids[grid] = (a, b)
+        for n, piece in enumerate(self.pieces):
+            positions = [k for x in (a, b) for k in piece.find_axes(x)]
+            if positions:
+                first, second = (piece.axes[k] for k in positions)
+                rest = [axis for k, axis in enumerate(piece.axes) if k not in positions]
+                joint = _Dimension(grid, first.variable, sizes[grid], 0, (first, second))
+                self.pieces[n] = piece.replace_axes([*rest, joint], 0)
+        self.leaves = sorted({*self.leaves, grid} - {a, b})
+        self.controllers[grid] = self.controllers[a] - {b}
+        for blocks in self.controllers.values():
+            if a in blocks:
+                blocks.add(grid)
+        self.controllers = {x: self.controllers[x] - {a, b} for x in self.leaves}
+        self.operations[grid] = {**self.operations.get(a, {}), **self.operations.get(b, {})}
+
+    def _find_joint_exchanges(self) -> Iterator[str]:
+        """Describe exchanges between the rows of a grid of units that no factor contains."""
+        for a, b in filter(self._is_mutual, itertools.combinations(self.leaves, 2)):
+            sizes = f"{self.partition.size[a]} x {self.partition.size[b]}"
+            yield (
+                f"exchanges among all of {sizes} units that views regroup: "
+                f"{self._describe_tensors(a)}"
+            )
 
     # Pieces of parameters
 
     def _find_pieces(self) -> Iterable[_Piece]:
-        """Split all parameters into pieces whose axes are leaves."""
+        """Split all parameters on which the output depends into pieces whose axes are leaves."""
         offset = 0
         positions = {name: j for j, name in enumerate(self.axes)}
+        used = set(itertools.compress(self.axes, self.analysis.parameter_is_used))
         for name, shape in self.layout.shapes.items():
             n_entries = prod(shape)
-            if name in self.axes and n_entries > 0:  # tensors of integers never move
+            if name in used and n_entries > 0:  # tensors of integers never move
                 axes = [
                     _Dimension(
                         axis[0][0].block, f"{positions[name]}.{k}", shape[k], prod(shape[k + 1 :])
@@ -351,8 +407,7 @@ class _GroupAssembler:
             for inner in (b for b in self.leaves if block in self.outer[b]):
                 for solution in independent[inner]:
                     span.add(self._encode_sign(inner, solution, all_units=True, only=block))
-            names = {x.variable for p in self.pieces for x in p.axes if x.block == block}
-            for solution in null_space(equations.get(block, []), sorted(names), kind):
+            for solution in self._solve(block, equations, kind):
                 if not span.add(self._encode_sign(block, solution)):
                     continue
                 # Flipping all units at once may be the product of such flips of other blocks.
@@ -361,6 +416,21 @@ class _GroupAssembler:
                 ):
                     independent[block].append(solution)
         return independent
+
+    def _solve(
+        self, block: int, equations: dict[int, list[Exponents]], kind: int
+    ) -> list[Exponents]:
+        """Return a basis of the signs (scales) of a block; those of a grid are of either axis."""
+        if block in self.grids:
+            return [x for axis in self.grids[block] for x in self._solve(axis, equations, kind)]
+        names = {
+            part.variable
+            for piece in self.pieces
+            for axis in piece.axes
+            for part in (axis, *_grid_parts(axis))
+            if part.block == block
+        }
+        return null_space(equations.get(block, []), sorted(names), kind)
 
     def _encode_sign(
         self, block: int, variables: Collection[str], *, all_units: bool = False, only: int = -1
@@ -407,13 +477,19 @@ class _GroupAssembler:
             others = {*range(len(piece.axes))} - {*order}
             axes = [piece.axes[k] for k in (*order, *others)]
             flips = tuple(tuple(piece.axes[k].variable in s for k in unit_axes) for s in signs)
+            strided = [part for axis in axes for part in axis.strided()]
+            if len(strided) > len(axes):
+                merged = tuple(len(axis.strided()) for axis in axes)
+            else:
+                merged = ()
             entries.append(
                 UnitEntries(
                     piece.offset,
-                    tuple(axis.size for axis in axes),
-                    tuple(axis.stride for axis in axes),
+                    tuple(axis.size for axis in strided),
+                    tuple(axis.stride for axis in strided),
                     flips,
                     len(unit_axes) == 2,
+                    merged,
                 )
             )
         return AxisUnits(
@@ -514,15 +590,28 @@ class _GroupAssembler:
                 for k in piece.find_axes(block):
                     power = float(powers.get(piece.axes[k].variable, 0))
                     if power != 0.0:
+                        strided = [part for axis in piece.axes for part in axis.strided()]
+                        unit_axes = [
+                            strided.index(part)
+                            for m in (*(piece.find_axes(x)[0] for x in outer), k)
+                            for part in piece.axes[m].strided()
+                        ]
                         yield ScaledAxis(
                             piece.offset,
-                            tuple(axis.size for axis in piece.axes),
-                            tuple(axis.stride for axis in piece.axes),
-                            (*(piece.find_axes(x)[0] for x in outer), k),
+                            tuple(axis.size for axis in strided),
+                            tuple(axis.stride for axis in strided),
+                            tuple(unit_axes),
                             first_unit,
                             power,
                         )
             first_unit += prod(self.partition.size[x] for x in (*outer, block))
+
+
+def _grid_parts(axis: _Dimension) -> Iterator[_Dimension]:
+    """Return the axes of a grid, and of grids inside it."""
+    for part in axis.grid:
+        yield part
+        yield from _grid_parts(part)
 
 
 class _Span:

@@ -258,14 +258,29 @@ def _convolution(
     b: TensorAxes | None,
     *settings: Any,
 ) -> TensorAxes | None:
-    """Sum over the channels of each group; positions of kernels and in space are fixed."""
+    """Sum over the channels of each group, for all positions in space.
+
+    Positions in kernels are fixed, and so are those in space, except along axes with a kernel of one
+    position.
+
+    Parameters
+    ----------
+    analysis : GraphAnalysis
+        The analysis.
+    node : fx.Node
+        Node of the operation.
+    x, w, b : TensorAxes
+        Axes of the argument, the kernels and the bias.
+    *settings : object
+        Stride, padding, dilation, whether the convolution is transposed, output padding, groups.
+    """
     is_transposed = settings[3]
     groups = settings[5]
-    analysis.fix(x, range(2, len(x)))
+    space = _convolve_space(analysis, node, x, settings)
     analysis.fix(w, range(2, len(w)))
     rows, columns = (w[1], w[0]) if is_transposed else (w[0], w[1])
     if groups == 1:
-        analysis.contract(x[1], columns, [], [x[0], rows])
+        analysis.contract(x[1], columns, [], [x[0], rows, *space])
         channels = rows
     else:
         n = output_shape(node.args[0])[1]
@@ -277,12 +292,43 @@ def _convolution(
         else:
             same_group, out = analysis.reshape([rows], [m], [groups, m // groups])
         (group,) = analysis.combine(1, [[group], [same_group]], (SUM, SUM))
-        analysis.contract(inner, columns, [group], [x[0], out])
+        analysis.contract(inner, columns, [group], [x[0], out, *space])
         (channels,) = analysis.reshape([group, out], [groups, m // groups], [m])
+    result = [x[0], channels, *space]
     if b is not None:
-        rows_of_x, channels = analysis.combine(2, [[x[0], channels], b], (SAME, SAME))
-        x = [rows_of_x, *x[1:]]
-    return [x[0], channels, *[analysis.fixed_axis(n) for n in output_shape(node)[2:]]]
+        bias = [*b, *[ONE] * len(space)]
+        return analysis.combine(len(result), [result, bias], (SAME, SAME))
+    return result
+
+
+def _convolve_space(
+    analysis: GraphAnalysis, node: fx.Node, x: TensorAxes, settings: Sequence[Any]
+) -> TensorAxes:
+    """Return the axes of space behind a convolution; kernels of one position leave them free.
+
+    Parameters
+    ----------
+    analysis : GraphAnalysis
+        The analysis.
+    node : fx.Node
+        Node of the convolution.
+    x : TensorAxes
+        Axes of the argument.
+    settings : sequence
+        Settings of the convolution.
+    """
+    stride, padding, _, _, output_padding, _ = settings
+    kernel = output_shape(node.args[1])[2:]
+    sizes = output_shape(node)[2:]
+    space = []
+    for i, n in enumerate(kernel):
+        extra = padding[i % len(padding)] or output_padding[i % len(output_padding)]
+        if n == 1 and stride[i % len(stride)] == 1 and not extra:
+            space.append(x[2 + i])
+            continue
+        analysis.fix_and_record(x, [2 + i], "over an axis of units")
+        space.append(analysis.fixed_axis(sizes[i]))
+    return space
 
 
 # Reductions: powers of the sign and the scale of what is reduced. On the reduced axes themselves
@@ -523,8 +569,13 @@ def _embedding(
 
 @_rule("cat")
 def _concatenate(
-    analysis: GraphAnalysis, node: fx.Node, tensors: list[TensorAxes], dim: int = 0
+    analysis: GraphAnalysis, _node: fx.Node, tensors: list[TensorAxes], dim: int = 0
 ) -> TensorAxes:
+    """Concatenate tensors along an axis."""
+    return concatenate(analysis, tensors, dim)
+
+
+def concatenate(analysis: GraphAnalysis, tensors: list[TensorAxes], dim: int) -> TensorAxes:
     """Concatenate the segments of one axis; the other axes are the same.
 
     A tensor with one position there has an empty segment, in which nothing moves. The segments
@@ -532,7 +583,7 @@ def _concatenate(
     """
     dim = dim % len(tensors[0])
     others = [[ONE if i == dim else axis for i, axis in enumerate(x)] for x in tensors]
-    result = analysis.combine(len(output_shape(node)), others, (SAME, SAME))
+    result = analysis.combine(len(tensors[0]), others, (SAME, SAME))
     resolve = analysis.partition.resolve
     result[dim] = [segment for x in tensors for segment in resolve(x[dim])]
     return result
@@ -618,6 +669,11 @@ def _slice(
     if end - start == 1:  # decompositions of unbind contain such slices
         others = _select(analysis, node, x, dim, start)
         return [*others[:dim], ONE, *others[dim:]]
+    if step > 1 and n % step == 0 and start < step and end > n - step + start:
+        # One position of each row of a matrix with n / step rows.
+        sizes = list(output_shape(node.args[0]))
+        rows = [*sizes[:dim], n // step, step, *sizes[dim + 1 :]]
+        return _select(analysis, node, analysis.reshape(x, sizes, rows), dim + 1, start)
     result = list(x)
     segments = None
     if step == 1:
@@ -678,7 +734,8 @@ def _replace_slice(
     dim: int = 0,
     start: Any = 0,
     end: Any = None,
-) -> TensorAxes:
+    step: int = 1,
+) -> TensorAxes | None:
     """Concatenate the segments before a slice, its new content, and the segments behind it.
 
     Parameters
@@ -691,16 +748,27 @@ def _replace_slice(
         Axes of the tensor and of the new content.
     dim : int, default=0
         The sliced axis.
-    start, end : int or None
-        Where the slice begins and ends.
+    start, end, step : int or None
+        As in ``x[start:end:step]``.
     """
     del end  # follows from the size of y
-    n = output_shape(node)[dim]
+    sizes = list(output_shape(node))
+    n = sizes[dim]
     m = output_shape(node.args[1])[dim]
     start = start or 0
+    if step > 1:
+        if m * step != n or start >= step:
+            return None
+        # The columns of a matrix with n / step rows, one of which is new.
+        rows = [*sizes[:dim], m, step, *sizes[dim + 1 :]]
+        matrix = analysis.reshape(x, sizes, rows)
+        columns = [_select(analysis, node, matrix, dim + 1, i) for i in range(step) if i != start]
+        columns.insert(start, y)
+        stacked = [[*column[: dim + 1], ONE, *column[dim + 1 :]] for column in columns]
+        return analysis.reshape(concatenate(analysis, stacked, dim + 1), rows, sizes)
     pieces = [y]
     if start:
         pieces.insert(0, _slice(analysis, node, x, dim, 0, start))
     if start + m < n:
         pieces.append(_slice(analysis, node, x, dim, start + m, n))
-    return _concatenate(analysis, node, pieces, dim)
+    return concatenate(analysis, pieces, dim)
