@@ -222,8 +222,17 @@ class AxisPartition:
         before = self.controllers(block)
         self._controllers[block] = set(allowed) if before is None else before & allowed
         family = self.families[block]
-        if family and self.find(family.index_block) not in (self._controllers[block] or ()):
+        if family is None:
+            return
+        index_block = self.find(family.index_block)
+        if index_block not in (self._controllers[block] or ()):
             self._collapse_family(block)
+            return
+        for k, member in enumerate(family.members):
+            # Parts of a member may control one another.
+            parts = self.components(member)
+            members = {self._member_or_block(self.find(x), index_block, k) for x in allowed}
+            self.restrict_controllers(member, parts | self._current(members))
 
     def release_controllers(self) -> bool:
         """Forget the controllers of fixed blocks that were unified; return whether there were any.
@@ -484,11 +493,11 @@ class AxisPartition:
         block = self.find(block)
         if self.segments[block] is not None:  # the parts of a composite have other sizes
             raise ConflictError
-        if self.families[block]:
-            self.record_loss([[Factor(block)]], "of axes whose parts differ")
-            self.fix(block)
+        family = self.families[block]
+        if family:
             self._collapse_family(block)
-            raise ConflictError
+            self.replace_block(family.members[0], sizes)
+            return
         for other, family in enumerate(self.families):
             if family and self.find(family.index_block) == block:
                 self._collapse_family(other)  # its index has no longer a single block
@@ -533,6 +542,12 @@ class AxisPartition:
             family = BlockFamily(index_block, members)
             self.families[block] = family
         return Factor(family.members[i], _rename_variables(factor.exponents, i))
+
+    def add_family(self, index_block: int, members: list[int]) -> int:
+        """Add a block that is a different one at each position of a fixed block."""
+        family = self.add_block(self.size[members[0]])
+        self.families[family] = BlockFamily(index_block, members)
+        return family
 
     def _member_or_block(self, block: int, index_block: int, k: int) -> int:
         """Return the member at position ``k``, or the block if it is no family over the index."""

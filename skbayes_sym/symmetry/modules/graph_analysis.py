@@ -781,10 +781,97 @@ class GraphAnalysis:
             if partition.length(piece) > length:
                 raise ConflictError
             pieces.append(piece)
-        if any(axis_blocks(piece) != axis_blocks(pieces[0]) for piece in pieces):
-            partition.record_loss(axis, "of axes whose parts differ")
-        (stacked,) = self.combine(1, [[piece] for piece in pieces], (SAME, SAME))
-        return self.fixed_axis(n), stacked
+        index, (stacked,) = self.stack([[piece] for piece in pieces])
+        return index, stacked
+
+    def stack(self, tensors: list[TensorAxes]) -> tuple[Axis, TensorAxes]:
+        """Return the fixed axis along which tensors are stacked, and their other axes.
+
+        Blocks that differ between the tensors become families over the new axis.
+        """
+        partition = self.partition
+        parts = [[partition.resolve(axis) for axis in axes] for axes in zip(*tensors, strict=True)]
+        blocks = [tuple(_list_blocks(axis) for axis in axes) for axes in parts]
+        index_block = self.constant_block(("stack", tuple(blocks)), len(tensors))
+        partition.fix(index_block)
+        result: TensorAxes = []
+        for axes in parts:
+            common = self._find_common_blocks(index_block, axes)
+            if common is None:
+                structures = [axis_blocks(axis) for axis in axes if axis != ONE]
+                if any(structure != structures[0] for structure in structures):
+                    partition.record_loss(axes[0], "of axes whose parts differ")
+                result += self.combine(1, [[axis] for axis in axes], (SAME, SAME))
+            else:
+                result.append(self._stack_factors(common, axes))
+        return [[Factor(index_block)]], result
+
+    def _find_common_blocks(self, index_block: int, axes: list[Axis]) -> list[list[int]] | None:
+        """Return blocks that stand for those of all axes: the same one, or a family of them.
+
+        The result is None if the axes don't consist of leaves of the same sizes.
+        """
+        partition = self.partition
+        blocks = [axis_blocks(axis) for axis in axes]
+        sizes = [[[partition.size[b] for b in segment] for segment in axis] for axis in blocks]
+        if any(size != sizes[0] for size in sizes):
+            return None
+        common: list[list[int]] = []
+        for segments in zip(*blocks, strict=True):
+            common.append([])
+            for members in zip(*segments, strict=True):
+                if len(set(members)) == 1:
+                    common[-1].append(members[0])
+                    continue
+                if any(partition.segments[b] or partition.families[b] for b in members):
+                    return None
+                key = ("family", index_block, members)
+                if key not in self._constants:
+                    self._constants[key] = partition.add_family(index_block, list(members))
+                if partition.families[partition.find(self._constants[key])] is None:
+                    return None  # an operation needs one block
+                common[-1].append(self._constants[key])
+        return common
+
+    def _stack_factors(self, common: list[list[int]], axes: list[Axis]) -> Axis:
+        """Return an axis of common blocks; signs and scales of a family are those of its members.
+
+        Parameters
+        ----------
+        common : list of list of int
+            Result of `_find_common_blocks`.
+        axes : list of Axis
+            The stacked axes.
+        """
+        partition = self.partition
+        result: Axis = []
+        for i, segment in enumerate(common):
+            result.append([])
+            for j, block in enumerate(segment):
+                factors = [axis[i][j] for axis in axes]
+                if block == factors[0].block:
+                    sign, scale = (
+                        self._combine_exponents(
+                            block, kind, [f.exponents[kind] for f in factors], SAME, ()
+                        )
+                        for kind in KINDS
+                    )
+                    result[-1].append(Factor(block, (sign, scale)))
+                    continue
+                for k, factor in enumerate(factors):
+                    for kind in KINDS:
+                        difference = add_exponents(
+                            factor.exponents[kind], {f"c{block}/{k}": Fraction(1)}, -1
+                        )
+                        partition.add_equation(factor.block, difference, kind)
+                exponents = {f"c{block}": Fraction(1)}
+                result[-1].append(Factor(block, (exponents, exponents)))
+        return partition.resolve(result)
+
+
+def _list_blocks(axis: Axis) -> tuple[tuple[int, ...], ...]:
+    """Return the blocks of an axis as a key."""
+    return tuple(tuple(factor.block for factor in segment) for segment in axis)
 
 
 def operation(node: fx.Node) -> str:

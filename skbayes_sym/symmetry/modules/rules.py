@@ -260,8 +260,8 @@ def _convolution(
 ) -> TensorAxes | None:
     """Sum over the channels of each group, for all positions in space.
 
-    Positions in kernels are fixed, and so are those in space, except along axes with a kernel of one
-    position.
+    Positions in kernels are fixed, and so are those in space, except along axes with a kernel of
+    one position.
 
     Parameters
     ----------
@@ -579,9 +579,13 @@ def concatenate(analysis: GraphAnalysis, tensors: list[TensorAxes], dim: int) ->
     """Concatenate the segments of one axis; the other axes are the same.
 
     A tensor with one position there has an empty segment, in which nothing moves. The segments
-    before and behind it stay free.
+    before and behind it stay free. If all have one position there, tensors are stacked.
     """
     dim = dim % len(tensors[0])
+    if len(tensors) > 1 and all(analysis.partition.resolve(x[dim]) == ONE for x in tensors):
+        others = [[axis for i, axis in enumerate(x) if i != dim] for x in tensors]
+        index, result = analysis.stack(others)
+        return [*result[:dim], index, *result[dim:]]
     others = [[ONE if i == dim else axis for i, axis in enumerate(x)] for x in tensors]
     result = analysis.combine(len(tensors[0]), others, (SAME, SAME))
     resolve = analysis.partition.resolve

@@ -5,6 +5,7 @@ from math import inf, lgamma, log
 import pytest
 import torch
 import torch.nn.functional as F
+from symmetry.modules.public_code import PUBLIC_CODE
 from torch import nn
 
 from skbayes_sym.symmetry import symmetry_of
@@ -498,12 +499,41 @@ def test_lost_units_are_named(function, reason):
     assert not any(getattr(factor, "permute", False) for factor in group.factors)
 
 
-def test_units_that_are_stacked_move_together():
-    """Two layers of three units each; exchanges of one layer alone are lost, and named."""
-    module = Hidden(lambda h: torch.stack([h[:, :3], h[:, 3:]], 1).flatten(1))
-    group = symmetry_of(module, torch.randn(6, 3))
-    assert group.log_order == pytest.approx(units(3) + 3 * log(2.0))
-    assert group.refused == ("view of axes whose parts differ",)
+class StackedHeads(nn.Module):
+    """Layers whose outputs are stacked along a new axis."""
+
+    def __init__(self, combine, n_out):
+        super().__init__()
+        self.heads = nn.ModuleList([nn.Linear(3, 4) for _ in range(3)])
+        self.experts = nn.Parameter(torch.randn(3, 4, 2))
+        self.combine = combine
+        self.out = nn.Linear(n_out, 1)
+
+    def forward(self, x):
+        return self.out(self.combine([torch.tanh(head(x)) for head in self.heads], self.experts))
+
+
+@pytest.mark.parametrize(
+    ("combine", "n_out", "log_order"),
+    [
+        (lambda heads, _: torch.stack(heads, 1).flatten(1), 12, 3 * units(4, 1)),
+        (lambda heads, _: torch.stack(heads, 2).flatten(1), 12, 3 * units(4, 1)),
+        (lambda heads, _: torch.cat(heads, 1).view(-1, 3, 4).mT.flatten(1), 12, 3 * units(4, 1)),
+        (lambda heads, _: torch.stack(heads, 1).sum(1), 4, units(4, 1)),
+        (
+            lambda heads, experts: torch.einsum("neh,eho->no", torch.stack(heads, 1), experts),
+            2, 3 * units(4, 1) + units(2, 1),
+        ),
+        # Parts that are the same units stay the same.
+        (lambda heads, _: torch.stack([heads[0], 2.0 * heads[0]], 1).flatten(1), 8, units(4, 1)),
+    ],
+)  # fmt: skip
+def test_stacked_units_differ_along_the_new_axis(combine, n_out, log_order, generator):
+    module = StackedHeads(combine, n_out)
+    x = torch.randn(6, 3, generator=generator)
+    group = derive_symmetry(module, (x,))
+    assert group.log_order == pytest.approx(log_order)
+    assert largest_output_change(module, group.layout, (x,), group, n=3) < ROUNDING
 
 
 class RotaryAttention(nn.Module):
@@ -532,9 +562,16 @@ class RotaryAttention(nn.Module):
         if self.pairs == "chunks":
             first, second = x.chunk(2, -1)
             return torch.cat([first * cos - second * sin, first * sin + second * cos], -1)
-        first, second = x.unflatten(-1, (2, 2)).unbind(-1)
+        if self.pairs == "neighbours":
+            first, second = x.unflatten(-1, (2, 2)).unbind(-1)
+        else:
+            first, second = x[..., ::2], x[..., 1::2]
         pairs = [first * cos - second * sin, first * sin + second * cos]
-        return torch.stack(pairs, -1).flatten(-2)
+        if self.pairs != "written":
+            return torch.stack(pairs, -1).flatten(-2)
+        rotated = torch.empty_like(x)
+        rotated[..., ::2], rotated[..., 1::2] = pairs
+        return rotated
 
     def forward(self, x):
         q, k, v = (layer(x).unflatten(2, (-1, 4)).transpose(1, 2) for layer in self.layers)
@@ -548,7 +585,7 @@ class RotaryAttention(nn.Module):
 
 
 @pytest.mark.parametrize("merged", [False, True])
-@pytest.mark.parametrize("pairs", ["halves", "chunks", "neighbours"])
+@pytest.mark.parametrize("pairs", ["halves", "chunks", "neighbours", "strided", "written"])
 def test_each_rotating_pair_has_a_sign(pairs, merged, generator):
     """Two heads, each with a sign of both pairs and with four dimensions of the values."""
     module = RotaryAttention(pairs, merged)
@@ -569,19 +606,52 @@ def test_queries_that_share_a_key_share_its_signs(generator):
     assert largest_output_change(module, group.layout, (x,), group, n=3) < ROUNDING
 
 
-def test_exchanges_that_views_regroup_are_named():
-    """Eight units as two rows of four: 2 x 2 columns, of which only a subgroup is found."""
+def rearrange(h):
+    """Transpose the grid of units, as einops does it with "n (a b) -> n (b a)"."""
+    return h.view(len(h), 2, -1).mT.reshape(len(h), -1)
+
+
+@pytest.mark.parametrize(
+    ("module", "log_order"),
+    [
+        (Hidden(rearrange), TANH),
+        (Hidden(lambda h: F.relu(rearrange(h)), activation=nn.Identity()), RELU),
+    ],
+)
+def test_all_units_of_a_rearranged_grid_are_exchanged(module, log_order, generator):
+    x = torch.randn(5, 3, generator=generator)
+    group = derive_symmetry(module, (x,))
+    assert group.log_order == pytest.approx(log_order)
+    assert group.refused == ()
+    assert largest_output_change(module, group.layout, (x,), group, n=3) < ROUNDING
+
+
+def test_exchanges_of_columns_that_views_regroup(generator):
+    """Eight units as two rows of four before a layer: its four columns are a grid of 2 x 2."""
     module = Hidden(
         lambda h, layer: layer(h.view(-1, 2, 4).mT.reshape(-1, 2, 4)).flatten(1),
         layer=lambda: nn.Linear(4, 3),
         activation=F.relu,
     )
     module.first = nn.Linear(3, 8)
-    group = symmetry_of(module, torch.zeros(5, 3))
-    (refused,) = group.refused
-    assert refused.startswith("exchanges among all of 2 x 2 units that views regroup: parts of ")
-    columns = units(2) + 2 * units(2)
-    assert group.log_order == pytest.approx(columns + units(2) + units(3, 1))
+    x = torch.randn(5, 3, generator=generator)
+    group = symmetry_of(module, x)
+    assert group.refused == ()
+    assert group.log_order == pytest.approx(units(2) + units(4) + units(3, 1))
+    assert largest_output_change(module, group.layout, (x,), group, n=3) < ROUNDING
+
+
+def test_parameters_without_effect_have_no_symmetry():
+    class Unused(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used = nn.Linear(3, 4)
+            self.unused = nn.Linear(3, 4)
+
+        def forward(self, x):
+            return torch.tanh(self.used(x)).sum(1)
+
+    assert symmetry_of(Unused(), torch.zeros(5, 3)).log_order == pytest.approx(units(4))
 
 
 def test_signs_that_are_lost_are_named():
@@ -600,3 +670,13 @@ def test_signs_that_are_lost_are_named():
 
     group = symmetry_of(Split(), torch.zeros(5, 3))
     assert group.refused == ("view of axes whose parts differ",)
+
+
+@pytest.mark.parametrize("name", PUBLIC_CODE)
+def test_modules_that_resemble_public_code(name):
+    torch.manual_seed(0)
+    make, inputs, log_order = PUBLIC_CODE[name]
+    module = make()
+    group = derive_symmetry(module, inputs)
+    assert group.log_order == pytest.approx(log_order)
+    assert largest_output_change(module, group.layout, inputs, group, n=3) < ROUNDING
