@@ -522,7 +522,15 @@ MUTANTS = [
     *planted(
         "symmetry/modules/group_assembly.py",
         "symmetry/modules/test_rules.py",
-        ("if not is_fixed and b in self.controllers[a]", "if False and b in self.controllers[a]"),
+        ("return not is_fixed and b in self.controllers[a]", "return b in self.controllers[a]"),
+        ("if axes[0] != axes[1] or len(axes[0]) > 1:", "if len(axes[0]) > 1:"),
+        ("self.controllers[a] - {b} != self.controllers[b] - {a}", "False"),
+        ("strided = [part for axis in axes for part in axis.strided()]", "strided = axes"),
+    ),
+    *planted(
+        "symmetry/modules/axis_partition.py",
+        "symmetry/modules/test_module_symmetry.py",
+        ("if self.families[self.find(family)] is None", "if False"),
     ),
     *planted(
         "symmetry/modules/selection_rules.py",

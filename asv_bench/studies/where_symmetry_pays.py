@@ -1,16 +1,15 @@
 """Compare symmetric estimators with their rivals on few rows of known functions.
 
-    python asv_bench/studies/where_symmetry_pays.py [--seeds 0 1 ...] [--rows 10 30 100]
+    python asv_bench/studies/where_symmetry_pays.py [--seeds 1000 1001] [--rows 10 30 100]
                                                     [--models NAME ...]
-    python asv_bench/studies/where_symmetry_pays.py --print
+    python asv_bench/studies/where_symmetry_pays.py --print [--models NAME ...]
 
-An odd, an even, a smooth and a step function of one column are observed with noise of 0.2, 0.4 or
-0.8 standard deviations of the function. Every problem has rows and noise of its own. All networks
-have eight tanh units, except those of the default stack. Each fit is scored by the mean log density
-of 300 new rows, in nats per row and for targets in units of the standard deviation of the new
-targets, by the coverage of its 90 % intervals, and by the CPU seconds of fit and predictions. The
-results are written to ``where_symmetry_pays.json`` after every problem, so that an interrupted run
-keeps them.
+An odd, an even, a smooth and a step function of one column are observed with noise of 0.2 or 0.8
+standard deviations of the function. All networks have eight tanh units, except those of the
+default stack. Each fit is scored by the mean log density of 300 new rows, in nats per row and for
+targets in units of the standard deviation of the new targets, by the coverage of its 90 %
+intervals, and by the CPU seconds of fit and predictions. The results are appended to
+``where_symmetry_pays.json`` after every fit, so that an interrupted run keeps them.
 """
 
 import argparse
@@ -36,7 +35,7 @@ from skbayes_sym import (
 
 RESULTS = Path(__file__).with_suffix(".json")
 N_NEW = 300
-NOISE = {"low": 0.2, "middle": 0.4, "high": 0.8}
+NOISE = {"low": 0.2, "high": 0.8}
 FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "odd": lambda x: np.sin(1.5 * x),
     "even": lambda x: np.cos(2.0 * x),
@@ -64,18 +63,16 @@ def simulate(function: str, noise: str, n_rows: int, seed: int) -> tuple[np.ndar
     function, noise : str
         Keys of `FUNCTIONS` and `NOISE`.
     n_rows : int
-        Number of training rows. Larger samples contain the smaller ones of the same seed.
+        Number of training rows. Problems of one seed share their first rows and their test rows.
     seed : int
-        Selects the sample.
 
     Returns
     -------
     x : ndarray of shape (n_rows + N_NEW, 1)
     y : ndarray of shape (n_rows + N_NEW,)
     """
-    problem = [seed, list(FUNCTIONS).index(function), list(NOISE).index(noise)]
-    test_rng = np.random.default_rng([*problem, 0])
-    train_rng = np.random.default_rng([*problem, 1])
+    test_rng = np.random.default_rng([seed, 0])
+    train_rng = np.random.default_rng([seed, 1])
     x = np.concatenate([train_rng.uniform(-2.0, 2.0, n_rows), test_rng.uniform(-2.0, 2.0, N_NEW)])
     errors = np.concatenate([train_rng.standard_normal(n_rows), test_rng.standard_normal(N_NEW)])
     mean = FUNCTIONS[function](x)
@@ -162,7 +159,7 @@ def print_tables(models: list[str]) -> None:
 def main() -> None:
     """Fit, or print tables of the stored results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[*range(6)])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1000, 1001])
     parser.add_argument("--rows", type=int, nargs="+", default=[10, 30, 100])
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--print", action="store_true", help="only print the stored results")

@@ -136,6 +136,7 @@ class AxisPartition:
         self._controllers: list[set[int] | None] = []  # None: not restricted yet
         self._pending: list[tuple[int, set[int]]] = []
         self._early: set[int] = set()  # fixed blocks whose controllers unify has restricted
+        self._stacked_families: list[tuple[int, int]] = []  # from `add_family`, with their sizes
         self.equations: tuple[list[tuple[int, Exponents]], list[tuple[int, Exponents]]] = ([], [])
         self.operation = ""
         self.losses: set[str] = set()
@@ -547,6 +548,7 @@ class AxisPartition:
         """Add a block that is a different one at each position of a fixed block."""
         family = self.add_block(self.size[members[0]])
         self.families[family] = BlockFamily(index_block, members)
+        self._stacked_families.append((family, len(members)))
         return family
 
     def _member_or_block(self, block: int, index_block: int, k: int) -> int:
@@ -583,8 +585,15 @@ class AxisPartition:
 
     def equations_by_leaf(self, kind: int) -> dict[int, list[Exponents]]:
         """Return the equations of each leaf."""
+        # If the members of a stacked family became one block, their signs and scales are the same.
+        links = [
+            (family, {f"c{family}": Fraction(1), f"c{family}/{k}": Fraction(-1)})
+            for family, n_members in self._stacked_families
+            if self.families[self.find(family)] is None
+            for k in range(n_members)
+        ]
         by_leaf: dict[int, list[Exponents]] = {}
-        for block, exponents in self.equations[kind]:
+        for block, exponents in [*self.equations[kind], *links]:
             for leaf, leaf_exponents in self._distribute(block, exponents):
                 by_leaf.setdefault(leaf, []).append(leaf_exponents)
         return by_leaf

@@ -114,6 +114,11 @@ def test_random_programs_with_selections(first):
     assert n_found > 70
 
 
+def test_a_sum_over_stacked_tensors_equates_their_signs():
+    """Also if blocks of their axes are new in every pass, because one of them was padded."""
+    assert check_program(801949, selections=True)
+
+
 @pytest.mark.slow
 def test_many_random_programs_with_selections():
     assert sum(check_program(seed, selections=True) for seed in range(200, 2200)) > 1400
