@@ -16,6 +16,13 @@ from skbayes_sym.base.rows import Array
 _MAX_PAIRED_COMPONENTS = 64  # scores of pairs of components cost more than quadrature beyond
 _TINY = np.finfo(float).tiny  # standard deviation in place of 0
 _BLOCK_SIZE = 1 << 17  # distribution function values that are held at once
+# Tails of normals under a table: standard deviations to their ends, and nodes. Functionals that are
+# interpolated have more, since they are few. Point masses have a width that is negligible next to
+# that of the table.
+_TAIL_REACH = 6.0
+_TAIL_RULE = np.polynomial.legendre.leggauss(16)
+_FINE_TAIL_RULE = np.polynomial.legendre.leggauss(64)
+_MIN_RELATIVE_SCALE = 1e-6
 
 
 class ClosedForm(Protocol):
@@ -207,9 +214,10 @@ class TabulatedForm:
         self._mean = mean
         self._mean_square = mean_square
         width = np.diff(edges)[:, None]
-        self._half_slope = 0.5 * np.diff(values, axis=0) / width
-        areas = 0.5 * width * (values[1:] + values[:-1])
-        self._integral = np.concatenate([np.zeros_like(values[:1]), np.cumsum(areas, axis=0)])
+        # The antiderivative is exact at the edges, and quadratic between them.
+        self._half_slope = (mean - values[:-1]) / width
+        areas = np.cumsum(width * mean, axis=0)
+        self._integral = np.concatenate([np.zeros_like(values[:1]), areas])
 
     @property
     def width(self) -> float:
@@ -255,6 +263,107 @@ class TabulatedForm:
         """Return None: scores are integrated by `Quadrature`, with the methods below."""
         return None
 
+    def mean(self, loc: Array, scale: Array) -> Array:
+        """Return the mean for a normal z, (N, T), by integrals of the antiderivative.
+
+        Parameters
+        ----------
+        loc, scale : ndarray of shape (N, T)
+            Mean and standard deviation of z.
+        """
+        centre = self.value(loc)
+        return centre + self.excess(loc, scale, centre, -1.0) - self.excess(loc, scale, centre, 1.0)
+
+    def excess(self, loc: Array, scale: Array, y: Array, side: float) -> Array:
+        """Return ``E[(y - Y)_+]`` for side 1 and ``E[(Y - y)_+]`` for side -1, (N, T).
+
+        Parameters
+        ----------
+        loc, scale : ndarray of shape (N, T)
+            Mean and standard deviation of z, of which the mean is on the given side of y.
+        y : ndarray of shape (N, T)
+            Targets.
+        side : {1.0, -1.0}
+            Side on which values of the target count.
+        """
+        return self._tail_excess(loc, scale, y, np.full(y.shape, side > 0.0), _FINE_TAIL_RULE)
+
+    def tail_excess(self, loc: Array, scale: Array, y: Array) -> tuple[Array, Array]:
+        """Integrate over the tail of a normal distribution of z on the far side of a target.
+
+        Parameters
+        ----------
+        loc, scale : ndarray of shape (N, T)
+            Mean and standard deviation of z.
+        y : ndarray of shape (N, T)
+            Targets.
+
+        Returns
+        -------
+        side : ndarray of shape (N, T)
+            1 if the tail holds the values of the target below y, and -1 if it holds those above.
+        excess : ndarray of shape (N, T)
+            ``E[(y - Y)_+]`` or ``E[(Y - y)_+]``.
+        """
+        is_below = self.invert(self.clip(y)) < loc
+        excess = self._tail_excess(loc, scale, y, is_below, _TAIL_RULE)
+        return np.where(is_below, 1.0, -1.0), excess
+
+    def _tail_excess(
+        self, loc: Array, scale: Array, y: Array, is_below: Array, rule: tuple[Array, Array]
+    ) -> Array:
+        r"""Return the expected excess over a target of the values on one side, (N, T).
+
+        Parameters
+        ----------
+        loc, scale : ndarray of shape (N, T)
+            Mean and standard deviation of z.
+        y : ndarray of shape (N, T)
+            Targets.
+        is_below : ndarray of shape (N, T)
+            Whether values below y count, or those above. The mean of z isn't among them.
+        rule : (ndarray, ndarray)
+            Nodes and weights from -1 to 1.
+
+        Notes
+        -----
+        With :math:`P(z) = \int_c^z (g - y) \, dz` and ``g(c) = y``, integration by parts moves
+        the derivative of P, which jumps, to the density f:
+
+        .. math:: \int_c^e |g - y| f \, dz = P(e) f(e) + \int_c^e P \, |f'| \, dz ,
+
+        where e is the end of the table or six standard deviations. Beyond the end of the table g is
+        constant.
+        """
+        scale = np.maximum(scale, _MIN_RELATIVE_SCALE * self.width)
+        inside = self.clip(y)
+        centre = self.invert(inside)
+        start = (centre - loc) / scale
+        first = (self._edges[0] - loc) / scale
+        last = (self._edges[-1] - loc) / scale
+        stop = np.where(is_below, np.maximum(first, -_TAIL_REACH), np.minimum(last, _TAIL_REACH))
+        stop = np.where(is_below, np.minimum(stop, start), np.maximum(stop, start))
+
+        half = 0.5 * (stop - start)
+        nodes, weights = (values[:, None, None] for values in rule)
+        u = np.concatenate([start + half * (1.0 + nodes), stop[None]])
+        z = loc + scale * u
+        areas = self.integrate(z)
+        areas -= self.integrate(centre)
+        areas -= inside * (z - centre)
+        areas *= np.exp(-0.5 * u * u)
+        slopes = areas[:-1] * np.abs(u[:-1])
+        slopes *= weights
+        excess = np.abs(half) * slopes.sum(axis=0) + areas[-1]
+        excess = excess / (np.sqrt(2.0 * np.pi) * scale)
+
+        # Beyond the end of the table.
+        end = np.where(is_below, self._values[0], self._values[-1])
+        beyond = ndtr(np.where(is_below, first, -last))
+        excess += np.abs(end - inside) * beyond
+        outside = np.where(is_below, y - inside, inside - y)
+        return np.asarray(excess + np.maximum(outside, 0.0))
+
     @property
     def ends(self) -> Array:
         """The ends of this interval, (2, 1, 1)."""
@@ -268,6 +377,11 @@ class TabulatedForm:
         """Return the values of z, (..., T), at which the function has values in its range."""
         z = [np.interp(y[..., k], x, self._edges) for k, x in enumerate(self._values.T)]
         return np.stack(z, axis=-1)
+
+    def value(self, z: Array) -> Array:
+        """Return the function at values of z, (..., T)."""
+        y = [np.interp(z[..., k], self._edges, x) for k, x in enumerate(self._values.T)]
+        return np.stack(y, axis=-1)
 
     def integrate(self, z: Array) -> Array:
         """Return an antiderivative of the function, which is linear in each cell, (..., T)."""

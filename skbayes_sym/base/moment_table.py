@@ -1,8 +1,9 @@
-r"""Moments of transformed normal variables, interpolated in their parameters.
+r"""Expectations of transformed normal variables, interpolated in their parameters.
 
 The moments of ``g(Z)`` for a normal Z are functions of its mean :math:`\mu` and its standard
 deviation :math:`\sigma`: ``g`` and its square, smoothed by a normal density of width
-:math:`\sigma`. They are smooth on this scale, whatever kinks g has. Predictions for many rows, or
+:math:`\sigma`. They are smooth on this scale, whatever kinks g has. The same holds for the mean
+difference of two draws. Predictions for many rows, or
 by mixtures of many components, therefore need few quadratures: those of a table, from which the
 others are interpolated by cubic splines in the mean, whose coefficients are polynomials in the
 logarithm of the standard deviation.
@@ -18,12 +19,11 @@ from scipy.interpolate import CubicSpline
 
 from skbayes_sym.base.rows import Array
 
-Moments = Callable[[Array, Array], tuple[Array, Array]]
+Functionals = Callable[[Array, Array], Array]
 
 _SPACING = 0.25  # of the means, in units of the smallest standard deviation
 _LOG_ERROR = 11.0  # of polynomials in the logarithm of the standard deviation, nearly 1e-5
 _REACH = 6.0  # ends of the table in standard deviations of the components' parameters
-_POLE_DISTANCE = 12.5  # of means from a pole, in standard deviations; quadrature ends at 12
 _MAX_RELATIVE_SIZE = 0.25  # of a table, relative to the number of components
 _BLOCK_SIZE = 4096  # components that are interpolated at once
 
@@ -35,25 +35,32 @@ class _Axis(NamedTuple):
     high: Array
 
 
-def interpolate_moments(
-    moments: Moments, loc: Array, scale: Array, poles: Sequence[Array] = ()
-) -> tuple[Array, Array] | None:
-    r"""Interpolate the moments of the components of a mixture.
+def interpolate_functionals(
+    functionals: Functionals,
+    loc: Array,
+    scale: Array,
+    poles: Sequence[Array] = (),
+    pole_distance: float = 0.0,
+) -> Array | None:
+    r"""Interpolate functionals of the distributions of ``g(Z)`` for the components of a mixture.
 
     Parameters
     ----------
-    moments : callable
-        Maps means and standard deviations of Z, (M, T) each, to means and variances of ``g(Z)``.
+    functionals : callable
+        Maps means and standard deviations of Z, (M, T) each, to Q functionals of ``g(Z)``, such as
+        its mean and its variance, (Q, M, T).
     loc, scale : ndarray of shape (S, N, T)
         Means and standard deviations of Z for S components of N rows.
     poles : sequence of ndarray of shape (T,)
         Values of Z at which g is infinite. Components near them aren't interpolated.
+    pole_distance : float, default=0.0
+        Standard deviations from a pole to the nearest mean that is interpolated.
 
     Returns
     -------
-    mean, variance : ndarray of shape (S, N, T)
-        Moments of the components. None if the components are too few or too different for a table
-        to be cheaper, or if a moment in the table isn't finite.
+    ndarray of shape (Q, S, N, T) or None
+        Functionals of the components. None if the components are too few or too different for a
+        table to be cheaper, or if a value in the table isn't finite.
 
     Notes
     -----
@@ -71,7 +78,7 @@ def interpolate_moments(
     mean_axis = _central_range(means)
     log_axis = _central_range(log_scales)
     for pole in poles:
-        mean_axis = _avoid_pole(mean_axis, pole, np.exp(log_axis.high))
+        mean_axis = _avoid_pole(mean_axis, pole, pole_distance * np.exp(log_axis.high))
     steps = (mean_axis.high - mean_axis.low) / (_SPACING * np.exp(log_axis.low))
     length = float((log_axis.high - log_axis.low).max(initial=0.0))
     n_scales = max(1, ceil(_LOG_ERROR / np.arcsinh(0.5 * np.pi / max(length, 1e-12))))
@@ -79,7 +86,7 @@ def interpolate_moments(
         return None
     n_means = max(4, ceil(steps.max(initial=0.0)) + 1)
 
-    # The table: nodes (n_means, n_scales, T), and moments (n_means, n_scales, 2, T) there.
+    # The table: nodes (n_means, n_scales, T), and functionals (Q, n_means, n_scales, T) there.
     nodes = np.cos(np.pi * (np.arange(n_scales) + 0.5) / n_scales)
     centre = 0.5 * (log_axis.low + log_axis.high)
     half = np.maximum(0.5 * (log_axis.high - log_axis.low), 1e-12)
@@ -90,30 +97,63 @@ def interpolate_moments(
     table_loc = np.broadcast_to(mean_nodes[:, None], shape).reshape(-1, n_targets)
     table_scale = np.exp(centre + half * nodes[:, None])
     table_scale = np.broadcast_to(table_scale, shape).reshape(-1, n_targets)
-    table = np.stack(moments(table_loc, table_scale), axis=1)
+    table = functionals(table_loc, table_scale)
     if not np.isfinite(table).all():
         return None
-    table = table.reshape(n_means, n_scales, 2, n_targets)
+    table = table.reshape(-1, *shape)
 
     vandermonde = np.polynomial.chebyshev.chebvander(nodes, n_scales - 1)
-    coefficients = np.einsum("ds,ksqt->kqdt", np.linalg.inv(vandermonde), table)
-    values = np.empty((len(means), 2, n_targets))
+    coefficients = np.einsum("ds,qkst->kqdt", np.linalg.inv(vandermonde), table)
+    values = np.empty((len(table), *means.shape))
     for target in range(n_targets):
-        spline = CubicSpline(mean_nodes[:, target], coefficients[..., target])
-        for start in range(0, len(means), _BLOCK_SIZE):
-            rows = slice(start, start + _BLOCK_SIZE)
-            position = (log_scales[rows, target] - centre[target]) / half[target]
-            basis = np.polynomial.chebyshev.chebvander(position, n_scales - 1)
-            local = spline(means[rows, target])
-            values[rows, :, target] = np.einsum("mqd,md->mq", local, basis)
+        position = ((log_scales[:, target] - centre[target]) / half[target]).clip(-1.0, 1.0)
+        values[..., target] = _evaluate_splines(
+            mean_nodes[:, target], coefficients[..., target], means[:, target], position
+        )
 
     is_outside = _outside(means, mean_axis) | _outside(log_scales, log_axis)
     index = np.flatnonzero(is_outside.any(axis=1))
     if len(index):
-        outside = moments(means[index], scale.reshape(-1, n_targets)[index])
-        values[index] = np.stack(outside, axis=1)
-    mean, variance = np.moveaxis(values.reshape(*loc.shape[:2], 2, n_targets), 2, 0)
-    return mean, np.maximum(variance, 0.0)
+        values[:, index] = functionals(means[index], scale.reshape(-1, n_targets)[index])
+    return values.reshape(-1, *loc.shape)
+
+
+def _evaluate_splines(knots: Array, coefficients: Array, x: Array, position: Array) -> Array:
+    """Evaluate polynomials whose coefficients are splines.
+
+    Parameters
+    ----------
+    knots : ndarray of shape (K,)
+        Equidistant knots of the splines.
+    coefficients : ndarray of shape (K, Q, D)
+        Chebyshev coefficients of Q polynomials at the knots.
+    x : ndarray of shape (M,)
+        Arguments of the splines.
+    position : ndarray of shape (M,)
+        Arguments of the polynomials, from -1 to 1.
+
+    Returns
+    -------
+    ndarray of shape (Q, M)
+    """
+    n_functionals, degree = coefficients.shape[1:]
+    pieces = CubicSpline(knots, coefficients.reshape(len(knots), -1)).c
+    values = np.empty((n_functionals, len(x)))
+    for start in range(0, len(x), _BLOCK_SIZE):
+        block = slice(start, start + _BLOCK_SIZE)
+        # Arguments beyond the knots are replaced by the caller, and mustn't overflow here.
+        inside = np.clip(x[block], knots[0], knots[-1])
+        cell = ((inside - knots[0]) * (1.0 / (knots[1] - knots[0]))).astype(np.intp)
+        np.minimum(cell, len(knots) - 2, out=cell)
+        step = (inside - knots.take(cell))[:, None]
+        local = pieces[0].take(cell, axis=0)
+        for piece in pieces[1:]:
+            local *= step
+            local += piece.take(cell, axis=0)
+        basis = np.polynomial.chebyshev.chebvander(position[block], degree - 1)
+        local = local.reshape(-1, n_functionals, degree)
+        values[:, block] = np.einsum("mqd,md->qm", local, basis)
+    return values
 
 
 def _central_range(values: Array) -> _Axis:
@@ -125,11 +165,11 @@ def _central_range(values: Array) -> _Axis:
     )
 
 
-def _avoid_pole(axis: _Axis, pole: Array, scale: Array) -> _Axis:
-    """Leave out means at which normals of a standard deviation (T,) reach a pole (T,)."""
+def _avoid_pole(axis: _Axis, pole: Array, distance: Array) -> _Axis:
+    """Leave out means within a distance (T,) from a pole (T,)."""
     is_above = pole > 0.5 * (axis.low + axis.high)
-    high = np.where(is_above, np.minimum(axis.high, pole - _POLE_DISTANCE * scale), axis.high)
-    low = np.where(is_above, axis.low, np.maximum(axis.low, pole + _POLE_DISTANCE * scale))
+    high = np.where(is_above, np.minimum(axis.high, pole - distance), axis.high)
+    low = np.where(is_above, axis.low, np.maximum(axis.low, pole + distance))
     return _Axis(np.minimum(low, high), high)
 
 

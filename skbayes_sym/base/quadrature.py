@@ -6,20 +6,23 @@ ranked probability score of a distribution, or of a transformation of a distribu
 
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
 from scipy.stats import norm
 
 from skbayes_sym.base.closed_forms import ClosedForm, TabulatedForm, mixture_moments
-from skbayes_sym.base.moment_table import interpolate_moments
+from skbayes_sym.base.moment_table import interpolate_functionals
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.target_transformation import TargetTransformation
 from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.models.predictive_mixtures import NormalMixture
+
+Functional = Literal["mean", "variance", "difference"]
 
 
 class PanelRule(NamedTuple):
@@ -60,8 +63,17 @@ _N_NODES_SMALL = 32
 _N_NODES_SIDE = 12
 _SIDE_REACH = 6.0
 _KINK_REACH = 2.5
+# Distances from the outer ends of the panels at which further ones begin for scores.
+_SCORE_GAPS = (2.2,)
+_HERMITE_REACH = 12.0  # of all nodes of Gauss-Hermite rules
+# Standard deviations from a mean to the end of integration next to a pole, and from this end to
+# poles at which it begins to move outwards. Panels next to a pole begin at the gaps from the end.
+_POLE_REACH = -float(ndtri(_NEGLIGIBLE_PROBABILITY))
+_POLE_MARGIN = 4.0
+_POLE_GAPS = (2.2, 1.0, 0.5, 0.15, 0.05, 0.015)
 _BLOCK_COMPONENTS = 2048  # normals whose nodes fit into a cache
 _BLOCK_SCORES = 1024  # normals whose nodes fit into a cache
+_BLOCK_SIDES = 2048  # normals whose nodes on one side fit into a cache
 _BLOCK_PANELS = 512  # rows whose panels fit into a cache
 _MAX_TAIL = 1e-5  # of the variance, at an outermost node
 
@@ -128,8 +140,7 @@ class Quadrature:
             return _Panels(self._root, None, rule)
         components = self._components
         if index is not None and len(index) < self._shape[0]:
-            loc = components.loc[:, index]
-            components = NormalComponents(components.weights, loc, components.scale[:, index])
+            components = components.take_rows(index)
         return _Panels(self._root, components, rule)
 
     @cached_property
@@ -194,26 +205,110 @@ class Quadrature:
 
         .. math:: 2 \int (1[x > y] - F(x)) (x - y) \, dF(x)
         """
-        n_rows = self._shape[0]
+        score = self._one_sided_scores(y)
+        unknown = np.flatnonzero(np.isnan(score).any(axis=(0, 2)))
         is_split = self._is_normal and (self._is_monotone or self._absolute is not None)
         if not is_split:
             score = np.stack([self.score(targets) for targets in y])
-        else:
+        elif len(unknown):
             # Blocks of rows that need about as many panels.
             weights, loc, scale = self._components
+            loc = loc[:, unknown]
+            scale = scale[:, unknown]
             with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
                 width = (loc.max(axis=0) - loc.min(axis=0) + scale.max(axis=0)) / scale.min(axis=0)
             order = np.argsort(width.max(axis=1))
             block = max(1, _BLOCK_SCORES // len(weights))
-            score = np.empty(y.shape)
-            for start in range(0, n_rows, block):
+            for start in range(0, len(unknown), block):
                 rows = order[start : start + block]
-                subset = NormalComponents(weights, loc[:, rows], scale[:, rows])
+                subset = self._components.take_rows(unknown[rows])
                 quadrature = Quadrature(self._distribution, subset)
                 for k, targets in enumerate(y):
-                    score[k, rows] = quadrature.score(targets[rows])
+                    score[k, unknown[rows]] = quadrature.score(targets[unknown[rows]])
         self._warn_infinite(np.asarray(~np.isfinite(score).all(axis=(0, 2))))
         return np.nan_to_num(score, nan=np.inf, posinf=np.inf)
+
+    def _one_sided_scores(self, y: Array) -> Array:
+        r"""Return scores of transformed normals at targets (G, N, T), NaN for other rows.
+
+        .. math:: E|Y - y| - \tfrac12 E|Y - Y'|, \qquad
+                  E|Y - y| = E[Y] - y + 2 E[(y - Y)_+] = y - E[Y] + 2 E[(Y - y)_+]
+
+        The functionals that don't depend on y can be interpolated. Of the two expectations, that of
+        the tail on the other side of y than the mean is integrated.
+        """
+        score = np.full(y.shape, np.nan)
+        if not (self._is_normal and self._transformations and self._is_monotone):
+            return score
+        if len(self._components.weights) > 1:
+            return score
+        closed = self._closed_form()
+        is_table = closed is not None and isinstance(closed.form, TabulatedForm)
+        if closed is not None and not is_table:
+            return score
+        if not (is_table or all(t.is_smooth for t in self._transformations)):
+            return score
+        is_usable = np.ones(self._shape, dtype=bool)
+        if not is_table:
+            is_usable = ~self._is_singular(_POLE_REACH)
+        infinite = self._infinite_means() != 0.0
+        score[:, infinite] = np.inf
+        index = np.flatnonzero((is_usable & ~infinite).all(axis=1))
+        if not len(index):
+            return score
+
+        mean, difference = self._functionals(("mean", "difference"), index)
+        for start in range(0, len(index), _BLOCK_SIDES):
+            block = slice(start, start + _BLOCK_SIDES)
+            rows = index[block]
+            quadrature = Quadrature(self._distribution, self._components.take_rows(rows))
+            for k, targets in enumerate(y[:, rows]):
+                side, excess = quadrature.tail_excess(targets)
+                with np.errstate(invalid="ignore"):
+                    distance = side * (mean[block] - targets) + 2.0 * excess
+                    values = np.maximum(distance - difference[block], 0.0)
+                score[k, rows] = values
+        return score
+
+    def tail_excess(self, targets: Array) -> tuple[Array, Array]:
+        """Integrate over the tail of a normal distribution on the far side of a target.
+
+        Parameters
+        ----------
+        targets : ndarray of shape (N, T)
+            Targets y.
+
+        Returns
+        -------
+        side : ndarray of shape (N, T)
+            1 if the tail holds the values of the target below y, and -1 if it holds those above.
+        excess : ndarray of shape (N, T)
+            ``E[(y - Y)_+]`` or ``E[(Y - y)_+]``, NaN if it is unknown because the tail is heavy.
+        """
+        closed = self._closed_form()
+        if closed is not None and isinstance(closed.form, TabulatedForm):
+            return closed.form.tail_excess(closed.components.loc[0], closed.components.scale[0],
+                                           targets)  # fmt: skip
+        components = self._components
+        loc = components.loc[0]
+        scale = np.maximum(components.scale[0], _TINY)
+        (point,) = self._invert(targets, self._transformations)
+        below, above = (reach[0] for reach in self._reach())
+        inner = np.clip((point - loc) / scale, -below, above)
+        is_below = inner < 0.0
+        end = np.where(is_below, -below, above)
+        half = 0.5 * (end - inner)
+        nodes, weights = (rule[:, None, None] for rule in _legendre_rule(_N_NODES_SIDE))
+        u = inner + half * (1.0 + nodes)
+        values = _transform(self._transformations, loc + scale * u)
+        density = np.exp(-0.5 * u * u)
+        density *= weights
+        density *= np.abs(values - targets)
+        total = density.sum(axis=0)
+        is_open = (np.abs(end) >= _SIDE_REACH) & (half != 0.0)
+        excess = np.where(is_open & (density[-1] > _MAX_TAIL * total), np.nan, total)
+        excess *= np.abs(half) / np.sqrt(2.0 * np.pi)
+        return np.where(is_below != self._falls, 1.0, -1.0), excess
 
     def score(self, targets: Array) -> Array:
         """Return the score at targets (N, T)."""
@@ -261,92 +356,211 @@ class Quadrature:
 
     def mean(self) -> Array:
         """Return the mean of every row and target, (N, T)."""
-        mean, _ = self._moments()
+        (mean,) = self._moments(("mean",))
         self._warn_infinite(np.asarray(~np.isfinite(mean).all(axis=1)))
         return mean
 
     def std(self) -> Array:
         """Return the standard deviation of every row and target, (N, T)."""
-        mean, variance = self._moments()
+        mean, variance = self._moments(("mean", "variance"))
         self._warn_infinite(np.asarray(~np.isfinite(mean).all(axis=1)))
         return np.sqrt(variance)
 
-    def _moments(self) -> tuple[Array, Array]:
-        """Return the mean and the variance of every row and target, (N, T)."""
+    def _moments(self, names: tuple[Functional, ...]) -> Sequence[Array]:
+        """Return the mean, and the variance if it is named, of every row and target, (N, T)."""
         if not self._is_normal:
-            return _node_moments(*self._moment_nodes(np.arange(self._shape[0])))
+            _, values, weights = self._moment_nodes(np.arange(self._shape[0]))
+            return _node_moments(values, weights)[: len(names)]
         closed = self._closed_form()
         if closed is not None and closed.form.is_cheap:
             mean, variance = closed.form.moments(*closed.components)
             if np.isfinite(variance).all():
-                return mean, variance
+                return (mean, variance)[: len(names)]
+        return self._functionals(names, np.arange(self._shape[0]))
 
-        mean = np.full(self._shape, np.nan)
-        variance = np.full(self._shape, np.nan)
-        infinite = self._infinite_means()
-        index = np.flatnonzero((infinite == 0.0).all(axis=1))
+    def _functionals(self, names: tuple[Functional, ...], rows: Array) -> list[Array]:
+        """Return functionals of the distributions of rows with an index, (n_rows, T) each.
+
+        Parameters
+        ----------
+        names : tuple of {"mean", "variance", "difference"}
+            The mean, the variance next to the mean, or, for a single component, half the mean
+            absolute difference of two draws.
+        rows : ndarray of shape (n_rows,)
+            Index of the rows.
+        """
         weights, loc, scale = self._components
-        if len(index) < len(mean):
-            loc = loc[:, index]
-            scale = scale[:, index]
-        poles = self._invert_all([t.poles for t in self._transformations])
-        interpolated = interpolate_moments(
-            self._normal_moments, loc, scale, [pole[0] for pole in poles]
+        infinite = self._infinite_means()[rows]
+        values = _infinite_values(names, infinite)
+        index = np.flatnonzero((infinite == 0.0).all(axis=1))
+        if len(rows) < loc.shape[1] or len(index) < len(rows):
+            loc = loc[:, rows[index]]
+            scale = scale[:, rows[index]]
+        poles = [pole[0] for pole in self._poles]
+        interpolated = interpolate_functionals(
+            lambda loc, scale: self._normal_functionals(names, loc, scale),
+            loc,
+            scale,
+            poles,
+            self._table_distance,
         )
-        if interpolated is not None:
-            mean[index], variance[index] = mixture_moments(weights, *interpolated)
+        if interpolated is not None and len(index):
+            if "variance" in names:
+                combined: Sequence[Array] = mixture_moments(weights, *interpolated)
+            else:
+                combined = [np.einsum("s,s...->...", weights, value) for value in interpolated]
+            for value, known in zip(values, combined, strict=True):
+                value[index] = known
 
-        unknown = np.flatnonzero(~np.isfinite(mean + variance).all(axis=1))
+        unknown = np.flatnonzero(np.isnan(sum(values)).any(axis=1))
         block = max(1, _BLOCK_COMPONENTS // len(weights))
         for start in range(0, len(unknown), block):
-            index = unknown[start : start + block]
-            subset = NormalComponents(
-                weights, self._components.loc[:, index], self._components.scale[:, index]
-            )
-            mean[index], variance[index] = Quadrature(self._distribution, subset).direct_moments()
-        return mean, variance
+            part = unknown[start : start + block]
+            subset = Quadrature(self._distribution, self._components.take_rows(rows[part]))
+            direct = subset.direct_functionals(names)
+            for value, known in zip(values, direct, strict=True):
+                value[part] = known
+        return values
 
-    def _normal_moments(self, loc: Array, scale: Array) -> tuple[Array, Array]:
-        """Return means and variances (M, T) if the innermost target is normal."""
+    def _normal_functionals(self, names: tuple[Functional, ...], loc: Array, scale: Array) -> Array:
+        """Return functionals (Q, M, T) if the innermost target is normal."""
         normals = NormalComponents(np.ones(1), loc[None], scale[None])
-        return Quadrature(self._distribution, normals).direct_moments()
+        return np.stack(Quadrature(self._distribution, normals).direct_functionals(names))
 
-    def direct_moments(self) -> tuple[Array, Array]:
-        """Return mean and variance (N, T) of a mixture of normals by quadrature of every row."""
+    def direct_functionals(self, names: tuple[Functional, ...]) -> list[Array]:
+        """Return functionals (N, T) by quadrature of every row, see `_functionals`."""
         closed = self._closed_form()
         if closed is not None:
-            mean, variance = closed.form.moments(*closed.components)
-            if np.isfinite(variance).all():
-                return mean, variance
+            known = self._closed_functionals(names, closed)
+            if known is not None:
+                return known
 
         # Nodes of each component are cheaper than panels, which only rows with a singularity or
         # heavy tails need. Rows with probability beyond a pole need neither.
-        mean = np.full(self._shape, np.nan)
-        variance = np.full(self._shape, np.nan)
-        nodes = self._component_nodes()
+        values = [np.full(self._shape, np.nan) for _ in names]
+        # The product of density and distribution function is steeper than the density.
+        gaps = _SCORE_GAPS if "difference" in names else ()
+        nodes = self._component_nodes(gaps)
         if nodes is not None:
-            z, weights = nodes
-            values = _transform(self._transformations, z)
-            mean, variance = _node_moments(values, weights)
-            if self._kinks:
-                n_components = len(self._components.weights)
-                is_reliable = ~_are_tails_heavy(values, weights, n_components)
-                mean = np.where(is_reliable, mean, np.nan)
+            values = self._node_functionals(names, *nodes)
         infinite = self._infinite_means()
-        mean = np.where(infinite == 0.0, mean, infinite)
-        variance = np.where(infinite == 0.0, variance, np.inf)
+        values = [
+            np.where(infinite == 0.0, value, limit)
+            for value, limit in zip(values, _infinite_values(names, infinite), strict=True)
+        ]
 
-        is_unknown = ~np.isfinite(mean + variance) & (infinite == 0.0)
+        is_unknown = ~np.isfinite(sum(values)) & (infinite == 0.0)
         unknown = np.flatnonzero(is_unknown.any(axis=1))
+        distances = self._pole_distances()
+        if distances:
+            # Blocks of rows that need the same panels.
+            nearest = np.min(np.abs(distances)[..., unknown, :], axis=(0, 1, 3))
+            unknown = unknown[np.argsort(nearest)]
         for start in range(0, len(unknown), _BLOCK_PANELS):
             index = unknown[start : start + _BLOCK_PANELS]
-            panel_mean, panel_variance = _node_moments(*self._moment_nodes(index))
-            mean[index] = np.where(is_unknown[index], panel_mean, mean[index])
-            variance[index] = np.where(is_unknown[index], panel_variance, variance[index])
-        return mean, variance
+            quadrature = Quadrature(self._distribution, self._components.take_rows(index))
+            fine = quadrature.panel_functionals(names)
+            for value, known in zip(values, fine, strict=True):
+                value[index] = np.where(is_unknown[index], known, value[index])
+        return values
 
-    def _moment_nodes(self, index: Array) -> tuple[Array, Array]:
-        """Return values and weights, (K, n_index, T), whose sums are moments of rows."""
+    def panel_functionals(self, names: tuple[Functional, ...]) -> list[Array]:
+        """Return functionals (N, T) by panels, which are finer next to a kink or a pole."""
+        distances = [np.abs(distance).min(axis=0) for distance in self._pole_distances()]
+        is_graded = np.zeros(self._shape, dtype=bool)
+        if distances:
+            nearest = np.min(distances, axis=0)
+            is_graded = (nearest >= _POLE_REACH) & (nearest < self._panel_distance)
+        functionals = [np.full(self._shape, np.nan) for _ in names]
+        if is_graded.any():
+            z, weights = self._split_nodes(_POLE_GAPS)
+            values = _transform(self._transformations, z)
+            functionals = self._summarise(names, z, values, weights)
+        if not is_graded.all():
+            coarse = self._summarise(names, *self._moment_nodes(np.arange(self._shape[0])))
+            functionals = [
+                np.where(is_graded, fine, value)
+                for fine, value in zip(functionals, coarse, strict=True)
+            ]
+        return functionals
+
+    def _closed_functionals(
+        self, names: tuple[Functional, ...], closed: "_ClosedForm"
+    ) -> list[Array] | None:
+        """Return functionals (N, T) by a closed form, or None if it overflows or has none."""
+        form, components = closed
+        if isinstance(form, TabulatedForm):
+            loc = components.loc.reshape(-1, self._shape[1])
+            scale = components.scale.reshape(-1, self._shape[1])
+            means = form.mean(loc, scale)
+            mean = np.einsum("s,s...->...", components.weights, means.reshape(components.loc.shape))
+            if "variance" in names:
+                _, variances = form.moments(np.ones(1), loc[None], scale[None])
+                shape = components.loc.shape
+                return list(
+                    mixture_moments(
+                        components.weights, means.reshape(shape), variances.reshape(shape)
+                    )
+                )
+            if "difference" in names:
+                centre = form.value(loc)
+                excess = form.excess(loc, scale, centre, 1.0) + form.excess(
+                    loc, scale, centre, -1.0
+                )
+                return [mean, excess - self._tabulated_score(form, components, centre)]
+            return [mean]
+        if "difference" in names:
+            return None
+        moments = form.moments(*components)
+        if not np.isfinite(moments[1]).all():
+            return None
+        return list(moments[: len(names)])
+
+    def _node_functionals(
+        self, names: tuple[Functional, ...], z: Array, weights: Array
+    ) -> list[Array]:
+        """Return functionals (N, T) by nodes and their weights, both (K, N, T).
+
+        They are NaN if the outermost nodes of a component have too much weight.
+        """
+        values = _transform(self._transformations, z)
+        functionals = self._summarise(names, z, values, weights)
+        if self._kinks:
+            is_heavy = self._has_heavy_tails(values, weights)
+            functionals[0] = np.where(is_heavy, np.nan, functionals[0])
+        return functionals
+
+    def _summarise(
+        self, names: tuple[Functional, ...], z: Array, values: Array, weights: Array
+    ) -> list[Array]:
+        """Return functionals (N, T) by nodes z, values of the target and weights, (K, N, T)."""
+        mean, variance = _node_moments(values, weights)
+        functionals = {"mean": mean, "variance": variance}
+        if "difference" in names:
+            # Half the mean difference is the covariance of Y with 2 F(Y) - 1.
+            scale = np.maximum(self._components.scale[0], _TINY)
+            excess = 2.0 * _normal_cdf((z - self._components.loc[0]) / scale, scale) - 1.0
+            with np.errstate(invalid="ignore", over="ignore"):
+                deviation = np.where(weights > 0.0, values - mean, 0.0)
+                covariance = np.einsum("k...,k...,k...->...", weights, excess, deviation)
+            functionals["difference"] = np.abs(covariance)
+        return [functionals[name] for name in names]
+
+    def _has_heavy_tails(self, values: Array, weights: Array) -> npt.NDArray[np.bool_]:
+        """Whether the outermost nodes of a component matter for the variance, (N, T).
+
+        Next to a pole the outermost node is at the end of the range that counts.
+        """
+        mean, variance = _node_moments(values, weights)
+        shape = (-1, len(self._components.weights), *values.shape[1:])
+        ends = values.reshape(shape)[[0, -1]]
+        with np.errstate(invalid="ignore", over="ignore"):
+            tail = weights.reshape(shape)[[0, -1]] * np.square(ends - mean)
+        is_open = np.stack([reach >= _SIDE_REACH for reach in self._reach()])
+        return np.asarray((is_open & (tail > _MAX_TAIL * variance)).any(axis=(0, 1)))
+
+    def _moment_nodes(self, index: Array) -> tuple[Array, Array, Array]:
+        """Return z, values and weights, (K, n_index, T), whose sums are moments of rows."""
         if self._fixed is None:
             panels = self._make_panels(_MOMENT_RULE, index)
             z, weights = panels.weighted_nodes([kink[index] for kink in self._kinks])
@@ -358,7 +572,7 @@ class Quadrature:
             if self._fixed is None:
                 below = panels.cdf(z, is_infinite)
             values, weights = _drop_poles(values, weights, 1.0 - below if self._falls else below)
-        return values, weights
+        return z, values, weights
 
     def _infinite_means(self) -> Array:
         """Return infinity of the sign of a pole that has probability beyond it, else 0, (N, T)."""
@@ -427,7 +641,7 @@ class Quadrature:
             points = [branch.inward(v) for v in points for branch in transformation.branches]
         return points
 
-    def _component_nodes(self) -> tuple[Array, Array] | None:
+    def _component_nodes(self, gaps: tuple[float, ...]) -> tuple[Array, Array] | None:
         """Return nodes and weights of each component, or None if panels are more accurate.
 
         Weights of rows are NaN if a component is near a singularity or there are several kinks.
@@ -439,17 +653,108 @@ class Quadrature:
             return _hermite_nodes(components, _N_NODES_SMALL)
         if not all(t.is_smooth for t in self._transformations):
             return None
-        kinks = self._invert_all([t.smooth_kinks for t in self._transformations])
-        if len(kinks) > 1:
+        if len(self._smooth_kinks) > 1:
             return None
-        if kinks:
-            values, weights = _split_nodes(components, kinks[0])
+        has_pole = any((np.abs(d) < _HERMITE_REACH).any() for d in self._pole_distances())
+        if self._smooth_kinks or has_pole:
+            values, weights = self._split_nodes(gaps)
         else:
             values, weights = _hermite_nodes(components, _N_NODES_SMALL)
+        return values, np.where(self._is_singular(self._panel_distance), np.nan, weights)
+
+    @cached_property
+    def _smooth_kinks(self) -> list[Array]:
+        return self._invert_all([t.smooth_kinks for t in self._transformations])
+
+    @cached_property
+    def _poles(self) -> list[Array]:
+        """Values of the innermost target at which the target is infinite, (N, T) each."""
+        return self._invert_all([t.poles for t in self._transformations])
+
+    @property
+    def _panel_distance(self) -> float:
+        """Distance of poles for which panels of usual width suffice, in standard deviations."""
+        return _POLE_REACH + 0.5 + 0.2 * (self._pole_order - 1.0)
+
+    @property
+    def _table_distance(self) -> float:
+        """Distance of poles for which functionals can be interpolated, in standard deviations."""
+        return _POLE_REACH + 0.75 + 0.4 * (self._pole_order - 1.0)
+
+    @cached_property
+    def _pole_order(self) -> float:
+        return max([1.0, *(t.pole_order for t in self._transformations)])
+
+    def _pole_distances(self) -> list[Array]:
+        """Return the positions of poles in standard deviations of the components, (S, N, T)."""
+        scale = np.maximum(self._components.scale, _TINY)
+        with np.errstate(over="ignore"):
+            return [(pole - self._components.loc) / scale for pole in self._poles]
+
+    def _is_singular(self, pole_distance: float) -> npt.NDArray[np.bool_]:
+        """Whether a component reaches a point at which the transformation isn't analytic, (N, T).
+
+        Smooth kinks don't count, and poles at least ``pole_distance`` standard deviations away.
+        """
+        is_singular = np.zeros(self._shape, dtype=bool)
+        scale = self._components.scale
         for point in self._invert_all([t.singular_points or () for t in self._transformations]):
-            is_near = np.abs(point - components.loc) < _SIDE_REACH * components.scale
-            weights = np.where(is_near.any(axis=0), np.nan, weights)
-        return values, weights
+            is_pole = np.zeros(self._shape, dtype=bool)
+            for pole in self._poles:
+                is_pole |= point == pole
+            reach = np.where(is_pole, pole_distance, _SIDE_REACH)
+            is_near = np.abs(point - self._components.loc) < reach * scale
+            is_singular |= is_near.any(axis=0)
+        return is_singular
+
+    def _reach(self) -> tuple[Array, Array]:
+        """Return how far components count below and above, in standard deviations, (S, N, T).
+
+        Next to a pole this leaves out the outermost 1e-6 of the probability, and less with a
+        growing distance from the pole.
+        """
+        below = np.full(self._components.loc.shape, _SIDE_REACH)
+        above = below.copy()
+        for distance in self._pole_distances():
+            reach = np.clip(np.abs(distance) - _POLE_MARGIN, _POLE_REACH, _SIDE_REACH)
+            np.minimum(above, np.where(distance > 0.0, reach, _SIDE_REACH), out=above)
+            np.minimum(below, np.where(distance > 0.0, _SIDE_REACH, reach), out=below)
+        return below, above
+
+    def _split_nodes(self, gaps: tuple[float, ...]) -> tuple[Array, Array]:
+        """Return nodes and weights, (K, N, T), of panels per component that meet at a kink.
+
+        Parameters
+        ----------
+        gaps : tuple of float
+            Distances from the outer ends, in standard deviations, at which further panels begin.
+        """
+        mixture_weights, loc, scale = self._components
+        below, above = self._reach()
+        meeting = np.zeros_like(below)
+        if self._smooth_kinks:
+            # A kink in the tail has no effect, and the panels may meet before it.
+            meeting = (self._smooth_kinks[0] - loc) / np.maximum(scale, _TINY)
+            meeting = np.clip(meeting, -_KINK_REACH, _KINK_REACH)
+        lower = [gap - below for gap in reversed(gaps)]
+        upper = [above - gap for gap in gaps]
+        if gaps == _POLE_GAPS:
+            # Without a pole on a side, a single panel suffices.
+            lower = lower if (below < _SIDE_REACH).any() else []
+            upper = upper if (above < _SIDE_REACH).any() else []
+        edges = [-below, *lower, meeting, *upper, above]
+        nodes, node_weights = (rule[:, None, None, None] for rule in _legendre_rule(_N_NODES_SIDE))
+        scores = []
+        steps = []
+        for start, stop in pairwise(edges):
+            half = 0.5 * (stop - start)
+            scores.append(start + half * (1.0 + nodes))
+            steps.append(half * node_weights)
+        u = np.concatenate(scores)
+        density = np.concatenate(steps) * np.exp(-0.5 * u * u)
+        density *= mixture_weights[:, None, None] / density.sum(axis=0)
+        values = loc + scale * u
+        return values.reshape(-1, *loc.shape[1:]), density.reshape(-1, *loc.shape[1:])
 
     def _invert_all(self, positions: Sequence[Sequence[Any]]) -> list[Array]:
         """Return the values of the innermost target at which each transformation has positions."""
@@ -499,6 +804,10 @@ class NormalComponents(NamedTuple):
     weights: Array
     loc: Array
     scale: Array
+
+    def take_rows(self, index: Array) -> "NormalComponents":
+        """Return the components of rows with an index."""
+        return NormalComponents(self.weights, self.loc[:, index], self.scale[:, index])
 
 
 class _ClosedForm(NamedTuple):
@@ -692,6 +1001,12 @@ def _transform(transformations: Sequence[TargetTransformation], values: Array) -
     return values
 
 
+def _infinite_values(names: tuple[Functional, ...], infinite: Array) -> list[Array]:
+    """Return functionals of rows and targets whose mean is infinite (N, T), and NaN for others."""
+    limits = {"mean": infinite, "variance": np.abs(infinite), "difference": np.abs(infinite)}
+    return [np.where(infinite != 0.0, limits[name], np.nan) for name in names]
+
+
 def _node_moments(values: Array, weights: Array) -> tuple[Array, Array]:
     """Return mean and variance (N, T) of values and weights (K, N, T)."""
     with np.errstate(invalid="ignore", over="ignore"):
@@ -734,40 +1049,6 @@ def _hermite_nodes(components: NormalComponents, n_nodes: int) -> tuple[Array, A
     values = (loc[None] + nodes[:, None, None, None] * scale[None]).reshape(-1, *loc.shape[1:])
     weights = node_weights[:, None] / node_weights.sum() * mixture_weights
     return values, np.broadcast_to(weights.reshape(-1, 1, 1), values.shape)
-
-
-def _split_nodes(components: NormalComponents, kink: Array) -> tuple[Array, Array]:
-    """Return nodes and weights, (K, N, T), of two panels per component that meet at a kink.
-
-    Parameters
-    ----------
-    components : NormalComponents
-        Mixture of S normal components.
-    kink : ndarray of shape (N, T)
-        Position at which the third derivative of the integrand jumps.
-    """
-    mixture_weights, loc, scale = components
-    nodes, node_weights = (rule[:, None, None, None] for rule in _legendre_rule(_N_NODES_SIDE))
-    # A kink in the tail has no effect, and the panels may meet before it.
-    meeting = np.clip((kink - loc) / np.maximum(scale, _TINY), -_KINK_REACH, _KINK_REACH)
-    half_below = 0.5 * (meeting + _SIDE_REACH)
-    half_above = 0.5 * (_SIDE_REACH - meeting)
-    scores = np.concatenate([half_below * nodes - half_above, half_above * nodes + half_below])
-    density = np.exp(-0.5 * scores * scores)
-    density[:_N_NODES_SIDE] *= half_below * node_weights
-    density[_N_NODES_SIDE:] *= half_above * node_weights
-    density *= mixture_weights[:, None, None] / density.sum(axis=0)
-    values = loc + scale * scores
-    return values.reshape(-1, *loc.shape[1:]), density.reshape(-1, *loc.shape[1:])
-
-
-def _are_tails_heavy(values: Array, weights: Array, n_components: int) -> npt.NDArray[np.bool_]:
-    """Whether the outermost nodes of a component matter for the variance, (N, T)."""
-    mean, variance = _node_moments(values, weights)
-    shape = (-1, n_components, *values.shape[1:])
-    ends = values.reshape(shape)[[0, -1]]
-    tail = weights.reshape(shape)[[0, -1]] * np.square(ends - mean)
-    return np.asarray((tail > _MAX_TAIL * variance).any(axis=(0, 1)))
 
 
 @cache

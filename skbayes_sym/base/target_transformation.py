@@ -41,6 +41,7 @@ Function = Callable[[Array], Array]
 _MAX_CELLS = 250
 _N_SCORE_CELLS = 500
 _CELL_POINTS = 8
+_MIN_POLE_EXPONENT = 0.01  # poles of smaller exponents are out of reach, at 1 / exponent
 _QUANTILE_BOUND = 1e-7  # probability from where a normal QuantileTransformer returns its ends
 
 
@@ -94,6 +95,8 @@ class TargetTransformation:
         The other kinks, if y is known to be analytic between the kinks.
     poles : tuple of ndarray of shape (n_targets,)
         Values of z, seen from 0, at and beyond which y is infinite with the sign of z.
+    pole_order : float, default=1.0
+        Largest p for which y is of the order ``|z - pole| ** -p`` next to a pole.
     is_even : bool, default=False
         Whether y is a rising function of the absolute value of z.
     affine : (Array, Array), optional
@@ -109,6 +112,7 @@ class TargetTransformation:
     smooth_kinks: tuple[Any, ...] = ()
     singular_points: tuple[Any, ...] | None = None
     poles: tuple[Array, ...] = ()
+    pole_order: float = 1.0
     is_even: bool = False
     affine: tuple[Array, Array] | None = None
     closed_form: ClosedForm | None = None
@@ -445,6 +449,12 @@ def _log_inverse_power(z: Array, exponent: Array) -> Array:
     return np.where(is_zero, z, value)
 
 
+def _pole_order(exponents: Array) -> float:
+    """Return the largest order of the poles of inverse power transformations."""
+    orders = -1.0 / exponents[exponents < -_MIN_POLE_EXPONENT]
+    return float(orders.max(initial=1.0))
+
+
 def _box_cox(lambdas: Array) -> TargetTransformation:
     def outward(z: Array) -> Array:
         with np.errstate(over="ignore"):
@@ -461,8 +471,9 @@ def _box_cox(lambdas: Array) -> TargetTransformation:
     edge = np.where(lambdas == 0.0, np.inf, -1.0 / np.where(lambdas == 0.0, 1.0, lambdas))
     pole = np.where(lambdas < 0.0, edge, np.inf)
     return TargetTransformation(
-        outward, (Branch(inward, log_slope),), (edge,), singular_points=(edge,), poles=(pole,)
-    )
+        outward, (Branch(inward, log_slope),), (edge,), singular_points=(edge,), poles=(pole,),
+        pole_order=_pole_order(lambdas),
+    )  # fmt: skip
 
 
 def _yeo_johnson(lambdas: Array) -> TargetTransformation:
@@ -496,6 +507,7 @@ def _yeo_johnson(lambdas: Array) -> TargetTransformation:
         smooth_kinks=(0.0,),
         singular_points=(bottom, top),
         poles=(bottom, top),
+        pole_order=_pole_order(np.minimum(lambdas, mirrored)),
     )
 
 
