@@ -549,14 +549,17 @@ class Quadrature:
     def _has_heavy_tails(self, values: Array, weights: Array) -> npt.NDArray[np.bool_]:
         """Whether the outermost nodes of a component matter for the variance, (N, T).
 
-        Next to a pole the outermost node is at the end of the range that counts.
+        On the side of a pole they don't count: panels would come closer to it.
         """
         mean, variance = _node_moments(values, weights)
         shape = (-1, len(self._components.weights), *values.shape[1:])
         ends = values.reshape(shape)[[0, -1]]
         with np.errstate(invalid="ignore", over="ignore"):
             tail = weights.reshape(shape)[[0, -1]] * np.square(ends - mean)
-        is_open = np.stack([reach >= _SIDE_REACH for reach in self._reach()])
+        is_open = np.ones(tail.shape, dtype=bool)
+        for distance in self._pole_distances():
+            is_open[0] &= (distance > 0.0) | (distance < -_HERMITE_REACH)
+            is_open[1] &= (distance < 0.0) | (distance > _HERMITE_REACH)
         return np.asarray((is_open & (tail > _MAX_TAIL * variance)).any(axis=(0, 1)))
 
     def _moment_nodes(self, index: Array) -> tuple[Array, Array, Array]:
