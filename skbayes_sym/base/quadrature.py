@@ -460,8 +460,8 @@ class Quadrature:
             index = unknown[start : start + _BLOCK_PANELS]
             quadrature = Quadrature(self._distribution, self._components.take_rows(index))
             fine = quadrature.panel_functionals(names)
-            for value, known in zip(values, fine, strict=True):
-                value[index] = np.where(is_unknown[index], known, value[index])
+            for value, integral in zip(values, fine, strict=True):
+                value[index] = np.where(is_unknown[index], integral, value[index])
         return values
 
     def panel_functionals(self, names: tuple[Functional, ...]) -> list[Array]:
@@ -533,7 +533,17 @@ class Quadrature:
     def _summarise(
         self, names: tuple[Functional, ...], z: Array, values: Array, weights: Array
     ) -> list[Array]:
-        """Return functionals (N, T) by nodes z, values of the target and weights, (K, N, T)."""
+        """Return functionals (N, T) by nodes.
+
+        Parameters
+        ----------
+        names : tuple of {"mean", "variance", "difference"}
+            Functionals, see `_functionals`.
+        z, values : ndarray of shape (K, N, T)
+            Nodes, and values of the target there.
+        weights : ndarray of shape (K, N, T)
+            Weights with sum 1.
+        """
         mean, variance = _node_moments(values, weights)
         functionals = {"mean": mean, "variance": variance}
         if "difference" in names:
