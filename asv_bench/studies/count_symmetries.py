@@ -669,10 +669,7 @@ ARCHITECTURES = {
         lambda: inverted_residual(nn.SiLU, SqueezeExcite(8, 3, nn.SiLU(), nn.Sigmoid())),
         IMAGES, units(4, 2) + units(8, 2) + units(3) + units(6, 1),
     ),
-    "ShuffleNetV2": Architecture(
-        ShuffleNet, IMAGES, 2 * units(4) + units(4, 3) + units(4, 1),
-        "the halves that the shuffle mixes move together",
-    ),
+    "ShuffleNetV2": Architecture(ShuffleNet, IMAGES, 2 * units(4) + units(4, 3) + units(4, 1)),
     "DenseNet": Architecture(DenseNet, IMAGES, units(6, 1) + 2 * units(4, 1)),
     "SqueezeNet": Architecture(squeezenet, IMAGES, units(6) + units(3) + units(4) + units(5)),
     "GoogLeNet": Architecture(
