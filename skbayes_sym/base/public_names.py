@@ -4,6 +4,9 @@ The package's root imports a name when it is first used. Saved files refer to es
 the objects that are passed as their parameters, by these names.
 """
 
+from importlib import import_module
+from inspect import signature
+
 ESTIMATOR_MODULES = {
     "bayesian_mlp.estimators": ("BayesianMLPClassifier", "BayesianMLPRegressor"),
     "ensemble.estimators": ("DeepEnsembleClassifier", "DeepEnsembleRegressor"),
@@ -39,3 +42,15 @@ MODULES = {
     for module, names in modules.items()
     for name in names
 }
+
+
+def estimators_with_argument(method: str, argument: str) -> list[str]:
+    """Names of the estimators whose method takes an argument; imports all of them."""
+    accepting = []
+    for module, names in ESTIMATOR_MODULES.items():
+        classes = vars(import_module(f"skbayes_sym.{module}"))
+        for name in names:
+            function = getattr(classes[name], method)
+            if argument in signature(function).parameters:
+                accepting.append(name)
+    return accepting

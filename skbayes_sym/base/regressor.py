@@ -270,16 +270,20 @@ class BayesianRegressorMixin(RegressorMixin):
                 f"fit(noise_std=...) adds known errors to normal noise, but likelihood="
                 f"{self.likelihood!r}. Use the default likelihood, or exposure= for counts."
             )
-        if exposure is not None and kind != "counts":
-            raise ValueError(
-                f"fit(exposure=...) multiplies the mean of counts, but likelihood="
-                f"{self.likelihood!r}. Use likelihood='poisson', or noise_std= for known errors."
-            )
         if noise_std is not None:
             return check_noise_std(noise_std, targets.values.shape)
         if exposure is not None:
+            self._require_counts("fit")
             return check_exposure(exposure, targets.values.shape)
         return None
+
+    def _require_counts(self, method: str) -> None:
+        """Raise a ValueError if a method gets exposures, and the likelihood has none."""
+        if self.resolved_likelihood.kind != "counts":
+            raise ValueError(
+                f"{method}(exposure=...) multiplies the mean of counts, but likelihood="
+                f"{self.likelihood!r}. Use likelihood='poisson', or noise_std= for known errors."
+            )
 
     def _count_outputs(self, data: Training) -> int:
         """Return the number of targets."""
@@ -543,7 +547,7 @@ class BayesianRegressorMixin(RegressorMixin):
         """Return all rows of validated inputs at once, as the predictor takes them."""
         return torch.cat(list(self.input_blocks(inputs)))
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(self, X: Any, y: Any, sample_weight: Any = None, exposure: Any = None) -> float:
         """Compute the coefficient of determination R^2 of `predict`, averaged over targets.
 
         Parameters
@@ -554,35 +558,22 @@ class BayesianRegressorMixin(RegressorMixin):
             Observed targets.
         sample_weight : array-like of shape (n_samples,), optional
             Weights of the rows.
-
-        Returns
-        -------
-        float
-        """
-        return self._score_predictions(y, self.predict(X), sample_weight)
-
-    def _score_predictions(
-        self, y: Any, predicted: Array, sample_weight: Any, exposure: Any = None
-    ) -> float:
-        """Compute the coefficient of determination of predictions.
-
-        Parameters
-        ----------
-        y : array-like of shape (n_samples,) or (n_samples, n_targets)
-            Observed targets.
-        predicted : ndarray of shape (n_samples,) or (n_samples, n_targets)
-            Predicted means, per unit of exposure.
-        sample_weight : array-like of shape (n_samples,) or None
-            Weights of the rows.
         exposure : array-like of shape (n_samples,) or (n_samples, n_targets), optional
-            Exposures of counts; 1 by default.
+            Exposures of the counts ``y``, by which the predictions are multiplied; 1 by default.
 
         Returns
         -------
         float
+
+        Raises
+        ------
+        ValueError
+            If exposures are given and the model isn't one of counts, or R^2 isn't finite.
         """
+        predicted = self.predict(X)
         check_not_masked("y", y)
         if exposure is not None:
+            self._require_counts("score")
             shape = (len(predicted), predicted.size // len(predicted))
             predicted = predicted * check_exposure(exposure, shape).reshape(predicted.shape)
         with numeric_conversion("y"), filters_lock:

@@ -2,7 +2,8 @@
 
 A measurement with the known standard deviation e has the total variance ``e^2 + noise_std_^2``,
 since both errors are independent. A count during the exposure t has the mean ``t exp(f)``. In
-predictions, a known error is 0 and an exposure is 1 unless they are given.
+predictions, a known error is 0 and an exposure is 1 unless they are given. Estimators that take
+them have the method `fit` of this module.
 """
 
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from skbayes_sym.base.rows import Array, numeric_conversion
+from skbayes_sym.base.scikit_learn import fit_context
 from skbayes_sym.numerics.arguments import check_not_masked
 
 
@@ -111,3 +113,49 @@ def _refuse_rows(name: str, values: Array, is_refused: Array, requirement: str) 
         row = int(is_refused_row.argmax())
         value = values[row][is_refused[row]][0]
         raise ValueError(f"{name} is {value:g} in row {row}, but values must be {requirement}.")
+
+
+@fit_context(prefer_skip_nested_validation=True)
+def fit(
+    self: Any,
+    X: Any,
+    y: Any,
+    sample_weight: Any = None,
+    noise_std: Any = None,
+    exposure: Any = None,
+) -> Any:
+    """Fit the posterior.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features)
+        Training inputs.
+    y : array-like of shape (n_samples,) or (n_samples, n_targets)
+        Targets.
+    sample_weight : array-like of shape (n_samples,), optional
+        Non-negative multiplicities: a weight of 2 is the row given twice, exactly.
+    noise_std : array-like of shape (n_samples,) or (n_samples, n_targets), optional
+        Known standard deviations of the errors of ``y``, in its units, for the default likelihood.
+        Row i has the variance ``noise_std[i]**2 + noise_std_**2``. The parameter ``noise_std`` of
+        the estimator sets the second term. Predictions are for targets without known errors:
+        `predictive` adds them. In pipelines and searches, ``set_fit_request(noise_std=True)``
+        requests them. Linear models take them for one target. Networks are trained by Adam then.
+    exposure : array-like of shape (n_samples,) or (n_samples, n_targets), optional
+        Positive exposures of counts, such as lengths of time, for ``likelihood="poisson"`` and, of
+        networks, "negative_binomial": the mean of row i is ``exposure[i] * exp(f)``. Predictions
+        are per unit of exposure, and `predictive` multiplies them.
+
+    Returns
+    -------
+    self : object
+        The fitted estimator.
+
+    Raises
+    ------
+    ValueError
+        If a known standard deviation is negative or missing, an exposure isn't positive, or
+        likelihood or optimiser don't support them.
+    KeyboardInterrupt
+        If interrupted, after keeping the model reached so far.
+    """
+    return self._fit_rows(X, y, sample_weight, noise_std=noise_std, exposure=exposure)

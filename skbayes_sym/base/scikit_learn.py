@@ -23,6 +23,7 @@ from sklearn.utils.validation import column_or_1d as _column_or_1d
 from sklearn.utils.validation import validate_data as _validate_data
 
 from skbayes_sym.base.groups import encode_groups
+from skbayes_sym.base.public_names import estimators_with_argument
 from skbayes_sym.numerics.runtime import filters_lock, with_filters_lock
 
 try:
@@ -116,7 +117,6 @@ def class_page_template() -> str:
 
 
 __all__ = [
-    "ROW_PARAMETERS",
     "BaseComposition",
     "BaseScorer",
     "CallbackSupportMixin",
@@ -139,13 +139,6 @@ __all__ = [
     "validate_data",
     "validate_params",
 ]  # fmt: skip
-
-
-# Known parameters of the likelihood of every row, and the estimators whose `fit` takes them.
-ROW_PARAMETERS = {
-    "noise_std": "BayesianLinearRegressor, LaplaceRegressor and PredictiveStackingRegressor",
-    "exposure": "BayesianLinearRegressor and LaplaceRegressor",
-}
 
 
 def fit_context(*, prefer_skip_nested_validation: bool) -> Callable[[Any], Any]:
@@ -175,8 +168,9 @@ def fit_context(*, prefer_skip_nested_validation: bool) -> Callable[[Any], Any]:
                 if name not in accepted and not has_var_keyword:
                     names = ", ".join(list(accepted)[1:])
                     remedy = ""
-                    if name in ROW_PARAMETERS:
-                        remedy = f" {name} per row is for {ROW_PARAMETERS[name]}."
+                    alternatives = estimators_with_argument(method.__name__, name)
+                    if alternatives:
+                        remedy = f" {name} is for {', '.join(alternatives)}."
                     raise TypeError(
                         f"{type(owner).__name__}.{method.__name__}() got an unexpected keyword "
                         f"argument {name!r}: it takes {names}.{remedy}"

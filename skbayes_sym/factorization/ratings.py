@@ -472,10 +472,7 @@ def _check_values(raw: Any, name: Hashable) -> Array:
     if values.ndim != 1 or values.dtype.kind not in "fiub":
         remedy = ""
         if values.ndim == 1 and values.dtype.kind in "OUST":
-            remedy = (
-                " Convert text by pandas.to_numeric, and number ordered words from worst to best, "
-                'such as .map({"bad": 1, "good": 2}).'
-            )
+            remedy = " Use pandas.to_numeric for text, or .map(...) for words."
         raise ValueError(
             f"{name} of a list of entries must be numbers, 1D; got {values.dtype} of shape "
             f"{values.shape} such as {short_repr(values[:2].tolist())}.{remedy}"

@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from math import prod
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from skbayes_sym.base import row_parameters
 from skbayes_sym.base.classifier import BayesianClassifierMixin
 from skbayes_sym.base.estimator import BayesianEstimator
 from skbayes_sym.base.model_factory import (
@@ -38,7 +39,7 @@ from skbayes_sym.base.rows import (
     column_scaling,
     is_standardized,
 )
-from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions, fit_context
+from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.base.targets import RegressionTargets, Targets
 from skbayes_sym.base.training import Training
 from skbayes_sym.linear.fit import LinearFit, SiteInference, fit_variance_scale, is_conjugate
@@ -378,70 +379,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         "standardize": STANDARDIZE,
     }
 
-    @fit_context(prefer_skip_nested_validation=True)
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any = None,
-        noise_std: Any = None,
-        exposure: Any = None,
-    ) -> Self:
-        """Fit the posterior.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Training inputs.
-        y : array-like of shape (n_samples,) or (n_samples, n_targets)
-            Targets.
-        sample_weight : array-like of shape (n_samples,), optional
-            Non-negative multiplicities: a weight of 2 is the row given twice, exactly.
-        noise_std : array-like of shape (n_samples,), optional
-            Known standard deviations of the errors of ``y``, in its units, for the "gaussian"
-            likelihood of one target. Row i has the variance ``noise_std[i]**2 + noise_std_**2``.
-            The parameter ``noise_std`` of the estimator sets the second term. Predictions are for
-            targets without known errors: `predictive` adds them. In pipelines and searches,
-            ``set_fit_request(noise_std=True)`` requests them.
-        exposure : array-like of shape (n_samples,), optional
-            Positive exposures of counts, such as lengths of time, for the "poisson" likelihood: the
-            mean of row i is ``exposure[i] * exp(f)``. Predictions are per unit of exposure, and
-            `predictive` multiplies them.
-
-        Returns
-        -------
-        self : object
-            The fitted estimator.
-
-        Raises
-        ------
-        ValueError
-            If a known standard deviation is negative or missing, an exposure isn't positive, or
-            the likelihood doesn't have them.
-        KeyboardInterrupt
-            If interrupted, after keeping the model reached so far.
-        """
-        return self._fit_rows(X, y, sample_weight, noise_std=noise_std, exposure=exposure)
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None, exposure: Any = None) -> float:
-        """Compute the coefficient of determination R^2 of `predict`, averaged over targets.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
-        y : array-like of shape (n_samples,) or (n_samples, n_targets)
-            Observed targets.
-        sample_weight : array-like of shape (n_samples,), optional
-            Weights of the rows.
-        exposure : array-like of shape (n_samples,), optional
-            Exposures of the counts ``y``, by which the predictions are multiplied; 1 by default.
-
-        Returns
-        -------
-        float
-        """
-        return self._score_predictions(y, self.predict(X), sample_weight, exposure)
+    fit = row_parameters.fit
 
     @property
     def _learns_noise(self) -> bool:

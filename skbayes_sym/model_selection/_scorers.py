@@ -12,7 +12,6 @@ from skbayes_sym.base.pipelines import fitted_attribute, unwrap
 from skbayes_sym.base.predictive import predictive, predicts_distribution
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import (
-    ROW_PARAMETERS,
     BaseScorer,
     check_sample_weight,
     num_samples,
@@ -299,9 +298,9 @@ class DistributionScorer(BaseScorer):
         float
             Mean score.
         """
-        row_parameters = {name: routed.pop(name) for name in ROW_PARAMETERS if name in routed}
-        scores = self._score_rows(estimator, X, y_true, **row_parameters)
-        return _average(scores, y_true, **routed)
+        sample_weight = routed.pop("sample_weight", None)
+        scores = self._score_rows(estimator, X, y_true, **routed)
+        return _average(scores, y_true, sample_weight)
 
     def __repr__(self) -> str:
         return f'get_scorer("{self._name}")'

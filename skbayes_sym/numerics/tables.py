@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import issparse
 
 from skbayes_sym.numerics.arguments import is_frame, short_repr
 from skbayes_sym.numerics.dates import (
@@ -111,7 +112,7 @@ def require_table(X: Any) -> None:
     remedy = None
     if isinstance(X, str | bytes | PathLike):
         remedy = "read the file first, such as by pandas.read_csv(X)"
-    elif isinstance(X, Mapping):
+    elif isinstance(X, Mapping) and not issparse(X):  # some sparse arrays are dictionaries
         remedy = "give pandas.DataFrame(X)"
     elif isinstance(X, Sequence) and len(X) > 0 and isinstance(X[0], Mapping):
         raise TypeError("X must be a table, got a list of dictionaries: give pandas.DataFrame(X).")

@@ -18,9 +18,10 @@ SUPPORTED = {
     "noise_std": ("BayesianLinearRegressor", "LaplaceRegressor", "PredictiveStackingRegressor"),
     "exposure": ("BayesianLinearRegressor", "LaplaceRegressor", "PredictiveStackingRegressor"),
 }
+ORDER = [name for names in ESTIMATOR_MODULES.values() for name in names]
 
 
-@pytest.mark.parametrize("name", [n for names in ESTIMATOR_MODULES.values() for n in names])
+@pytest.mark.parametrize("name", ORDER)
 @pytest.mark.parametrize("argument", ["noise_std", "exposure"])
 def test_other_estimators_name_those_that_take_row_parameters(name, argument):
     estimator = getattr(skbayes_sym, name)()
@@ -28,7 +29,7 @@ def test_other_estimators_name_those_that_take_row_parameters(name, argument):
         assert name in SUPPORTED[argument]
         return
     assert name not in SUPPORTED[argument]
-    message = f"{argument} per row is for BayesianLinearRegressor.* LaplaceRegressor"
+    message = f"{argument} is for {', '.join(sorted(SUPPORTED[argument], key=ORDER.index))}"
     with pytest.raises(TypeError, match=message):
         estimator.fit(X, Y > 0, **{argument: np.ones(12)})
 
@@ -50,6 +51,24 @@ def test_other_estimators_name_those_that_take_row_parameters(name, argument):
 def test_invalid_known_errors_are_refused(noise_std, message):
     with pytest.raises(ValueError, match=message):
         BayesianLinearRegressor().fit(X, Y, noise_std=noise_std)
+
+
+def test_arguments_of_other_estimators_are_named_with_them():
+    message = "groups is for .*PredictiveStackingRegressor"
+    with pytest.raises(TypeError, match=message):
+        BayesianLinearRegressor().fit(X, Y, groups=np.arange(12))
+    with pytest.raises(TypeError, match=r"it takes X, y, sample_weight, noise_std, exposure\.$"):
+        BayesianLinearRegressor().fit(X, Y, weights=np.ones(12))
+
+
+@pytest.mark.parametrize("name", ["BayesianLinearRegressor", "DeepEnsembleRegressor"])
+def test_exposures_are_refused_by_scores_of_other_targets_than_counts(name):
+    estimator = getattr(skbayes_sym, name)()
+    if name == "DeepEnsembleRegressor":
+        estimator.set_params(n_members=1, max_iter=1, random_state=0)
+    estimator.fit(X, Y)
+    with pytest.raises(ValueError, match=r"score\(exposure=...\) multiplies the mean of counts"):
+        estimator.score(X, Y, exposure=np.ones(12))
 
 
 def test_invalid_known_errors_are_refused_at_prediction():

@@ -386,7 +386,8 @@ def test_memory_for_the_curvature_is_asked_for_in_advance(scale, monkeypatch):
     monkeypatch.setattr(method, "require_memory", lambda parts, device: asked.extend(parts))
     scaled(prior=scale, max_iter=2).fit(*HUNDRED)
     curvature = [part.n_bytes for part in asked if "curvature of a member" in part.description]
-    assert curvature == ([8 * (100 * 49 + 49**2)] if scale == "learn" else [])
+    # Learned scales need the curvature, and so does the correction of the noise.
+    assert curvature == [8 * (100 * 49 + 49**2)]
 
 
 def test_importances_are_shares_of_the_relevance():
