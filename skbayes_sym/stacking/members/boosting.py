@@ -82,7 +82,7 @@ class Boosting(Member):
     def _predict_folds(self, task: StackTask) -> tuple[Array, int]:
         """Predict the held-out rows of all folds by the best number of rounds.
 
-        All folds add rounds in turn, until there are twice as many as the loss is lowest with.
+        All folds add rounds in turn, until their number is twice that with the lowest loss.
 
         Returns
         -------
@@ -177,24 +177,29 @@ class Boosting(Member):
         estimator
             Fitted boosting.
         """
+        if model is None:
+            model = self._make_model(task)
+        model.set_params(max_iter=n_rounds)
+        x, y, weight = self._select_rows(task, index)
+        with filters_lock:
+            return model.fit(x, y, weight)
+
+    def _make_model(self, task: StackTask) -> Any:
+        """Return unfitted boosting of the targets or the classes."""
         from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
         if task.n_classes:
-            model_class = HistGradientBoostingClassifier
-        else:
-            model_class = HistGradientBoostingRegressor
-        if model is None:
-            model = model_class(**self._parameters(task))
-        model.set_params(max_iter=n_rounds)
+            return HistGradientBoostingClassifier(**self._parameters(task))
+        return HistGradientBoostingRegressor(**self._parameters(task))
+
+    def _select_rows(self, task: StackTask, index: Any) -> tuple[Array, Array, Array | None]:
+        """Return inputs, targets and weights of rows; None for weights of 1."""
         x, y, weight = (array[index] for array in task.arrays)
         if (weight == weight.round()).all() and weight.sum() <= 2 * len(weight):
             # Quantiles of weighted rows take longer than the trees. Repeat the rows instead.
             repeated = np.repeat(np.arange(len(weight)), weight.astype(int))
-            x = x[repeated]
-            y = y[repeated]
-            weight = None
-        with filters_lock:
-            return model.fit(x, y, weight)
+            return x[repeated], y[repeated], None
+        return x, y, weight
 
     def _parameters(self, task: StackTask) -> dict[str, Any]:
         """Parameters of scikit-learn's histogram gradient boosting."""

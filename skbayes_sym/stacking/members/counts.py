@@ -25,7 +25,6 @@ from skbayes_sym.models.copula import middle_cdf
 from skbayes_sym.models.likelihoods.counts import NegativeBinomial
 from skbayes_sym.models.predictive_mixtures import TargetMixture
 from skbayes_sym.numerics.progress import report_progress
-from skbayes_sym.numerics.runtime import filters_lock
 from skbayes_sym.stacking.members.base import Member
 from skbayes_sym.stacking.members.boosting import Boosting
 from skbayes_sym.stacking.predictors import BoostingPredictor, EstimatorPredictor, RatePredictor
@@ -146,32 +145,17 @@ class BoostedCounts(Boosting):
         deviance: Array = mean - task.targets[index] * np.log(mean)
         return deviance @ task.weight.numpy()[index]
 
-    def _fit_model(self, task: StackTask, n_rounds: int, index: Any, model: Any = None) -> Any:
-        """Fit rates, with weights by the exposure, which gives the likelihood of the counts.
-
-        Parameters
-        ----------
-        task : StackTask
-            Training data.
-        n_rounds : int
-            Number of rounds.
-        index : ndarray of shape (n,) or slice
-            Rows.
-        model : estimator, optional
-            Boosting with fewer rounds of the same rows, which gets further rounds.
-
-        Returns
-        -------
-        estimator
-            Fitted boosting.
-        """
+    def _make_model(self, task: StackTask) -> Any:
+        """Return unfitted boosting of rates."""
         from sklearn.ensemble import HistGradientBoostingRegressor
 
-        if model is None:
-            model = HistGradientBoostingRegressor(loss="poisson", **self._parameters(task))
-        model.set_params(max_iter=n_rounds)
+        return HistGradientBoostingRegressor(loss="poisson", **self._parameters(task))
+
+    def _select_rows(self, task: StackTask, index: Any) -> tuple[Array, Array, Array | None]:
+        """Return inputs, rates and weights of rows.
+
+        Weights in proportion to the exposure give the likelihood of the counts.
+        """
         exposure = task.exposures.numpy()[index]
         weight = task.weight.numpy()[index] * exposure
-        rate = task.targets[index] / exposure
-        with filters_lock:
-            return model.fit(task.rows.x.numpy()[index], rate, weight)
+        return task.rows.x.numpy()[index], task.targets[index] / exposure, weight
