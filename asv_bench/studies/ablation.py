@@ -250,7 +250,8 @@ def report(
     print(
         f"{constant:32s}{usual!s:>12}{value!s:>12}{change.mean():9.3f}"
         f"{change.max():9.3f} {names[change.argmax()].split('/')[-1]:16s}"
-        f"{change.min():9.3f} {names[change.argmin()].split('/')[-1]:16s}{seconds - 1.0:+7.0%}",
+        f"{change.min():9.3f} {names[change.argmin()].split('/')[-1]:16s}"
+        f"{100 * seconds - 100:+6.0f} %",
         flush=True,
     )
 

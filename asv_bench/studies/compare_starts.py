@@ -118,7 +118,7 @@ def row(name: str, kind: str, base: list[Fit], other: list[Fit]) -> str:
     silent = sum(e < -0.01 and not fit.warned for e, fit in zip(elbo, base, strict=True))
     return (
         f"{name:11s}{kind:12s}{len(elbo):3d}{d:+10.3f} ({d_error:.3f}){e:+10.3f} ({e_error:.3f})"
-        f"{within:9.0%}{silent:8d}{seconds[0]:9.1f}{seconds[1]:8.1f}"
+        f"{100 * within:8.0f} %{silent:8d}{seconds[0]:9.1f}{seconds[1]:8.1f}"
     )
 
 

@@ -190,10 +190,10 @@ def shares(rows: int) -> None:
             if "skbayes_sym" in file and name == function:
                 spent[part] = max(spent[part], whole)
     for part, whole in spent.items():
-        print(f"  {part:28}{whole / seconds:6.0%}")
+        print(f"  {part:28}{100 * whole / seconds:5.0f} %")
     longest = sorted(stats.stats.items(), key=lambda item: -item[1][2])[:8]
     for (_, _, name), (_, calls, alone, *_) in longest:
-        print(f"  {name[:50]:52}{alone / seconds:4.0%} in {calls:,} calls")
+        print(f"  {name[:50]:52}{100 * alone / seconds:3.0f} % in {calls:,} calls")
 
 
 def main() -> None:

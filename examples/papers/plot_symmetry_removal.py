@@ -92,7 +92,7 @@ print(f"group elements that were needed     {len(moves)} of 48")
 print(
     f"largest change of a function        {np.abs(functions(after) - functions(before)).max():.0e}"
 )
-print(f"draws with odds of 20 to 1 or more  {np.mean(reduced.margin > 3):.1%}")
+print(f"draws with odds of 20 to 1 or more  {100 * np.mean(reduced.margin > 3):.1f} %")
 
 # %%
 # The subspace of the units
@@ -168,7 +168,7 @@ for line, draws in zip(panels, (before, wide.samples_[:, -1].astype(np.float64))
         draws, hidden_layer_sizes=(d,), activation="tanh", n_features_in=1, random_state=0
     )
     share, of_units = agreement(ours.permutations[0], place)
-    print(f"{d:5}   {share:48.0%}   {of_units:5.0%}")
+    print(f"{d:5}   {100 * share:46.0f} %   {100 * of_units:3.0f} %")
     weight, bias = voted[:, :d], voted[:, d : 2 * d]
     steps = {
         "(a) as sampled": (

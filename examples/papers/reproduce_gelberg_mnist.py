@@ -272,7 +272,7 @@ def print_bounds(setting, results):
             gap = (f"{average(outcomes, 'gap'):.3f}", f"{average(outcomes, 'saturation'):.5f}")
         if method.startswith("InfoNCE"):
             value = saturated_infonce(width, METHODS[method]["symmetry"].gap.n_permutations)
-            cap = f"{value:.3f}, {100.0 * value / order:.1f}%"
+            cap = f"{value:.3f}, {100.0 * value / order:.1f} %"
         print(row.format(
             width, method, f"{average(outcomes, 'elbo_mean_field'):.1f}", gap[0], f"{order:.3f}",
             gap[1], f"{average(outcomes, 'elbo'):.1f}", cap,

@@ -124,7 +124,7 @@ class NoiseShape:
         ratio = self.wide_ratio**0.5
         if ratio < 1.5:  # narrower tails aren't noticeable
             return text
-        return f"{text}, {self.wide_weight:.0%} of rows {ratio:.2g} times as wide"
+        return f"{text}, {100 * self.wide_weight:.0f} % of rows {ratio:.2g} times as wide"
 
     def factor(self, mean: Tensor) -> Tensor:
         """Return the factor on the standard deviation for predicted means (N, T)."""

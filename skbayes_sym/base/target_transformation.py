@@ -803,7 +803,7 @@ class _NumericalInverse:
             worst = float(np.max(error[uncertain] / np.abs(slope[uncertain])))
             warnings.warn(
                 f"the numerical slope of {type(self.transformer).__name__}'s inverse is off by up "
-                f"to {worst:.0%} in {uncertain.sum()} "
+                f"to {100 * worst:.0f} % in {uncertain.sum()} "
                 "targets, and log densities by as much: the inverse isn't smooth there.",
                 UserWarning,
                 stacklevel=5,

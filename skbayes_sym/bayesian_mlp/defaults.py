@@ -330,7 +330,7 @@ def noise_is_low(size: TableSize, defaults: PoolDefaults) -> Rule:
         max_fraction = defaults.modes.negligible_noise_fraction
     return Rule(
         lambda results: results["modes"].noise_fraction() <= max_fraction,
-        f"more than {max_fraction:.0%} of the variance of the targets is noise",
+        f"more than {100 * max_fraction:.0f} % of the variance of the targets is noise",
     )
 
 
@@ -370,7 +370,8 @@ def trial_members_gain(min_gain: float) -> Rule:
         baseline, density, weight = results["trial members"].leave_one_out()
         return "members" in select_components(baseline, density, weight, min_gain)
 
-    reason = f"trial members gain less than {min_gain:.0%} of what modes gain over the linear model"
+    percentage = f"{100 * min_gain:.0f} %"
+    reason = f"trial members gain less than {percentage} of what modes gain over the linear model"
     return Rule(holds, reason)
 
 
@@ -387,6 +388,6 @@ def classes_are_separated(max_unexplained: float) -> Rule:
 
     reason = (
         "refitting members would take too long, and the held-out loss of the modes is above "
-        f"{max_unexplained:.0%} of the entropy of the classes"
+        f"{100 * max_unexplained:.0f} % of the entropy of the classes"
     )
     return Rule(holds, reason)

@@ -589,7 +589,7 @@ def summarize(
             return f"by leave-one-out{'' if pool.noise is None else f', {pool.noise}'}"
         text = str(execution.results[stage])
         if stage in weights:
-            return f"{text}, weight {weights[stage]:.0%}"
+            return f"{text}, weight {100 * weights[stage]:.0f} %"
         return text
 
     return f"{table}{outliers}\n{execution.format(plan, describe)}"

@@ -203,8 +203,8 @@ def chain_warnings(acceptance: Array, rhat_within: Array, defaults: SamplingDefa
     if is_low.any():
         warnings.append(
             f"{list_chains(is_low, acceptance)} accepted fewer than "
-            f"{defaults.min_acceptance:.0%} of the proposals: their steps are too long for the "
-            "region they have reached, so don't trust their draws. Raise n_warmup."
+            f"{100 * defaults.min_acceptance:.0f} % of the proposals: their steps are too long for "
+            "the region they have reached, so don't trust their draws. Raise n_warmup."
         )
     is_moving = rhat_within > defaults.max_rhat
     if is_moving.any():

@@ -615,7 +615,7 @@ class BaseStacking(BayesianEstimator, BaseComposition):
             if stage in stack.members:
                 mean, error = scores[stage]
                 score = f"{mean:.3g} +- {error:.1g} nats per held-out row"
-                return f"weight {stack.weights[stage]:.0%}, {score}"
+                return f"weight {100 * stack.weights[stage]:.0f} %, {score}"
             if stage == "weights":
                 return "maximise the held-out log density of the mixture"
             result = stack.execution.results[stage]

@@ -71,11 +71,11 @@ def test_predictions_are_the_mixture_of_modes_members_and_the_linear_model(fitte
     table, modes, linear, trial, members, _ = fitted.summary_.split("\n")
     assert table == "80 distinct rows of 10 features"
     assert modes.endswith(
-        f": 3 modes of 4 tanh units by the evidence, weight {fitted.modes_weight_:.0%}"
+        f": 3 modes of 4 tanh units by the evidence, weight {100 * fitted.modes_weight_:.0f} %"
     )
-    assert linear.endswith(f": a linear model by the evidence, weight {share:.0%}")
+    assert linear.endswith(f": a linear model by the evidence, weight {100 * share:.0f} %")
     assert trial.endswith(
-        f": 2 ensemble members with effective noise, weight {fitted.members_weight_:.0%}"
+        f": 2 ensemble members with effective noise, weight {100 * fitted.members_weight_:.0f} %"
     )
     assert members.endswith("skipped because the trial members are all that the mixture can use")
 
@@ -317,12 +317,12 @@ def test_the_summary_names_stages_and_reasons(classifier):
     assert table == f"{n} distinct rows of 4 features, 3 classes"
     assert modes.endswith(
         f": 2 modes of 4 tanh units by the evidence, variance scale {classifier.variance_scale_:g} "
-        f"by leave-one-out, weight {classifier.modes_weight_:.0%}"
+        f"by leave-one-out, weight {100 * classifier.modes_weight_:.0f} %"
     )
-    assert linear.endswith(f", weight {classifier.linear_weight_:.0%}")
+    assert linear.endswith(f", weight {100 * classifier.linear_weight_:.0f} %")
     assert members.endswith(
         f": 2 refitted ensemble members, variance scale {classifier.member_variance_scale_:g}, "
-        f"weight {classifier.members_weight_:.0%}"
+        f"weight {100 * classifier.members_weight_:.0f} %"
     )
     assert weights == "weights: by leave-one-out"
     assert classifier.score(PETALS, KIND) > 0.9
@@ -383,7 +383,7 @@ def test_slow_stages_are_skipped(monkeypatch):
     assert not hasattr(found, "posterior_")
     assert found.refitted_members_ is None
     assert "skipped because 2 modes would take too long" in found.summary_
-    assert "2 ensemble members as trained, weight 100%" in found.summary_
+    assert "2 ensemble members as trained, weight 100 %" in found.summary_
     assert "skipped because members as trained have no leave-one-out" in found.summary_
     assert found.predict_proba(PETALS).shape == (70, 3)
     assert np.all(found.predict_uncertainty(PETALS).epistemic > 0.0)

@@ -204,6 +204,6 @@ def test_the_size_of_the_network_chooses():
 def test_chains_not_to_be_believed_are_named():
     acceptance, rhat = np.array([0.8, 0.3, np.nan]), np.array([1.0, 1.1, 2.0])
     first, second = chain_warnings(acceptance, rhat, SamplingDefaults())
-    assert first.startswith("of 3 chains number 1 (0.30) accepted fewer than 65%")
+    assert first.startswith("of 3 chains number 1 (0.30) accepted fewer than 65 %")
     assert second.startswith("of 3 chains number 2 (2.00)")
     assert chain_warnings(np.array([0.9]), np.array([1.0]), SamplingDefaults()) == []
