@@ -17,6 +17,7 @@ from draw_benchmarks import draw as draw_benchmarks
 from draw_cheat_sheet import draw as draw_cheat_sheet
 from figure_tables import FigureTable
 from guide_pages import PAGES
+from paper_tables import ImmerCells
 
 import skbayes_sym
 
@@ -180,3 +181,4 @@ def setup(app: Any) -> None:
     app.connect("html-page-context", mend_page)
     app.add_directive("defaults", DefaultsTable)
     app.add_directive("figures", FigureTable)
+    app.add_directive("immer-cells", ImmerCells)

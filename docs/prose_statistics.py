@@ -2,8 +2,8 @@
 
     python docs/prose_statistics.py [PAGE ...]
 
-Code, tables, formulas, comments, targets of links and references don't count. Without arguments all
-pages of the guide, the README and the first pages are read.
+Code, tables, formulas, comments, headings, targets of links and references don't count. Without
+arguments all pages of the guide, the README and the first pages are read.
 """
 
 import re
@@ -54,12 +54,17 @@ def read_prose(path: Path) -> str:
             if in_table and not line.strip():
                 in_table = False
             continue
+        if re.match(r"([=~-])\1{3,}\s*$", line):  # the title above it, and an overline
+            if lines and lines[-1].strip():
+                lines.pop()
+            continue
         lines.append(line)
         if line.endswith("::"):
             skipped_indent = indent
     prose = "\n".join(lines)
     prose = re.sub(r":math:`[^`]*`", " ", prose)
     prose = re.sub(r"``[^`]*``", " ", prose)
+    prose = re.sub(r"arXiv:[\d.]+", "arXiv", prose)
     return re.sub(r"<[^>`]*>`_*", " ", prose)
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import doctest
 import io
+import json
 import re
 import runpy
 from importlib import import_module
@@ -270,6 +271,23 @@ def test_the_numbers_behind_auto_are_on_their_page() -> None:
     table = runpy.run_path(str(DOCS / "defaults_tables.py"))["table"]
     text = "\n".join(table("skbayes_sym.bayesian_mlp.defaults.PoolDefaults"))
     assert "``min_gain = 0.85``\n     - Networks of one kind get weight" in text
+
+
+def test_tables_of_immer_et_al_have_every_fitted_cell() -> None:
+    pytest.importorskip("docutils")
+    script = runpy.run_path(str(DOCS / "paper_tables.py"))
+    stored = json.loads(script["CELLS"].read_text(encoding="utf-8"))["cells"]
+    text = "\n".join(line for table in script["tables"]() for line in table)
+    fitted = [key for key, cell in stored.items() if cell["fits"]]
+    assert len(re.findall(r"- [\d.]+ \([\d.]+\)$", text, re.MULTILINE)) == len(fitted) > 30
+    fits = [
+        {"accuracy": 90.0, "log evidence": -100, "images": 100, "how": "100 images"},
+        {"accuracy": 80.0, "log evidence": -50, "images": 100, "how": "100 images"},
+    ]
+    cell = {"paper": 97.84, "paper log evidence": -6000, "fits": fits}
+    assert script["accuracy"](cell) == "85.0 (97.8)"
+    assert script["evidence"](cell, "mnist") == "-0.75 (-0.10)"
+    assert script["size"](cell) == "100 images, 2 seeds"
 
 
 def blocks(page):
