@@ -17,6 +17,7 @@ X, y = load_diabetes(return_X_y=True)
 reg = SymmetrizedVIRegressor((10,), "tanh", random_state=0).fit(X, y)
 steps = np.linspace(0, reg.n_iter_, len(reg.elbo_curve_) + 1)[1:]
 late = len(steps) // 4  # leave out the steep rise of the first steps
+plt.figure(layout="constrained")
 plt.plot(steps[late:], reg.elbo_curve_[late:], color="0.55", label="training ELBO")
 plt.axhline(reg.elbo_, color="C3", label=f"symmetrised ELBO {reg.elbo_:.1f}")
 plt.axhline(reg.elbo_mean_field_, ls="--", label=f"mean-field ELBO {reg.elbo_mean_field_:.1f}")
@@ -31,6 +32,7 @@ plt.show()
 # the noise are learned together with the weights:
 
 laplace = LaplaceRegressor((10,), optimizer="adam", random_state=0).fit(X, y)
+plt.figure(layout="constrained")
 plt.plot(laplace.log_evidence_curve_, color="0.55")
 plt.xlabel("hyperparameter update")
 plt.ylabel("log evidence (nats)")

@@ -24,7 +24,8 @@ stack = PredictiveStackingRegressor(members, random_state=0)
 #
 # Each group has an intercept of its own. ``age`` differs from row to row, and ``size`` from group
 # to group, so that flexible models recognise a group by its size and learn its intercept. Their
-# intervals are too narrow near the sizes of known groups, and needlessly wide elsewhere.
+# intervals are too narrow near the sizes of known groups, and needlessly wide elsewhere. The widest
+# are cut off in the figure.
 
 
 def make_rows(n_groups, n_rows, std, seed):

@@ -27,5 +27,6 @@ X = np.array(
     ]
 )
 lila = LILAClassifier((100,), image_shape=(8, 8), random_state=0).fit(X, y[chosen])
-InvarianceDisplay.from_estimator(lila, X)
+display = InvarianceDisplay.from_estimator(lila, X)
+display.figure_.suptitle("Learned half-widths, and digits with random transformations")
 plt.show()
