@@ -49,9 +49,9 @@ plt.show()
 # Exposures
 # ---------
 #
-# The counts are faults of machines that ran for a day to a year. The observed rate of a machine that
-# ran for two days says little, and is drawn as a small point. Predictions are rates per day, and
-# `predictive` multiplies them by new exposures.
+# The counts are faults of machines that ran for a day to a year. The observed rate of a machine
+# that ran for two days says little, and is drawn as a small point. Predictions are rates per day,
+# and `predictive` multiplies them by new exposures.
 
 age = rng.uniform(0, 10, 300)
 days = np.exp(rng.uniform(0, np.log(365), 300))

@@ -1,6 +1,8 @@
 """Every example runs to its end, with fewer steps, and its pictures can be drawn."""
 
+import ast
 import os
+import re
 import runpy
 import shutil
 import sys
@@ -160,3 +162,26 @@ def test_there_is_something_to_run() -> None:
 def test_what_a_reader_learns_from_has_no_branch_for_tests() -> None:
     for script in EXAMPLES.rglob("plot_*.py"):
         assert "--fast" not in script.read_text(encoding="utf-8"), script.name
+
+
+@pytest.mark.parametrize("script", sorted(EXAMPLES.rglob("plot_*.py")), ids=lambda path: path.stem)
+def test_a_figure_is_complete_at_the_end_of_its_block(script: Path) -> None:
+    """The gallery saves and closes all figures after each block."""
+    closed: set[str] = set()
+    for block in re.split(r"(?m)^# %%.*$", script.read_text(encoding="utf-8")):
+        nodes = list(ast.walk(ast.parse(block)))
+        stored = {
+            node.id
+            for node in nodes
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        }
+        used = {
+            node.value.id
+            for node in nodes
+            if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.value, ast.Name)
+        }
+        assert (used & closed) - stored == set()
+        for node in nodes:
+            if isinstance(node, ast.Assign) and "plt.subplot" in ast.unparse(node.value):
+                targets = ast.walk(node.targets[0])
+                closed |= {name.id for name in targets if isinstance(name, ast.Name)} - {"_"}
