@@ -89,6 +89,11 @@ class HalfTPrior(NamedTuple):
         square = (log_std.exp() / self.scale.to(log_std)).square()
         return log_std - 0.5 * (self.degrees + 1.0) * (square / self.degrees).log1p()
 
+    def log_density_slope(self, log_std: Tensor) -> Tensor:
+        """Return the derivatives of the log densities by the logarithms."""
+        square = (log_std.exp() / self.scale.to(log_std)).square()
+        return 1.0 - (self.degrees + 1.0) * square / (self.degrees + square)
+
 
 def noise_prior(spread: Tensor, total_weight: float) -> HalfTPrior:
     """Return the prior of the noise of targets with unbiased standard deviations (T,)."""

@@ -31,12 +31,13 @@ from skbayes_sym.base.noise_levels import (
     level_weights,
     log_level_grid,
     log_level_prior,
+    noise_prior,
     sample_spread,
     with_surprises,
 )
 from skbayes_sym.base.predictor import BasePredictor, NetworkComponents, Predictor
 from skbayes_sym.models.predictive_mixtures import NormalMixture
-from skbayes_sym.numerics.optimise import lbfgs, with_gradient
+from skbayes_sym.numerics.optimise import lbfgs
 from skbayes_sym.numerics.random import generator_from
 
 Array = npt.NDArray[np.float64]
@@ -280,25 +281,75 @@ class _ShapeProblem:
         log_factor = offset + slope * self.level
         return _split_noise(self.distribution, log_factor.exp(), *_states(*self.tails_at(tails)))
 
-    def log_density(self, position: Tensor) -> Tensor:
-        """Return the log density of each row in nats, (N,)."""
-        return self.shaped(position).log_prob(self.y)
+    def row_gradients(self, position: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log density of each row and its gradient.
 
-    def loss(self, position: Tensor, offset_std: float) -> Tensor:
-        """Return the negative log posterior density of a position."""
+        Parameters
+        ----------
+        position : Tensor of shape (2 T + 2,) or (T,)
+            Parameters of the noise.
+
+        Returns
+        -------
+        log_density : Tensor of shape (N,)
+            Log densities in nats.
+        gradient : Tensor of shape (N, 2 T + 2) or (N, T)
+            Their derivatives by the parameters.
+
+        Notes
+        -----
+        The derivative by a parameter is the sum over the components of their posterior
+        probabilities times the derivatives of their log densities and log weights.
+        """
+        distribution = self.shaped(position)
+        per_draw = distribution.log_prob_per_draw(self.y)
+        per_draw = per_draw + distribution.broadcast_weights[:, :, 0].log()
+        log_density = per_draw.logsumexp(0)
+        probability = (per_draw - log_density).exp()
+        noise_gradient = distribution.noise_variance * distribution.noise_variance_gradient(self.y)
+        # By the logarithms of the noise variances, (K S, N, T).
+        noise_gradient = probability.unsqueeze(2) * noise_gradient
+        by_offset = 2.0 * noise_gradient.sum(0)
+        if len(position) == self.n_targets:
+            return log_density, by_offset
+
+        # The logarithms of the variances are -log(m) and log(ratio) - log(m), where m is the mean
+        # factor, and the logarithms of the weights are log(1 - p) and log(p).
+        wide_weight, ratio = self.tails_at(position[2 * self.n_targets :])
+        n_narrow = len(per_draw) // 2
+        wide_probability = probability[n_narrow:].sum(0)
+        by_wide_variance = noise_gradient[n_narrow:].sum((0, 2))
+        by_mean_factor = -0.5 * by_offset.sum(1) / (1.0 + wide_weight * (ratio - 1.0))
+        by_weight = wide_probability / wide_weight - (1.0 - wide_probability) / (1.0 - wide_weight)
+        by_weight = by_weight + (ratio - 1.0) * by_mean_factor
+        by_ratio = by_wide_variance / ratio + wide_weight * by_mean_factor
+        weight_slope = wide_weight * (1.0 - wide_weight / self.prior.max_wide_weight)
+        by_tails = torch.stack([by_weight * weight_slope, by_ratio * (ratio - 1.0)], 1)
+        return log_density, torch.cat([by_offset, by_offset * self.level, by_tails], 1)
+
+    def loss(self, position: Tensor, offset_std: float) -> tuple[Tensor, Tensor]:
+        """Return the negative log posterior density of a position, and its gradient."""
         n = self.n_targets
         prior = self.prior
         offset, slope, tails = position.tensor_split([n, 2 * n])
+        log_density, gradient = self.row_gradients(position)
         log_prior = -0.5 * (slope / prior.slope_std).square().sum()
+        tails_gradient = torch.zeros_like(tails)
         if self.free_level:
             log_std = offset + self.log_typical_noise
-            log_prior = log_prior + log_level_prior(log_std, self.spread, self.total).sum()
+            level_prior = noise_prior(self.spread, self.total)
+            log_prior = log_prior + level_prior.log_density(log_std).sum()
+            offset_gradient = level_prior.log_density_slope(log_std)
         else:
             log_prior = log_prior - 0.5 * (offset / offset_std).square().sum()
+            offset_gradient = -offset / offset_std**2
         if self.free_level and len(tails):
             deviation = (tails - self.tails_start) / prior.tails_std
             log_prior = log_prior - 0.5 * deviation.square().sum()
-        return -log_prior - self.weight @ self.log_density(position)
+            tails_gradient = -deviation / prior.tails_std
+        prior_gradient = torch.cat([offset_gradient, -slope / prior.slope_std**2, tails_gradient])
+        value = -log_prior - self.weight @ log_density
+        return value, -prior_gradient - self.weight @ gradient
 
     def minimise(self, start: Tensor, offset_std: float) -> Tensor:
         """Return the position with the least loss, starting from ``start``."""
@@ -306,7 +357,7 @@ class _ShapeProblem:
         bounds = [self.prior.offset_bounds] * n
         if len(start) > n:
             bounds += [*[(-5.0, 5.0)] * n, *self.prior.bounds]
-        loss = with_gradient(partial(self.loss, offset_std=offset_std))
+        loss = partial(self.loss, offset_std=offset_std)
         return lbfgs(loss, start, max_iter=self.prior.steps, bounds=bounds)
 
     def influence(self, position: Tensor, offset_std: float) -> tuple[Tensor, Tensor]:
@@ -331,16 +382,12 @@ class _ShapeProblem:
         """
         step = 1e-4
         n = self.n_targets
-        loss = with_gradient(partial(self.loss, offset_std=offset_std))
-        gradients = []
+        _, gradient = self.row_gradients(position)
         hessian = []
         for direction in step * torch.eye(len(position)).to(position):
-            above = position + direction
-            below = position - direction
-            change = self.log_density(above) - self.log_density(below)
-            gradients.append(change / (2.0 * step))
-            hessian.append((loss(above)[1] - loss(below)[1]) / (2.0 * step))
-        gradient = torch.stack(gradients, 1)
+            _, above = self.loss(position + direction, offset_std)
+            _, below = self.loss(position - direction, offset_std)
+            hessian.append((above - below) / (2.0 * step))
         curvature = torch.stack(hessian)
         is_free = torch.ones(len(position), dtype=torch.bool)
         for index, (low, high) in enumerate(self.prior.bounds, start=2 * n):
@@ -431,7 +478,7 @@ def fit_noise_shape(
     start = torch.cat([plain, plain.new_zeros(n), problem.tails_start])
     shaped = problem.minimise(start, offset_std)
     if not is_free:
-        gain = float(problem.loss(plain, offset_std) - problem.loss(shaped, offset_std))
+        gain = float(problem.loss(plain, offset_std)[0] - problem.loss(shaped, offset_std)[0])
         if gain < 0.5 * (n + 2) * log(max(total, 1.0)):
             return NoiseShapeFit(None, distribution.log_prob(y))
         offset_std = prior.offset_std

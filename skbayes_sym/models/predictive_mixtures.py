@@ -285,6 +285,22 @@ class NormalMixture(TargetPredictive):
             log_scale = self.scales.log()
         return -(0.5 * z * z + log_scale + 0.5 * log(2 * pi)).sum(-1)
 
+    def noise_variance_gradient(self, y: Tensor) -> Tensor:
+        r"""Return the derivatives of `log_prob_per_draw` by the noise variances, (S, N, T).
+
+        Notes
+        -----
+        With the covariance :math:`\Sigma` of the targets of a row and the residual r they are
+        :math:`([\Sigma^{-1} r]_t^2 - [\Sigma^{-1}]_{tt}) / 2`.
+        """
+        residual = y - self.loc
+        if self._root is not None:
+            precision = torch.cholesky_inverse(self._root)
+            scaled = (precision @ residual.unsqueeze(-1)).squeeze(-1)
+            return 0.5 * (scaled.square() - precision.diagonal(dim1=-2, dim2=-1))
+        precision = self.scales.square().reciprocal()
+        return 0.5 * precision * (precision * residual.square() - 1.0)
+
     def cdf(self, y: Tensor) -> Tensor:
         """Return ``P(target <= y)`` of each target on its own, (N, T)."""
         z = (y - self.loc) / self.scales

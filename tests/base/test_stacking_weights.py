@@ -8,7 +8,13 @@ import torch
 from torch.testing import assert_close
 
 from skbayes_sym.base.calibration import Calibration, fit_calibration
-from skbayes_sym.base.noise_shape import NoiseShape, ShapedPredictor, fit_noise_shape
+from skbayes_sym.base.noise_shape import (
+    NoisePrior,
+    NoiseShape,
+    ShapedPredictor,
+    _ShapeProblem,
+    fit_noise_shape,
+)
 from skbayes_sym.base.predictor import BasePredictor
 from skbayes_sym.base.stacking_weights import (
     PooledPredictor,
@@ -247,6 +253,31 @@ def test_the_tails_of_contaminated_noise_are_recovered():
     assert float(share @ variance) == pytest.approx(1.0)
     total = float(np.exp(2.0 * found.offset[0]))
     assert total == pytest.approx(1.0, rel=0.1)
+
+
+@pytest.mark.parametrize("n_params", [2, 6])
+@pytest.mark.parametrize("is_free", [True, False])
+@pytest.mark.parametrize("is_dependent", [True, False])
+def test_gradients_of_noise_shapes_are_exact(n_params, is_free, is_dependent):
+    def normal(*shape):
+        return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+    generator = torch.Generator().manual_seed(0)
+    root = normal(3, 20, 2, 2)
+    covariance = root @ root.mT if is_dependent else torch.diag_embed(root[..., 0].square())
+    distribution = NormalMixture(
+        normal(3, 20, 2),
+        covariance.diagonal(dim1=-2, dim2=-1),
+        normal(3, 1, 2).exp(),
+        normal(3),
+        covariance if is_dependent else None,
+    )
+    weight = normal(20).exp()
+    level = normal(20, 2)
+    problem = _ShapeProblem(distribution, normal(20, 2), weight, level, NoisePrior(), is_free)
+    position = normal(n_params).requires_grad_()
+    value, gradient = problem.loss(position, 0.3)
+    assert_close(gradient, *torch.autograd.grad(value, position))
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -6,20 +6,21 @@ import pytest
 import torch
 
 from skbayes_sym import PredictiveStackingRegressor
+from skbayes_sym.base.progress import PREDICT_ROWS
 from skbayes_sym.stacking.group_columns import describe_group_columns, find_groups, group_loss
 from skbayes_sym.stacking.task import RowBlock, StackTask
 
 
-def make_task(std, seed=0):
-    """Rows of 40 sites, whose intercepts have a standard deviation in units of the noise."""
+def make_task(std, seed=0, n_sites=40):
+    """Rows of sites, whose intercepts have a standard deviation in units of the noise."""
     rng = np.random.default_rng(seed)
-    site = np.repeat(np.arange(40), 6)
-    x = rng.normal(size=(240, 2))
-    y = x[:, 0] + std * rng.normal(size=40)[site] + rng.normal(size=240)
+    site = np.repeat(np.arange(n_sites), 6)
+    x = rng.normal(size=(len(site), 2))
+    y = x[:, 0] + std * rng.normal(size=n_sites)[site] + rng.normal(size=len(site))
     frame = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "site": [f"s{k}" for k in site]})
     rows = RowBlock(torch.as_tensor(x), frame)
     targets = torch.as_tensor((y - y.mean()) / y.std())[:, None]
-    weight = torch.ones(240, dtype=torch.float64)
+    weight = torch.ones(len(site), dtype=torch.float64)
     return StackTask(rows, targets, weight, y, (), 0), site
 
 
@@ -30,6 +31,11 @@ def test_random_intercepts_lose_what_a_known_intercept_explains(std):
     remaining = 1.0 + std**2 / (1.0 + 5.0 * std**2)
     expected = 0.5 * np.log((1.0 + std**2) / remaining)
     assert np.mean(losses) == pytest.approx(expected, abs=0.07)
+
+
+def test_rows_of_several_blocks_of_predictions_have_one_intercept():
+    task, site = make_task(1.0, n_sites=PREDICT_ROWS // 6 + 10)
+    assert group_loss(task, site) == pytest.approx(0.5 * np.log(12.0 / 7.0), abs=0.07)
 
 
 def test_columns_with_differences_between_their_values_are_named():

@@ -26,6 +26,7 @@ from skbayes_sym import (
     load,
     save,
 )
+from skbayes_sym.base.progress import PREDICT_ROWS
 from skbayes_sym.model_selection import compare_models
 from skbayes_sym.models.model import Data
 from skbayes_sym.stacking.members.gaussian_process import condition
@@ -150,6 +151,13 @@ def test_weights_are_repetitions_of_rows_with_their_groups():
     twice = clone(STACK).set_params(estimators=CHEAP[:1])
     X2, Y2, G2 = np.r_[X, X], np.r_[Y, Y], np.r_[GROUPS, GROUPS + 50]
     assert "300 distinct rows" in twice.fit(X2, Y2, groups=G2).summary_
+
+
+def test_linear_models_leave_out_groups_of_several_blocks_of_predictions():
+    X, y, groups = make_rows(PREDICT_ROWS // 5 + 10, 5, 0, np.zeros(200))
+    stack = PredictiveStackingRegressor([("linear", "linear")], random_state=0)
+    score, error = clone(stack).fit(X, y, groups=groups).stack_log_density_
+    assert score == pytest.approx(clone(stack).fit(X, y).stack_log_density_[0], abs=error)
 
 
 def test_invalid_groups_are_refused():

@@ -513,12 +513,16 @@ def fit_gaussian_process(
         return process, process.leave_groups_out(data.x, data.y, groups, index)
 
     # Rows of the subset are predicted by leave-one-out, the others by the posterior.
-    distribution = process.distribution(data.x)
     leave_one_out = process.leave_one_out()
-    loc = distribution.loc.clone()
-    variance = distribution.variance.clone()
-    loc[:, index] = leave_one_out.loc
-    variance[:, index] = leave_one_out.variance
+    others = order[defaults.max_rows :].sort().values
+    if not len(others):
+        return process, leave_one_out
+    distribution = process.distribution(data.x[others])
+    loc = torch.empty_like(data.y).unsqueeze(0)
+    variance = data.y.new_empty(1, len(data.x), 1)
+    for rows, part in ((index, leave_one_out), (others, distribution)):
+        loc[:, rows] = part.loc
+        variance[:, rows] = part.variance
     return process, NormalMixture(loc, variance, distribution.noise_variance)
 
 

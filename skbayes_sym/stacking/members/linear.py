@@ -94,8 +94,11 @@ class Linear(Member):
 def posterior_root(
     regressor: BayesianLinearRegressor, x: Tensor, intercept_variance: Tensor
 ) -> Tensor:
-    """Root of the posterior covariance of function values and intercept, (N, r)."""
+    """Root of the posterior covariance of function values and intercept, (N, r).
+
+    The variance of the intercept is a single one, or (1, N, 1) with equal entries.
+    """
     scaled = torch.cat(list(regressor.input_blocks(x.numpy()))).double()
     root = float(regressor.y_scale_[0]) * regressor.posterior_.output_root(scaled)
-    intercept = intercept_variance.reshape(1, 1).sqrt().expand(len(x), 1)
+    intercept = intercept_variance.expand(1, len(x), 1)[0].sqrt()
     return torch.cat([root, intercept], 1)
