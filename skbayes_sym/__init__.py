@@ -52,11 +52,13 @@ if TYPE_CHECKING:
     from skbayes_sym.mcmc.estimators import MCMCClassifier, MCMCRegressor
     from skbayes_sym.mcmc.kernels import HMC
     from skbayes_sym.mcmc.samplers import Chains, ModeWeights
+    from skbayes_sym.model_selection import compare_models
     from skbayes_sym.saving.files import load, save
     from skbayes_sym.stacking.estimators import (
         PredictiveStackingClassifier,
         PredictiveStackingRegressor,
     )
+    from skbayes_sym.symmetry import align_modules, merge_modules, symmetry_of
     from skbayes_sym.variational.estimators import (
         SymmetrizedVIClassifier,
         SymmetrizedVIRegressor,
@@ -71,15 +73,17 @@ __all__ = [
     "LaplaceClassifier", "LaplaceRegressor", "LayerwiseVIRegressor", "MCMCClassifier",
     "MCMCRegressor", "ModeWeights", "PredictiveStackingClassifier", "PredictiveStackingRegressor",
     "SymVIMatrixFactorization", "Symmetrized", "SymmetrizedVIClassifier", "SymmetrizedVIRegressor",
-    "Updates", "VariationalAdam", "distill", "invariance_gap", "load", "loss_barrier",
-    "n_chains_required", "predictive", "remove_symmetries", "save",
+    "Updates", "VariationalAdam", "align_modules", "compare_models", "distill", "invariance_gap",
+    "load", "loss_barrier", "merge_modules", "n_chains_required", "predictive", "remove_symmetries",
+    "save", "symmetry_of",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
 _SUBPACKAGES = (
     "acquisition", "base", "bayesian_mlp", "callbacks", "datasets", "distillation", "ensemble",
     "factorization", "inspection", "laplace", "lila", "linear", "mcmc", "metrics",
-    "model_selection", "models", "numerics", "saving", "stacking", "symmetry", "variational",
+    "model_selection", "models", "numerics", "saving", "skpro", "stacking", "student", "symmetry",
+    "variational",
 )  # fmt: skip
 
 

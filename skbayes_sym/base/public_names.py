@@ -34,7 +34,9 @@ OTHER_MODULES = {
     "mcmc.annealing": ("Annealing",),
     "mcmc.chain_count": ("n_chains_required",),
     "mcmc.kernels": ("HMC",),
+    "model_selection": ("compare_models",),
     "saving.files": ("load", "save"),
+    "symmetry": ("align_modules", "merge_modules", "symmetry_of"),
 }
 MODULES = {
     name: module

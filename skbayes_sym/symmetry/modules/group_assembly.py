@@ -284,19 +284,10 @@ class _GroupAssembler:
 
         If each of two blocks may control the permutation of the other, rows and columns of their
         grid may be permuted separately in each column and row. Together, these permutations are all
-        permutations of the grid. Blocks inside must be inside both, and no parameter may have the
-        grid twice.
+        permutations of the grid. Each parameter must have both blocks once, or neither of them.
         """
-        a, b = pair
-        if not self._is_mutual(pair) or self.controllers[a] - {b} != self.controllers[b] - {a}:
-            return False
-        if any((a in x) != (b in x) for k, x in self.controllers.items() if k not in pair):
-            return False
-        for piece in self.pieces:
-            axes = [[piece.axes[k].variable for k in piece.find_axes(x)] for x in pair]
-            if axes[0] != axes[1] or len(axes[0]) > 1:
-                return False
-        return True
+        counts = [[len(piece.find_axes(block)) for block in pair] for piece in self.pieces]
+        return self._is_mutual(pair) and all(count in ([0, 0], [1, 1]) for count in counts)
 
     def _merge_grid(self, a: int, b: int) -> None:
         """Replace two blocks by one, whose positions are those of their grid."""
@@ -311,9 +302,9 @@ class _GroupAssembler:
                 joint = _Dimension(grid, first.variable, sizes[grid], 0, (first, second))
                 self.pieces[n] = piece.replace_axes([*rest, joint], 0)
         self.leaves = sorted({*self.leaves, grid} - {a, b})
-        self.controllers[grid] = self.controllers[a] - {b}
+        self.controllers[grid] = self.controllers[a] & self.controllers[b]
         for blocks in self.controllers.values():
-            if a in blocks:
+            if {a, b} <= blocks:
                 blocks.add(grid)
         self.controllers = {x: self.controllers[x] - {a, b} for x in self.leaves}
         self.operations[grid] = {**self.operations.get(a, {}), **self.operations.get(b, {})}

@@ -626,6 +626,42 @@ def test_all_units_of_a_rearranged_grid_are_exchanged(module, log_order, generat
     assert largest_output_change(module, group.layout, (x,), group, n=3) < ROUNDING
 
 
+class UnitsOnAxes(nn.Module):
+    """Units that fill several axes of each parameter; ``order`` permutes the axes of the last."""
+
+    def __init__(self, shape, order):
+        super().__init__()
+        self.order = order
+        self.weight, self.bias = (nn.Parameter(torch.randn(shape)) for _ in range(2))
+        self.out = nn.Parameter(torch.randn(shape).permute(order).contiguous())
+
+    def forward(self, x):
+        h = torch.tanh(x.view(-1, *[1] * self.weight.dim()) * self.weight + self.bias)
+        return (h.permute(0, *[k + 1 for k in self.order]) * self.out).flatten(1).sum(1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "order"), [((3, 4), (0, 1)), ((3, 4), (1, 0)), ((2, 3, 2), (2, 0, 1))]
+)
+def test_units_on_several_axes_are_all_exchanged(shape, order, generator):
+    module = UnitsOnAxes(shape, order)
+    x = torch.randn(5, 1, generator=generator)
+    group = symmetry_of(module, x)
+    assert group.log_order == pytest.approx(units(12, 1))
+    assert group.refused == ()
+    assert largest_output_change(module, group.layout, (x,), group, n=3) < ROUNDING
+
+
+def test_units_on_two_axes_that_share_a_parameter_of_one(generator):
+    """Each row of units has one bias: rows are exchanged, and the units inside each of them."""
+    module = UnitsOnAxes((3, 4), (0, 1))
+    module.bias = nn.Parameter(torch.randn(3, 1))
+    x = torch.randn(5, 1, generator=generator)
+    group = symmetry_of(module, x)
+    assert group.log_order == pytest.approx(units(3, 1) + 3 * units(4))
+    assert largest_output_change(module, group.layout, (x,), group, n=3) < ROUNDING
+
+
 def test_exchanges_of_columns_that_views_regroup(generator):
     """Eight units as two rows of four before a layer: its four columns are a grid of 2 x 2."""
     module = Hidden(
