@@ -47,6 +47,8 @@ _SPARE_BYTES = 1 << 16
 _MAX_ROUNDING = 1e-3
 # Scale, in standard deviations, at which standardised inputs saturate.
 _INPUT_BOUND = 8.0
+# Constants of the ONNX graph that are indices; all others are floating-point numbers.
+_ONNX_INDICES = {"numeric", "missing_index", "first_feature"}
 
 
 def apply_activations(z: Array, ends: Array) -> Array:
@@ -595,8 +597,7 @@ class Student:
             )
         if not double:
             self._warn_rounding()
-        a = self._arrays
-        has_networks = "units" in a
+        has_networks = "units" in self._arrays
 
         # Nodes in order of evaluation, and the names of the outputs.
         graph = _OnnxGraph(helper)
@@ -608,35 +609,19 @@ class Student:
             graph.add("Softmax", "outputs", "proba", axis=1)
             output_names = ["proba"]
 
-        # Constants: integer positions, and floating-point arrays of the student.
-        positions = {
-            "missing_index": np.flatnonzero(a["missing_indicator"]),
-            "numeric": a["numeric"],
-        }
-        constants = {
-            **a,
-            "zero": np.zeros(()),
-            "one": np.ones(()),
-            "input_bound": np.array(_INPUT_BOUND),
-        }
-        if has_networks:
-            unit = np.arange(a["units"].shape[1])
-            activation = np.searchsorted(a["activation_ends"], unit, side="right")
-            for k, name in enumerate(FEATURE_ACTIVATIONS):
-                constants[f"is_{name}"] = 1.0 * (activation == k)
-            positions["first_feature"] = np.zeros(1)
         # ONNX Runtime warns of constants that no node uses.
         used = {name for node in graph.nodes for name in node.input}
-        tensors = [
-            numpy_helper.from_array(value.astype(np.int64), name)
-            for name, value in positions.items()
-            if name in used
-        ]
         double_names = {"mean", "scale"} if double else set()
-        for name, value in constants.items():
-            if name in positions or name not in used:
+        tensors = []
+        for name, value in self._onnx_constants().items():
+            if name not in used:
                 continue
-            dtype = np.float64 if name in double_names else np.float32
+            if name in _ONNX_INDICES:
+                dtype: Any = np.int64
+            elif name in double_names:
+                dtype = np.float64
+            else:
+                dtype = np.float32
             tensors.append(numpy_helper.from_array(value.astype(dtype), name))
 
         if double:
@@ -652,6 +637,23 @@ class Student:
         model = helper.make_model(onnx_graph, opset_imports=[helper.make_opsetid("", 18)])
         onnx.checker.check_model(model)
         _write(file, model.SerializeToString())
+
+    def _onnx_constants(self) -> dict[str, Array]:
+        """Arrays of the student and other constants of its ONNX graph, by name."""
+        constants = {
+            **self._arrays,
+            "missing_index": np.flatnonzero(self._arrays["missing_indicator"]),
+            "first_feature": np.zeros(1),
+            "zero": np.zeros(()),
+            "one": np.ones(()),
+            "input_bound": np.array(_INPUT_BOUND),
+        }
+        if "units" in self._arrays:
+            unit = np.arange(self._arrays["units"].shape[1])
+            activation = np.searchsorted(self._arrays["activation_ends"], unit, side="right")
+            for k, name in enumerate(FEATURE_ACTIVATIONS):
+                constants[f"is_{name}"] = 1.0 * (activation == k)
+        return constants
 
     def _warn_rounding(self) -> None:
         """Warn if float32 rounds a column by more than a thousandth of its standard deviation."""

@@ -873,7 +873,7 @@ MUTANTS = [
         "linear/test_known_errors.py",
         ("y[:, 1].square(), self.fit_intercept", "y[:, 1], self.fit_intercept"),
         ("** 2 + data.rows.row_parameter**2", "** 2 + 0.0 * data.rows.row_parameter"),
-        ("levels = np.sqrt(np.square(levels) + 1.0 / precision)", "pass"),
+        ("return np.sqrt(np.square(levels) + 1.0 / precision)", "return levels"),
         ("mean + self.centre * scale", "mean"),
     ),
     *planted(
@@ -1078,7 +1078,10 @@ MUTANTS = [
         ("fitted_with.get(name, getattr(self, name))", "getattr(self, name)"),
     ),
     Mutant(
-        "stacking/estimators.py", "n_tests = is_test.sum(axis=0)", "n_tests = is_test.any(axis=0)"
+        "stacking/task.py",
+        "n_tests = is_test.sum(axis=0)",
+        "n_tests = is_test.any(axis=0)",
+        "stacking/test_estimators.py",
     ),
     Mutant("base/groups.py", "inverse.diagonal(0, 1, 2) - 1.0", "inverse.diagonal(0, 1, 2)"),
     Mutant(

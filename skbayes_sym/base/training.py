@@ -234,6 +234,11 @@ class Training:
         """Sum of the sample weights, which is the number of rows if all weights are 1."""
         return float(self.rows.weight.sum())
 
+    def first_original_rows(self) -> Array:
+        """Index of the first row of ``X`` that equals each distinct row, (n_rows,)."""
+        distinct, first_index = np.unique(self.inverse_index, return_index=True)
+        return first_index[distinct >= 0]
+
     @property
     def rows_allocation(self) -> MemoryAllocation:
         """Memory of the distinct rows of ``X`` in the precision of the fit."""

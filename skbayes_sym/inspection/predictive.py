@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, is_classifier
@@ -250,37 +250,25 @@ class PredictiveDisplay(Display):
         column = _find_column(feature, names)
         table = _read_columns(X)
         kind = column_kind(table.columns[column], names[column], table.declared[column])
-        arguments: dict[str, Any] = {"x_name": names[column]}
-        if kind in ("categorical", "boolean"):
-            points = _list_levels(X, table.columns[column], column, grid)
-            keys = [level_key(level) for level in points]
-            x = np.arange(len(points))
-            values = np.array([_find_level(v, keys) for v in table.columns[column].tolist()])
-            arguments["x_levels"] = keys
-        else:
-            values = _read_feature(table.columns[column], column, kind)
-            points = _make_grid(grid, values)
-            x = points
+        axis = _make_feature_axis(X, table.columns[column], column, kind, grid)
         averaged_rows = None
         if average:
-            averaged_rows = np.unique(np.linspace(0, len(values) - 1, 100).round().astype(int))
-        rows = _replace_feature(X, column, points, averaged_rows)
+            averaged_rows = _spread_rows(len(axis.observed))
+        rows = _replace_feature(X, column, axis.points, averaged_rows)
+        arguments: dict[str, Any] = {"x_name": names[column], "x_levels": axis.levels}
         if not (y is None or average or len(names) > 1):
-            arguments |= {"x_observed": values, "y_observed": np.asarray(y)}
+            arguments |= {"x_observed": axis.observed, "y_observed": np.asarray(y)}
         if is_classifier(model):
-            arguments |= _average_probabilities(estimator, rows, len(points))
+            arguments |= _average_probabilities(estimator, rows, len(axis.points))
         else:
-            levels = _interval_levels((0.5, 0.8, 0.95) if coverages is None else coverages)
-            if average:
-                quantiles = _dependence_quantiles(estimator, rows, levels, target, len(points))
-            else:
-                quantiles = _predict_quantiles(estimator, rows, levels, target)
             if "y_observed" in arguments:
                 arguments["y_observed"] = check_observations(y, target)
-            arguments |= {"values": quantiles, "levels": levels}
+            arguments |= _predict_bands(
+                estimator, rows, coverages, target, len(axis.points), average=average
+            )
         if y_name is not None:
             arguments["y_name"] = y_name
-        display = cls(x, **arguments).plot(ax=ax, **kwargs)
+        display = cls(axis.x, **arguments).plot(ax=ax, **kwargs)
         if kind == "date":
             display.ax_.xaxis_date()
         return display
@@ -559,6 +547,103 @@ def _predict_quantiles(estimator: BaseEstimator, X: Any, levels: Array, target: 
     """
     distribution = predict_regression(estimator, X, "PredictiveDisplay")[1]
     return select_target(distribution.quantile(levels), target, ndim=2)
+
+
+def _predict_bands(
+    estimator: BaseEstimator,
+    rows: Any,
+    coverages: Sequence[float] | None,
+    target: int,
+    n_points: int,
+    *,
+    average: bool,
+) -> dict[str, Any]:
+    """Predict quantiles for every value of the feature.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Fitted regressor, or a pipeline or search around one.
+    rows : array-like
+        Rows with these values of the feature, several for each value for an average.
+    coverages : sequence of float, optional
+        Coverages of the bands, by default 0.5, 0.8 and 0.95.
+    target : int
+        Index of the target.
+    n_points : int
+        Number of values of the feature.
+    average : bool
+        Whether the quantiles are those of the noise-free function, averaged over rows.
+
+    Returns
+    -------
+    dict
+        Arguments ``values`` and ``levels`` of the display.
+    """
+    if coverages is None:
+        coverages = (0.5, 0.8, 0.95)
+    levels = _interval_levels(coverages)
+    if average:
+        quantiles = _dependence_quantiles(estimator, rows, levels, target, n_points)
+    else:
+        quantiles = _predict_quantiles(estimator, rows, levels, target)
+    return {"values": quantiles, "levels": levels}
+
+
+def _spread_rows(n_rows: int, n_selected: int = 100) -> Array:
+    """Indices of at most ``n_selected`` evenly spaced rows."""
+    return np.unique(np.linspace(0, n_rows - 1, n_selected).round().astype(int))
+
+
+class _FeatureAxis(NamedTuple):
+    """Values of the feature over which predictions are plotted.
+
+    Parameters
+    ----------
+    points : ndarray of shape (n_points,)
+        Values that replace the feature.
+    x : ndarray of shape (n_points,)
+        Their positions.
+    observed : ndarray of shape (n_samples,)
+        Positions of the rows of ``X``.
+    levels : list of str, optional
+        Names of the points if the feature is categorical.
+    """
+
+    points: Array
+    x: Array
+    observed: Array
+    levels: list[str] | None
+
+
+def _make_feature_axis(X: Any, values: Any, column: int, kind: str, grid: Any) -> _FeatureAxis:
+    """Choose the values over which a feature is varied.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features)
+        Rows as the user passed them.
+    values : array-like of shape (n_samples,)
+        Values of the feature.
+    column : int
+        Index of the feature.
+    kind : str
+        Kind of the column, such as "categorical" or "date".
+    grid : int or array-like of shape (n_points,)
+        Parameter of `PredictiveDisplay.from_estimator`.
+
+    Returns
+    -------
+    _FeatureAxis
+    """
+    if kind in ("categorical", "boolean"):
+        points = _list_levels(X, values, column, grid)
+        keys = [level_key(level) for level in points]
+        observed = np.array([_find_level(value, keys) for value in values.tolist()])
+        return _FeatureAxis(points, np.arange(len(points)), observed, keys)
+    observed = _read_feature(values, column, kind)
+    points = _make_grid(grid, observed)
+    return _FeatureAxis(points, points, observed, None)
 
 
 def _find_column(feature: int | str, names: list[str]) -> int:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 from scipy.linalg import block_diag
+from torch import Tensor
 
 from skbayes_sym.base.log import log_info
 from skbayes_sym.base.progress import FitProgress
@@ -460,21 +461,12 @@ class SiteInference:
         self, data: Training, likelihood: Likelihood, design: Design
     ) -> LinearFit:
         """Return the exact posterior of one target whose rows have known errors."""
-        # The scales with the highest evidence.
+        # The scales with the highest evidence. Known variances are a further column of the targets.
         _, y, weight = data.double_data
         rows = KnownErrorRows(
             design.features, y[:, 0], weight, y[:, 1].square(), self.fit_intercept
         )
-        start = rows.weighted(float(likelihood.noise_scale.log()[0])).statistics
-        initial, ranges = self._initial_scales(data, likelihood, start, 0)
-        scales = maximize_known_error_evidence(
-            rows, initial, ranges, learns_noise=self.learns_noise
-        )
-        log_noises = []
-        if self.learns_noise and not rows.known_variance.all():
-            # If all rows have known errors, these can be all of the noise.
-            log_noises = [scales.log_noise]
-        warn_range_limits(scales.log_variance, log_noises, ranges)
+        scales = self._learn_known_error_scales(data, likelihood, rows)
 
         # Posterior, evidence and the loss by independent coefficients.
         inputs = None
@@ -486,20 +478,16 @@ class SiteInference:
         evidence = weighted.log_evidence(scales.log_variance)
         gap = weighted.statistics.mean_field_gap(*at)
 
-        # Noise levels of few rows include the variance of the intercept.
         levels = None
-        assert data.y_scaling is not None
-        assert data.rows.row_parameter is not None
         if self.learns_noise:
             _, n_effective = weighted.statistics.residuals(*at)
             degrees = data.total_weight - n_effective - float(self.fit_intercept)
-            squares = rows.squared_residuals(weighted, loc).unsqueeze(1)
-            levels = data.known_error_levels(squares, squares.new_tensor([degrees]))
-            if levels is not None and self.fit_intercept:
-                variances = np.square(levels) + np.square(data.rows.row_parameter[:, 0])
-                precision = (data.rows.weight / variances).sum(axis=-1, keepdims=True)
-                levels = np.sqrt(np.square(levels) + 1.0 / precision)
+            squares = rows.squared_residuals(weighted, loc)
+            levels = self._known_error_levels(data, squares, degrees)
 
+        # Parameters in the units of the user.
+        assert data.y_scaling is not None
+        assert data.rows.row_parameter is not None
         centre = weighted.centre
         if design.basis is not None:
             centre = design.basis @ centre
@@ -527,6 +515,65 @@ class SiteInference:
             noise_levels=levels,
             centre=centre.cpu().numpy() / design.prior_unit,
         )
+
+    def _learn_known_error_scales(
+        self, data: Training, likelihood: Likelihood, rows: KnownErrorRows
+    ) -> Scales:
+        """Return the scales with the highest evidence, and warn if they are at their limits.
+
+        Parameters
+        ----------
+        data : Training
+            Scaled training data.
+        likelihood : Likelihood
+            Normal noise, with its initial level.
+        rows : KnownErrorRows
+            Features and targets with known errors.
+
+        Returns
+        -------
+        Scales
+        """
+        start = rows.weighted(float(likelihood.noise_scale.log()[0])).statistics
+        initial, ranges = self._initial_scales(data, likelihood, start, 0)
+        scales = maximize_known_error_evidence(
+            rows, initial, ranges, learns_noise=self.learns_noise
+        )
+        log_noises = []
+        if self.learns_noise and not rows.known_variance.all():
+            # If all rows have known errors, these can be all of the noise.
+            log_noises = [scales.log_noise]
+        warn_range_limits(scales.log_variance, log_noises, ranges)
+        return scales
+
+    def _known_error_levels(
+        self, data: Training, squares: Tensor, degrees_of_freedom: float
+    ) -> Array | None:
+        """Return noise levels that represent their posterior, and the variance of the intercept.
+
+        Parameters
+        ----------
+        data : Training
+            Training data of one target.
+        squares : Tensor of shape (N,)
+            Squared residuals, in scaled units.
+        degrees_of_freedom : float
+            Total weight of the rows minus the effective number of parameters.
+
+        Returns
+        -------
+        ndarray of shape (1, K, 1) or None
+            Levels in the units of the target; None if there are so many rows that the noise is
+            known.
+        """
+        degrees = squares.new_tensor([degrees_of_freedom])
+        levels = data.known_error_levels(squares.unsqueeze(1), degrees)
+        if levels is None or not self.fit_intercept:
+            return levels
+        assert data.rows.row_parameter is not None
+        row_variance = np.square(levels) + np.square(data.rows.row_parameter[:, 0])  # (1, K, N)
+        precision = (data.rows.weight / row_variance).sum(axis=-1, keepdims=True)
+        return np.sqrt(np.square(levels) + 1.0 / precision)
 
     def _noise_levels(
         self, data: Training, pairs: Sequence[tuple[SufficientStatistics, Scales]]

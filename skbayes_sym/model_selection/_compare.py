@@ -254,23 +254,53 @@ def compare_models(
     needs_full_fit = [
         any(fit.value.needs_full_fit for fit in fits if not fit.error) for fits in by_model
     ]
-    full_results = Parallel(n_jobs=n_jobs)(
-        delayed(_run_checked)(caller, _report_full_fit, model, int(seeds[-1]), task)
-        for model, is_needed in zip(estimators, needs_full_fit, strict=True)
-        if is_needed
+    full_results = iter(
+        Parallel(n_jobs=n_jobs)(
+            delayed(_run_checked)(caller, _report_full_fit, model, int(seeds[-1]), task)
+            for model, is_needed in zip(estimators, needs_full_fit, strict=True)
+            if is_needed
+        )
     )
+    full_fits = [next(full_results) if is_needed else None for is_needed in needs_full_fit]
+    return _tabulate(names, by_model, full_fits, task)
 
-    remaining = iter(full_results)
+
+def _tabulate(
+    names: Sequence[str],
+    by_model: Sequence[Sequence[CheckedResult]],
+    full_fits: Sequence[CheckedResult | None],
+    task: Task,
+) -> Any:
+    """Warn of problems of the fits, and make the table of `compare_models`.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Names of the models.
+    by_model : sequence of sequence of CheckedResult
+        Results of the folds of each model.
+    full_fits : sequence of CheckedResult or None
+        Result of the fit of each model to all rows; None if it wasn't needed.
+    task : Task
+        Data that all fits share.
+
+    Returns
+    -------
+    pandas.DataFrame, or dict of columns without pandas
+    """
     densities = []
     rows = []
-    for name, fits, is_needed in zip(names, by_model, needs_full_fit, strict=True):
-        full_fits = [next(remaining)] if is_needed else []
-        _report_problems(name, [*fits, *full_fits])
+    for name, fits, full_fit in zip(names, by_model, full_fits, strict=True):
+        full_report = None
+        if full_fit is None:
+            _report_problems(name, fits)
+        else:
+            _report_problems(name, [*fits, full_fit])
+            full_report = full_fit.value
+        # A model that fails in a fold has no scores.
+        folds = [fit.value for fit in fits]
         if any(fit.error for fit in fits):
             folds = []
-        else:
-            folds = [fit.value for fit in fits]
-        full_report = full_fits[0].value if full_fits else None
         densities.append(_row_densities(folds, len(task.y)))
         rows.append(_table_row(folds, full_report, task))
     columns = _density_columns(densities)

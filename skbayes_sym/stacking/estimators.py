@@ -13,7 +13,6 @@ import joblib
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, clone, is_classifier
-from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
 from sklearn.utils import Bunch, indexable
 from torch import Tensor
 
@@ -30,11 +29,8 @@ from skbayes_sym.base.scikit_learn import (
     BaseComposition,
     Interval,
     StrOptions,
-    check_cv,
     fit_context,
-    num_samples,
     safe_indexing,
-    split_rows,
 )
 from skbayes_sym.base.stacking_weights import PooledPredictor
 from skbayes_sym.base.targets import Targets
@@ -46,7 +42,6 @@ from skbayes_sym.models.positive_targets import choose_mass_below
 from skbayes_sym.numerics.arguments import draw_seed
 from skbayes_sym.numerics.memory import MemoryAllocation, require_memory
 from skbayes_sym.numerics.progress import reporting_to
-from skbayes_sym.numerics.runtime import filters_lock
 from skbayes_sym.numerics.tables import fill_masked
 from skbayes_sym.stacking.defaults import StackDefaults
 from skbayes_sym.stacking.fit import StackFit, fit_stack, mix_log_densities
@@ -69,11 +64,14 @@ from skbayes_sym.stacking.several_targets import (
     left_out_cdf,
     read_targets,
 )
-from skbayes_sym.stacking.task import RowBlock, ScoredMember, StackTask
-
-# A stack whose ``cv`` leaves out fewer distinct rows than these, or than half of the rows, is
-# refused: weights and noise of some members have four parameters.
-_MIN_SCORED_ROWS = 10
+from skbayes_sym.stacking.task import (
+    RowBlock,
+    ScoredMember,
+    StackTask,
+    make_folds,
+    require_whole_groups,
+    split_original_rows,
+)
 
 
 def describe_members(members: Mapping[str, Member]) -> dict[str, str]:
@@ -103,18 +101,6 @@ def describe_members(members: Mapping[str, Member]) -> dict[str, str]:
         class_name = f"{estimator_class.__module__}.{estimator_class.__qualname__}"
         descriptions[name] = f"{class_name} {params}"
     return descriptions
-
-
-def _require_whole_groups(cv: Any, folds: list[tuple[Array, Array]], groups: Array | None) -> None:
-    """Raise a ValueError if a fold has rows of one group on both of its sides."""
-    if groups is None:
-        return
-    for train, test in folds:
-        if np.isin(groups[train], groups[test]).any():
-            raise ValueError(
-                f"cv={cv!r} has rows of one group in the training and in the left-out part of a "
-                "fold. Use a splitter of groups, such as GroupKFold, or omit cv or groups."
-            )
 
 
 @dataclass(eq=False, repr=False)
@@ -373,21 +359,15 @@ class BaseStacking(BayesianEstimator, BaseComposition):
         StackTask
             Data that all members share.
         """
-        # Index of the first original row that equals each distinct row.
-        present = np.flatnonzero(data.inverse_index >= 0)
-        first_index = np.empty(data.n_rows, dtype=int)
-        first_index[data.inverse_index[present[::-1]]] = present[::-1]
-
         rows, targets, weight = (
             torch.as_tensor(np.ascontiguousarray(array)) for array in data.scaled()
         )
         noise_std = None
         exposure = None
         if data.rows.row_parameter is not None:
-            # Known parameters are a further column of the targets.
-            parameter = torch.as_tensor(data.rows.row_parameter[:, 0])
+            # Known errors are a further column of the scaled targets.
             if has_exposure:
-                exposure = parameter
+                exposure = torch.as_tensor(data.rows.row_parameter[:, 0])
             else:
                 noise_std = targets[:, 1].clone()
             targets = targets[:, :1].clone()
@@ -399,161 +379,79 @@ class BaseStacking(BayesianEstimator, BaseComposition):
         else:
             original_targets = classes[data.rows.y]
 
-        if self.cv is None or isinstance(self.cv, Integral):
-            folds = self._make_folds(original_targets, data.seed, data.rows.groups)
-        else:
-            folds = self._split_original_rows(X, y, groups, first_index)
-            _require_whole_groups(self.cv, folds, data.rows.groups)
-
         deadline = float("inf")
         if self.max_seconds is not None:
             deadline = time.monotonic() + self.max_seconds
-
-        # A warm start fits all members again once there are many more rows.
-        defaults = StackDefaults()
-        n_rows_full_fit = 0
-        if self._continues_fit:
-            n_rows_full_fit = self._n_rows_full_fit_
-        if len(weight) >= defaults.full_refit_growth * n_rows_full_fit:
-            n_rows_full_fit = 0
 
         target_scaling = (0.0, 1.0)
         if data.y_scaling is not None:
             target_scaling = (float(data.y_scaling.mean[0]), float(data.y_scaling.scale[0]))
         has_count_member = classes is None and any(m.predicts_counts for m in members.values())
         return StackTask(
-            RowBlock(rows.double(), safe_indexing(*indexable(X), first_index)),
+            RowBlock(rows.double(), safe_indexing(*indexable(X), data.first_original_rows())),
             targets,
             weight,
             original_targets,
-            folds,
+            self._split(data, X, y, groups, original_targets),
             data.seed,
             target_scaling=target_scaling,
             classes=classes,
             device=self.device,
             deadline=deadline,
-            defaults=defaults,
+            defaults=StackDefaults(),
             n_jobs=self.n_jobs,
-            n_rows_full_fit=n_rows_full_fit,
+            n_rows_full_fit=self._count_rows_of_full_fit(len(weight)),
             is_count=has_count_member and are_counts(original_targets),
             groups=data.rows.groups,
             noise_std=noise_std,
             exposure=exposure,
         )
 
-    def _make_folds(
-        self, targets: Array, seed: int, groups: Array | None
+    def _split(
+        self, data: Training, X: Any, y: Any, groups: Any, targets: Array
     ) -> list[tuple[Array, Array]]:
-        """Make folds of shuffled rows, or of whole groups.
-
-        Folds are stratified if each class has as many rows, and groups, as there are folds.
+        """Return the folds of distinct rows that all members share.
 
         Parameters
         ----------
-        targets : ndarray of shape (N,)
-            Targets or class labels.
-        seed : int
-            Seed of the shuffling.
-        groups : ndarray of int of shape (N,) or None
-            Groups of the rows.
-
-        Returns
-        -------
-        list of (ndarray, ndarray)
-            Training and test indices of ``cv`` folds, but not of more than rows or groups.
-        """
-        n = len(targets)
-        if n < 2:
-            return [(np.arange(n), np.arange(n))]
-        if groups is None:
-            n_groups = n
-        else:
-            n_groups = int(groups.max()) + 1
-        n_folds = StackDefaults().n_folds
-        if self.cv is not None:
-            n_folds = int(self.cv)
-        n_folds = min(n_folds, n_groups)
-        is_stratified = False
-        if is_classifier(self):
-            _, codes = np.unique(targets, return_inverse=True)
-            units = np.arange(n) if groups is None else groups
-            pairs = np.unique(np.column_stack([codes, units]), axis=0)
-            is_stratified = np.bincount(pairs[:, 0]).min() >= n_folds
-        splitter: Any
-        shuffling = {"shuffle": True, "random_state": seed % 2**32}
-        if groups is not None and is_stratified:
-            splitter = StratifiedGroupKFold(n_folds)
-        elif groups is not None:
-            splitter = GroupKFold(n_folds)
-        elif is_stratified:
-            splitter = StratifiedKFold(n_folds, **shuffling)
-        else:
-            splitter = KFold(n_folds, **shuffling)
-        with filters_lock:
-            folds = list(splitter.split(targets, targets, groups))
-        return [(train, test) for train, test in folds if len(test)]
-
-    def _split_original_rows(
-        self, X: Any, y: Any, groups: Any, first_index: Array
-    ) -> list[tuple[Array, Array]]:
-        """Split the original rows by ``cv``, and select distinct rows.
-
-        Parameters
-        ----------
+        data : Training
+            Distinct rows.
         X, y, groups : array-like
             Training data as the user passed them.
-        first_index : ndarray of shape (N,)
-            Index of the first original row that equals each distinct row.
+        targets : ndarray of shape (N,)
+            Targets or class labels of the distinct rows.
 
         Returns
         -------
         list of (ndarray, ndarray)
-            Training and test indices of distinct rows. If no fold leaves out some of the rows, the
-            fold with the most training rows comes first.
+            Training and test indices.
         """
-        n_rows = num_samples(X)
-        try:
-            splitter = check_cv(self.cv, y, classifier=is_classifier(self))
-            splits = split_rows(splitter, X, y, groups)
-            is_train = np.zeros((len(splits), n_rows), dtype=bool)
-            is_test = np.zeros((len(splits), n_rows), dtype=bool)
-            for k, (train, test) in enumerate(splits):
-                is_train[k, train] = True
-                is_test[k, test] = True
-        except (TypeError, IndexError, ValueError) as error:
-            remedy = "pairs of training and left-out rows."
-            if groups is None and "groups" in str(error):
-                remedy = "pass groups to fit, which this splitter needs."
-            raise ValueError(
-                f"cv={self.cv!r} splits no rows ({error}) Give an int, a splitter such as KFold or "
-                f"TimeSeriesSplit, or {remedy}"
-            ) from error
-        is_train = is_train[:, first_index]
-        is_test = is_test[:, first_index]
-        n_tests = is_test.sum(axis=0)
-        if (n_tests > 1).any():
-            row = first_index[n_tests > 1].min()
-            raise ValueError(
-                f"cv must leave out every row at most once, but row {row} is left out by "
-                f"{n_tests[first_index == row][0]} folds. Use a splitter without repetitions, such "
-                "as KFold or TimeSeriesSplit."
+        is_classification = data.class_labels is not None
+        if self.cv is None or isinstance(self.cv, Integral):
+            n_folds = StackDefaults().n_folds
+            if self.cv is not None:
+                n_folds = int(self.cv)
+            return make_folds(
+                n_folds, targets, data.seed, data.rows.groups, is_classification=is_classification
             )
-        folds = [
-            (np.flatnonzero(train & ~test), np.flatnonzero(test))
-            for train, test in zip(is_train, is_test, strict=True)
-            if test.any()
-        ]
-        n_scored = int(n_tests.sum())
-        n_required = min(_MIN_SCORED_ROWS, len(first_index) // 2)
-        if n_scored < max(n_required, 1) or not all(len(train) for train, _ in folds):
-            raise ValueError(
-                f"cv={self.cv!r} leaves out {n_scored} distinct rows in {len(folds)} folds, but "
-                f"members are judged by at least {max(n_required, 1)} left-out rows, and each fold "
-                "needs training rows. Use fewer or larger folds."
-            )
-        if n_scored < len(first_index):
-            folds.sort(key=lambda fold: -len(fold[0]))
+        first_index = data.first_original_rows()
+        folds = split_original_rows(
+            self.cv, X, y, groups, first_index, is_classification=is_classification
+        )
+        require_whole_groups(self.cv, folds, data.rows.groups)
         return folds
+
+    def _count_rows_of_full_fit(self, n_rows: int) -> int:
+        """Return the number of rows of the last full fit, or 0 if this fit isn't a warm start.
+
+        A warm start fits all members again once there are many more rows.
+        """
+        if not self._continues_fit:
+            return 0
+        n_rows_full_fit: int = self._n_rows_full_fit_
+        if n_rows >= StackDefaults().full_refit_growth * n_rows_full_fit:
+            return 0
+        return n_rows_full_fit
 
     def _describe_known_members(self, task: StackTask, stack: StackFit) -> dict[str, str]:
         """Parameters of the members whose result for these rows is known."""

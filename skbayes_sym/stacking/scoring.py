@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from math import exp
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -97,27 +97,10 @@ def score_member(member: Member, task: StackTask, by_folds: bool) -> ScoredMembe
     reads_original_rows = member.reads_original_rows
     if reads_original_rows and not task.n_classes and not task.is_count:
         _require_density(fit, task)
+    with part_of_progress(fit_fraction, 1.0):
+        held_out, cdf, scored = _hold_out(member, task, fit, by_folds)
 
-    held_out: Any = fit.leave_one_out
-    cdf: Tensor | None = None
-    uses_folds = held_out is None or by_folds or fit.used_folds
-    if held_out is None or (by_folds and not fit.used_folds):
-        folds = task.folds
-        if not by_folds:
-            folds = member.choose_folds(task)
-        with part_of_progress(fit_fraction, 1.0):
-            held_out = _predict_folds(member, task, fit, folds)
-    if isinstance(held_out, HeldOutScores):
-        held_out, cdf = held_out
-
-    # Forward folds leave out only some of the rows, and only these are scored.
-    scored = task
-    if uses_folds and len(task.left_out_index) < len(task):
-        index = task.left_out_index
-        scored = replace(task.take(index), groups=select_optional(task.groups, index))
-        if len(_row_values(held_out)) == len(task):
-            held_out = _take_rows(held_out, index)
-
+    # Calibrate probabilities of classes, or fit the noise of regression.
     if task.n_classes and not fit.is_calibrated:
         assert isinstance(held_out, Tensor)
         calibration = fit_calibration(held_out, scored.y, scored.weight)
@@ -130,6 +113,8 @@ def score_member(member: Member, task: StackTask, by_folds: bool) -> ScoredMembe
         density = held_out
         if not task.n_classes:
             base = ShapedPredictor(fit.predictor, None, rounding_std(task))
+
+    # Rows that no fold leaves out have unknown scores.
     if len(scored) < len(task):
         unknown = torch.full_like(task.weight, torch.nan)
         scored_index = (torch.as_tensor(task.left_out_index),)
@@ -151,6 +136,63 @@ def score_member(member: Member, task: StackTask, by_folds: bool) -> ScoredMembe
         None if cdf is None else cdf.numpy(),
         fit.excess,
     )
+
+
+class _HeldOut(NamedTuple):
+    """Held-out predictions of a member.
+
+    Parameters
+    ----------
+    predictions : NormalMixture or Tensor
+        Distributions (S, n, 1), scores of classes (n, K), or log densities (n,) in nats.
+    cdf : Tensor of shape (n,), optional
+        Distribution function at the targets.
+    task : StackTask
+        The n rows that they predict: all rows of the stack, or those that a fold leaves out.
+    """
+
+    predictions: Any
+    cdf: Tensor | None
+    task: StackTask
+
+
+def _hold_out(member: Member, task: StackTask, fit: MemberFit, by_folds: bool) -> _HeldOut:
+    """Return leave-one-out predictions of a fit, or those of refits without each fold.
+
+    Parameters
+    ----------
+    member : Member
+        Unfitted member.
+    task : StackTask
+        Training data.
+    fit : MemberFit
+        Fit to all rows.
+    by_folds : bool
+        Whether to refit even if the fit has leave-one-out predictions of its own.
+
+    Returns
+    -------
+    _HeldOut
+    """
+    held_out: Any = fit.leave_one_out
+    cdf = None
+    uses_folds = held_out is None or by_folds or fit.used_folds
+    if held_out is None or (by_folds and not fit.used_folds):
+        folds = task.folds
+        if not by_folds:
+            folds = member.choose_folds(task)
+        held_out = _predict_folds(member, task, fit, folds)
+    if isinstance(held_out, HeldOutScores):
+        held_out, cdf = held_out
+    if not uses_folds or len(task.left_out_index) == len(task):
+        return _HeldOut(held_out, cdf, task)
+
+    # Forward folds leave out only some of the rows, and only these are scored.
+    index = task.left_out_index
+    scored = replace(task.take(index), groups=select_optional(task.groups, index))
+    if len(_row_values(held_out)) == len(task):
+        held_out = _take_rows(held_out, index)
+    return _HeldOut(held_out, cdf, scored)
 
 
 def _row_values(held_out: NormalMixture | Tensor) -> Tensor:
