@@ -1101,11 +1101,6 @@ MUTANTS = [
     ),
     *planted(
         "laplace/defaults.py",
-        "laplace/test_modes.py",
-        ("max_score_gap: float = 0.25", "max_score_gap: float = 25.0"),
-    ),
-    *planted(
-        "laplace/defaults.py",
         "laplace/test_defaults.py",
         ("n_rows > self.ample_rows and n_rows *", "n_rows *"),
     ),

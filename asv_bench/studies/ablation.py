@@ -68,10 +68,8 @@ NETWORKS = {
     "modes.small_sample_rows": (0,),
     "modes.negligible_noise_fraction": (0.0, 0.02),
     "modes.extra_steps_factor": (0, 4),
-    "modes.max_score_gap": (0.125, np.inf),
     "modes.max_unexplained_fraction": (0.0, 0.3),
     "modes.validation_steps": (12, 48),
-    "modes.validation_extra_steps": (0,),
     "modes.validation_tol": (1e-4,),
     "pool.mode_tol": (5e-5,),
     "pool.min_trial_gain": (0.0, np.inf),
@@ -82,8 +80,6 @@ NETWORKS = {
 # The same for a single approximation by Laplace.
 LAPLACE = {
     "negligible_noise_fraction": (0.0,),
-    "max_score_gap": (np.inf,),
-    "validation_extra_steps": (0,),
 }
 
 

@@ -94,10 +94,6 @@ class GaussNewtonDefaults:
         Largest number of the final steps.
     final_work : float
         Work of the final steps.
-    max_score_gap : float
-        Modes are weighted equally, because evidences say little about which mode predicts better.
-        But a mode whose evidence and leave-one-out density are both below the best by more than
-        this, in nats per row, has collapsed, and predicts worse by about as much. It is dropped.
     large_data_rows : int
         With ``hidden_layer_sizes="auto"`` and ``prior="learn"`` and more rows than this, one scale
         per column predicts better than one per layer, wherever at most ``max_noise_fraction`` of
@@ -144,8 +140,6 @@ class GaussNewtonDefaults:
         Largest number of targets per weight for which the width is validated.
     validation_steps : int
         Conservative steps, enough to compare widths and to continue from.
-    validation_extra_steps : int
-        Further steps while the evidence rises steeply (parkinsons: an error of 1.2 instead of 2.8).
     validation_tol : float
         Smallest tolerance, nats per unit of weight.
     classification_max_iter, large_classification_max_iter : int
@@ -179,7 +173,6 @@ class GaussNewtonDefaults:
     subsample_rows: int = 4000
     max_final_steps: int = 8
     final_work: float = 5e11
-    max_score_gap: float = 0.25
 
     large_data_rows: int = 1000
     default_width: int = 20
@@ -200,7 +193,6 @@ class GaussNewtonDefaults:
     min_rows: int = 10
     max_validated_rows_per_weight: int = 20
     validation_steps: int = 24
-    validation_extra_steps: int = 76
     validation_tol: float = 1e-3
 
     classification_max_iter: int = 60

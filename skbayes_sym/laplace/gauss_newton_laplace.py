@@ -711,10 +711,7 @@ class _RegressionSearcher:
             if fold_modes is not None:
                 modes = fold_modes.search.modes
             search = search_regression(config, problem, draw, n, on_step, modes)
-        fit = self._fit(problem, merge_copies(problem, search))
-        if search.was_stopped or len(fit.search.modes.theta) == 1:
-            return fit
-        return self._drop_collapsed(fit)
+        return self._fit(problem, merge_copies(problem, search))
 
     def search_pilot(self, problem: GaussianEvidence) -> ModesFit:
         """Search for two modes of a subsample, one from each start, to estimate the noise."""
@@ -762,11 +759,7 @@ class _RegressionSearcher:
         if tol is not None:
             tol = max(defaults.validation_tol, resolve_auto(tol, 0.0))
         steps = min(config.max_iter, defaults.validation_steps)
-        max_extra_steps = config.max_iter + config.max_extra_steps - steps
-        max_extra_steps = min(max_extra_steps, defaults.validation_extra_steps)
-        config = EvidenceSearch(
-            steps, tol, max_extra_steps, conservative=True, n_jobs=config.n_jobs
-        )
+        config = EvidenceSearch(steps, tol, conservative=True, n_jobs=config.n_jobs)
         generator = generator_from(self._fold_seed)
         fold = assign_folds(self.data.n_rows, defaults.folds, generator=generator)
         fold = fold.to(self.data.device)
@@ -784,20 +777,6 @@ class _RegressionSearcher:
         # Systems, their factors and inverses.
         _require_memory(self.data, network, n, 5 * (network.n_outputs + 1))
         return n
-
-    def _drop_collapsed(self, fit: ModesFit) -> ModesFit:
-        """Drop modes whose evidence and leave-one-out density are both far below the best."""
-        data = self.data
-        rows = evenly_spaced_rows(data.n_rows).to(data.device)
-        subsample = Data(*(t[rows] for t in data.double_data))
-        distribution = fit.leave_one_out_predictive(subsample)
-        density = distribution.log_prob_per_draw(subsample.y) @ subsample.weight
-        density = density / subsample.weight.sum()
-        evidence = fit.search.modes.score / data.total_weight
-        max_gap = self._method.defaults.max_score_gap
-        is_close = [score > score.max() - max_gap for score in (density, evidence)]
-        index = torch.stack(is_close).any(0).nonzero().flatten()
-        return replace(fit, search=fit.search.select(index))
 
     def _config(self, problem: GaussianEvidence, *, has_low_noise: bool = False) -> EvidenceSearch:
         max_iter = self._method.max_iter
