@@ -83,7 +83,7 @@ for name, curves in regrets.items():
     right.plot(8 + 2 * np.arange(N_ROUNDS), np.mean(curves, axis=0), label=name)
     print(f"{name:24}{np.mean(curves, axis=0)[-1]:8.3f} above the minimum after the last round")
 right.set(yscale="log", xlabel="measured points", ylabel="best value minus the minimum")
-right.set_title("Means of two runs")
+right.set_title("Lowest value found, means of two runs")
 right.legend(frameon=False)
 # sphinx_gallery_end_ignore
 
@@ -133,6 +133,7 @@ figure, axes = plt.subplots(figsize=(5, 3.4), layout="constrained")
 for name, curves in accuracy.items():
     axes.plot(20 + 10 * np.arange(N_BATCHES), np.mean(curves, axis=0), label=name)
     print(f"{name:20}accuracy {np.mean(curves, axis=0)[-1]:.3f} after {10 + 10 * N_BATCHES} labels")
-axes.set(xlabel="labelled digits", ylabel="accuracy on other digits", title="Means of two runs")
+axes.set(xlabel="labelled digits", ylabel="accuracy on other digits")
+axes.set_title("Rules for choosing digits, means of two runs")
 axes.legend(frameon=False)
 # sphinx_gallery_end_ignore

@@ -49,9 +49,9 @@ ROWS = [
     (Blur(shape), 0, 2.5),
 ]
 AT = (-1.0, -0.5, 0.0, 0.5, 1.0)
-fig, axes = plt.subplots(len(AT), len(ROWS), figsize=(12, 5.6), layout="constrained")
+fig, axes = plt.subplots(len(AT), len(ROWS), figsize=(9, 4.6), layout="constrained")
 for column, (family, generator, half_width) in zip(axes.T, ROWS, strict=True):
-    name = family.half_width.names[generator].replace("_", " ")
+    name = family.half_width.names[generator].replace("_", "\n")
     column[0].set_title(f"{name}\n±{half_width:g}", fontsize=8)
     for ax, at in zip(column, AT, strict=True):
         pixels = transformed(family, generator, half_width, at)
