@@ -45,7 +45,10 @@ def groups_of(name: str) -> list[Group]:
             if comment or not is_open:
                 groups.append(Group([], " ".join(comment)))
             value = ast.get_source_segment(source, field.value) if field.value else ""
-            value = re.sub(r"field\(default=(\w+)\(\)\)", r"\1()", value or "")
+            value = " ".join((value or "").split())  # in one line
+            value = re.sub(r"field\(default=(\w+)\(\)\)", r"\1()", value)
+            value = re.sub(r"field\( ?default_factory=lambda: ?(.*?),? ?\)$", r"\1", value)
+            value = re.sub(r"\{ (.*?),? \}", r"{\1}", value)
             groups[-1].numbers.append(f"``{ast.unparse(field.target)} = {value}``")
             comment, is_open = [], True
         elif not line:
@@ -67,7 +70,7 @@ def table(name: str) -> list[str]:
     if not found:
         return []
     lines = [".. list-table::", "   :header-rows: 1", "   :class: sk-wrap", "   :widths: 45 55", ""]
-    for cells in (("Numbers", "Why"), *found):
+    for cells in (("Constants", "Meaning"), *found):
         lines += [f"   {' ' if i else '*'} - {cell}".rstrip() for i, cell in enumerate(cells)]
     return lines
 

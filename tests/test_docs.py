@@ -253,6 +253,15 @@ def test_a_page_links_the_words_it_doesnt_explain(page: Path) -> None:
         assert linked or page.stem == "glossary" or not re.search(pattern, prose(text)), term
 
 
+def test_every_linked_term_is_in_the_glossary() -> None:
+    glossary = (DOCS / "user_guide/glossary.rst").read_text(encoding="utf-8")
+    terms = {term.lower() for term in re.findall(r"^   (\S.*)$", glossary, re.MULTILINE)}
+    for page in DOCS.rglob("*.rst"):
+        text = " ".join(page.read_text(encoding="utf-8").split())
+        for label, target in re.findall(r":term:`([^`<]*?)(?:\s*<([^>`]*)>)?`", text):
+            assert (target or label).lower() in terms, (page.name, target or label)
+
+
 def test_the_step_of_each_method_is_as_its_code_has_it() -> None:
     text = (DOCS / "the_step.rst").read_text(encoding="utf-8")
     blocks = re.findall(r":caption: (\S+)\n\n((?:   .*\n|\n)+)", text)
