@@ -37,6 +37,36 @@ def planted(module: str, tests: str, *texts: tuple[str, str]) -> list[Mutant]:
 
 MUTANTS = [
     *planted(
+        "base/targets.py",
+        "base/test_bad_targets.py",
+        ("if is_missing_text(values[position])]\n    refused", "if False]\n    refused"),
+        ("if is_formatted or 2 * len(refused)", "if 2 * len(refused)"),
+        ("elif isinstance(y, Set):", "elif False:"),
+    ),
+    *planted(
+        "base/classifier.py",
+        "base/test_bad_targets.py",
+        ('if labels.dtype.kind in "biu":', "if False:"),
+    ),
+    *planted(
+        "base/columns.py",
+        "base/test_columns.py",
+        ("(numbers != 0.0) & (numbers != 1.0)", "(numbers != 0.0) & (numbers > 9e9)"),
+        ("is_known |= values == column.median", "pass"),
+        ("spelling.setdefault(plain_spelling(level), level)", "spelling.setdefault(level, level)"),
+    ),
+    *planted(
+        "base/estimator.py",
+        "base/test_columns.py",
+        ("np.flatnonzero(is_boolean & ~self._binary_in_)", "np.flatnonzero(is_boolean & False)"),
+    ),
+    *planted(
+        "numerics/tables.py",
+        "base/test_bad_targets.py",
+        ("or index.equals(other) or not (", "or not ("),
+        ("return bool(index.isin(other).all())", "return False"),
+    ),
+    *planted(
         "inspection/predictive.py",
         "inspection/test_predictive.py",
         ("levels.sort(key=dtype.categories.tolist().index)", "pass"),

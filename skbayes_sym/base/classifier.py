@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from datetime import date
 from decimal import Decimal
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +14,7 @@ from sklearn.utils import Bunch, assert_all_finite
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from skbayes_sym.base.columns import warn_similar_levels
 from skbayes_sym.base.progress import FLOATS
 from skbayes_sym.base.rows import (
     ENCODE,
@@ -27,7 +28,7 @@ from skbayes_sym.base.scikit_learn import (
     num_samples,
     validate_data,
 )
-from skbayes_sym.base.targets import ClassificationTargets
+from skbayes_sym.base.targets import ClassificationTargets, require_targets
 from skbayes_sym.base.training import Training
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.likelihood import Likelihood, TargetLikelihood
@@ -88,15 +89,50 @@ def encode_classes(classes: Array, labels: Any) -> tuple[Array, Array]:
     return codes, np.asarray(classes[codes] == labels)
 
 
-# Dtypes of pandas for Booleans that can be missing.
-_NULLABLE_BOOLEANS = {"boolean", "bool[pyarrow]"}
+def _read_labels(y: Any) -> Any:
+    """Return labels that are numbers of an extension dtype or objects as arrays, others unchanged.
 
+    Parameters
+    ----------
+    y : array-like of shape (n,)
+        Labels as the user gave them.
 
-def _check_labels(y: Any) -> None:
-    """Raise a ValueError if labels are missing, or if only some of them are text."""
+    Raises
+    ------
+    ValueError
+        If labels are missing, or if only some of them are text.
+
+    Warns
+    -----
+    UserWarning
+        If labels differ only by case or by spaces around them, or if some are blank.
+    """
     labels = np.asarray(y)
-    if labels.dtype.kind != "O" or labels.ndim != 1:
-        return
+    if labels.ndim != 1:
+        return y
+    if labels.dtype.kind in "UT":
+        warn_similar_levels("y", map(str, np.unique(labels)), "labels", "y")
+        return y
+    if labels.dtype.kind in "biu":
+        return labels
+    if labels.dtype.kind != "O":
+        return y
+    _check_objects(labels)
+    if not len(labels) or isinstance(labels[0], str):
+        warn_similar_levels("y", sorted(set(labels.tolist())), "labels", "y")
+        return y
+    # scikit-learn reads no numbers of the dtype object.
+    if all(isinstance(label, bool | np.bool_) for label in labels):
+        return labels.astype(bool)
+    if all(isinstance(label, Integral) for label in labels):
+        return np.array(labels.tolist())
+    if all(isinstance(label, Real | Decimal) for label in labels):
+        return labels.astype(np.float64)
+    return y
+
+
+def _check_objects(labels: Array) -> None:
+    """Raise a ValueError if labels (n,) are missing, or if only some of them are text."""
     for row, label in enumerate(labels):
         if is_missing(label):
             raise ValueError(
@@ -137,9 +173,8 @@ class BayesianClassifierMixin(ClassifierMixin):
         require_rows(X)
         refuse_categorical(X)
         check_not_masked("y", y)
-        _check_labels(y)
-        if str(getattr(y, "dtype", "")) in _NULLABLE_BOOLEANS:
-            y = np.asarray(y, dtype=bool)  # scikit-learn would make them floats
+        require_targets(y)
+        y = _read_labels(y)
         column_names = non_string_column_names(X)
         with numeric_conversion("X", ENCODE, X, y):
             X, y = validate_data(self, X, y, dtype=FLOATS)

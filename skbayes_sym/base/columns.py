@@ -15,7 +15,7 @@ training data. The weekday is one-hot encoded. Month and hour are points on a ci
 cosine).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -55,6 +55,7 @@ from skbayes_sym.numerics.tables import (
     level_number,
     missing_dates,
     missing_rows,
+    plain_spelling,
     read_table,
     to_float,
 )
@@ -65,6 +66,8 @@ _MAX_ONE_HOT = 30
 _MIN_MISSING = 0.02
 # Number of known levels, or combinations of levels, over which an unknown level is averaged.
 _MAX_ALTERNATIVES = 32
+# Number of columns that a warning names.
+_N_NAMED = 5
 # Cycles of a part of the calendar that the training dates must span. One cycle can't tell a yearly
 # pattern from a trend.
 _MIN_CYCLES = 2.0
@@ -266,6 +269,28 @@ class Columns:
             start += len(column.output_names)
         return outputs
 
+    def binary_columns(self, encoded: Array) -> Array:
+        """Return which columns may hold Booleans after `fit`, (n_columns,).
+
+        These are all but numeric columns with values other than 0 and 1.
+
+        Parameters
+        ----------
+        encoded : ndarray of shape (n_rows, n_outputs)
+            Encoded training rows.
+        """
+        is_binary = np.ones(len(self.columns), dtype=bool)
+        for index, output in self.measured_outputs().items():
+            column = self.columns[index]
+            if column.kind == "numeric":
+                values = encoded[:, output]
+                is_known = (values == 0.0) | (values == 1.0)
+                if column.has_missing and 0.0 <= column.median <= 1.0:
+                    # A missing value is the median.
+                    is_known |= values == column.median
+                is_binary[index] = is_known.all()
+        return is_binary
+
     def encode(self, table: Table) -> Array:
         """Encode rows as numbers, (n_rows, n_outputs); an unknown level is the mean of all."""
         return _encode_table(self.columns, table)[0][:, self.kept]
@@ -289,20 +314,14 @@ class Columns:
             self.columns, table.columns, codes, strict=True
         ):
             if column_codes is None:
+                if column.kind == "boolean":
+                    numbers = to_float(column.name, column.kind, column_values)
+                    warn_not_boolean(column.name, numbers)
                 continue
             is_open |= self._is_open(column, column_codes)
             unknown = np.flatnonzero(column_codes == UNKNOWN)
             if len(unknown):
-                if len(unknown) == 1:
-                    n_unknown = "1 row"
-                else:
-                    n_unknown = f"{len(unknown)} rows"
-                warn_user(
-                    f"column {column.name!r} of X holds levels that fit hasn't seen, such as "
-                    f"{short_repr(column_values[unknown[0]])} ({n_unknown}): predictions for them "
-                    "are averaged over the known levels.",
-                    UserWarning,
-                )
+                _warn_unknown_levels(column, column_values[unknown])
         if not is_open.any():
             return Encoding(values, is_open, [])
 
@@ -348,6 +367,59 @@ class Columns:
         return codes
 
 
+def warn_not_boolean(name: str, numbers: Array) -> None:
+    """Warn if a column that held Booleans in `fit` holds numbers (n_rows,) other than 0 and 1."""
+    is_other = ~np.isnan(numbers) & (numbers != 0.0) & (numbers != 1.0)
+    if is_other.any():
+        row = int(is_other.argmax())
+        warn_user(
+            f"column {name!r} of X held Booleans in fit, but holds numbers such as "
+            f"{float(numbers[row])!r} in row {row}: predictions for them are extrapolations. "
+            "Convert the column to the Booleans that fit had.",
+            UserWarning,
+        )
+
+
+def warn_booleans(names: Sequence[str]) -> None:
+    """Warn of columns that held numbers other than 0 and 1 in `fit`, and hold Booleans now."""
+    if names:
+        listed = ", ".join(map(repr, names[:_N_NAMED]))
+        if len(names) > _N_NAMED:
+            listed += ", ..."
+        warn_user(
+            "X holds Booleans in columns that held numbers other than 0 and 1 in fit, and they are "
+            f"read as 0 and 1: {listed}. Give the numbers that fit had.",
+            UserWarning,
+        )
+
+
+def _warn_unknown_levels(column: Column, values: Array) -> None:
+    """Warn of values (n_unknown,) that are no level, and name levels that are spelled alike."""
+    if len(values) == 1:
+        n_unknown = "1 row"
+    else:
+        n_unknown = f"{len(values)} rows"
+    example = values[0]
+    hint = ""
+    spelling = {plain_spelling(level): level for level in column.levels}
+    for value in values:
+        known = spelling.get(plain_spelling(level_key(value)))
+        if known is not None:
+            example = value
+            remedy = _normalise_text(known, level_key(value), "column")
+            hint = (
+                f" It differs from the level {known!r} only by case or spaces: convert the column "
+                f"before fit and predictions, as by {remedy}, if they mean the same."
+            )
+            break
+    warn_user(
+        f"column {column.name!r} of X holds levels that fit hasn't seen, such as "
+        f"{short_repr(example)} ({n_unknown}): predictions for them are averaged over the known "
+        f"levels.{hint}",
+        UserWarning,
+    )
+
+
 def _fit_column(name: str, values: Array, is_declared: bool) -> Column:
     """Decide the encoding of one column.
 
@@ -382,7 +454,50 @@ def _fit_column(name: str, values: Array, is_declared: bool) -> Column:
             ordered_levels = tuple(sorted(ordered_levels, key=level_to_float))
     if ordered_levels and not is_declared:
         _warn_numbers_as_text(name, ordered_levels)
+    warn_similar_levels(f"column {name!r} of X", levels.tolist(), "levels", "column")
     return Column(name, kind, one_hot_levels, ordered_levels, 0.0, has_indicator, has_missing)
+
+
+def warn_similar_levels(place: str, levels: Iterable[str], noun: str, variable: str) -> None:
+    """Warn of levels or labels that are the same apart from case and from spaces around them.
+
+    Parameters
+    ----------
+    place : str
+        Where they are, such as ``"column 'town' of X"``.
+    levels : iterable of str
+        Distinct levels.
+    noun : {"levels", "labels"}
+        Word for them.
+    variable : str
+        Name of the column in the code of the remedy.
+    """
+    spelling: dict[str, str] = {}
+    for level in levels:
+        known = spelling.setdefault(plain_spelling(level), level)
+        if known != level:
+            remedy = _normalise_text(known, level, variable)
+            warn_user(
+                f"{place} holds the {noun} {known!r} and {level!r}, which differ only by case or "
+                f"spaces and are distinct here. If they mean the same, convert them first, as by "
+                f"{remedy}.",
+                UserWarning,
+            )
+            return
+
+
+def _normalise_text(first: str, second: str, variable: str) -> str:
+    """Return the code that makes two spellings the same."""
+    code = variable
+    if first.strip() != first or second.strip() != second:
+        code += ".str.strip()"
+        first, second = first.strip(), second.strip()
+    if first.lower() != second.lower():
+        code += ".str.replace(r'\\s+', ' ', regex=True)"
+        first, second = " ".join(first.split()), " ".join(second.split())
+    if first != second:
+        code += ".str.lower()"
+    return code
 
 
 def _warn_numbers_as_text(name: str, levels: Sequence[str]) -> None:

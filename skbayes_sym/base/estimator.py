@@ -22,6 +22,8 @@ from skbayes_sym.base.columns import (
     as_table,
     boolean_columns,
     column_medians,
+    warn_booleans,
+    warn_not_boolean,
 )
 from skbayes_sym.base.device import choose_device, gradient_flops, resolve_device
 from skbayes_sym.base.extrapolation import (
@@ -83,8 +85,10 @@ from skbayes_sym.numerics.memory import prior_allocation, require_memory
 from skbayes_sym.numerics.progress import reporting_to
 from skbayes_sym.numerics.runtime import explain_torch_errors, one_thread
 from skbayes_sym.numerics.tables import (
+    boolean_dtypes,
     check_column_names,
     fill_masked,
+    has_reordered_rows,
     non_string_column_names,
     read_table,
 )
@@ -149,6 +153,9 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
     columns_in_: Columns | None
     _medians_in_: Array
     _booleans_in_: Array
+    # Whether columns hold only 0 and 1, and whether their dtype is Boolean.
+    _binary_in_: Array | None = None
+    _boolean_in_: Array | None = None
     # Range of the columns of a table; None if predictions beyond it aren't changed.
     _training_range_in_: TrainingRange | None = None
     # Tensors that are derived from the fitted arrays when they are first needed.
@@ -406,6 +413,12 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
             # Register the columns of the table instead of the encoded ones.
             validate_data(self, X, skip_check_array=True)
             self._column_names_in_ = non_string_column_names(X)
+        if columns is None:
+            self._binary_in_ = ((inputs == 0.0) | (inputs == 1.0)).all(axis=0)
+            self._boolean_in_ = boolean_dtypes(X)
+        else:
+            self._binary_in_ = columns.binary_columns(inputs)
+            self._boolean_in_ = None
         if self._accepts_tables:
             self.columns_in_ = columns
             if columns is None:
@@ -413,6 +426,15 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
                 self._booleans_in_ = boolean_columns(X)
         if row_parameters.get("exposure") is not None:
             targets = targets.as_counts()
+
+        for name, data in (("y", y), ("sample_weight", sample_weight), ("groups", groups)):
+            if has_reordered_rows(X, data):
+                warn_user(
+                    f"X and {name} have the same row labels in different orders, but rows are "
+                    f"matched by position. Give {name}.loc[X.index] if labels tell which rows "
+                    "belong together.",
+                    UserWarning,
+                )
 
         # Distinct rows in canonical order, scaled.
         metadata = {"sample_weight": sample_weight, "groups": groups, **row_parameters}
@@ -558,7 +580,24 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
     def _scale_inputs(self, rows: Rows) -> Scaling:
         """Return the mean and standard deviation of every column, or 0 and 1."""
         enabled = is_standardized(self.standardize, "X")
-        return column_scaling(rows.X, rows.weight, enabled=enabled, value_range=rows.x_range)
+        return column_scaling(
+            rows.X,
+            rows.weight,
+            enabled=enabled,
+            value_range=rows.x_range,
+            describe=self._describe_input,
+        )
+
+    def _describe_input(self, position: int) -> str:
+        """Return words for an encoded column, for error messages."""
+        columns = self.column_encoding()
+        if columns is None:
+            names: Any = getattr(self, "feature_names_in_", None)
+        else:
+            names = columns.get_feature_names_out()
+        if names is None:
+            return f"column {position} of X"
+        return f"column {str(names[position])!r} of X"
 
     def input_blocks(self, X: Array) -> Iterator[Tensor]:
         """Yield scaled inputs in blocks of rows, on the device, in the precision of the fit.
@@ -760,6 +799,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
                 f"Found array with 0 sample(s) (shape=(0, {len(table.names)})) while a minimum of "
                 "1 is required: X has no rows."
             )
+        self._warn_changed_types(X)
         columns = self.column_encoding()
         assert columns is not None
         encoding = columns.encode_with_alternatives(table)
@@ -786,7 +826,28 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
                 self, X, reset=False, dtype=FLOATS, ensure_all_finite=ensure_all_finite
             )
         check_column_names(self._column_names_in_, X)
+        self._warn_changed_types(X, checked)
         return checked
+
+    def _warn_changed_types(self, X: Any, numbers: Array | None = None) -> None:
+        """Warn of Booleans in place of numbers, or of numbers in place of Booleans.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs of a prediction as the user gave them.
+        numbers : ndarray of shape (n_samples, n_features), optional
+            The same as numbers. Encoded tables are checked by their encoding.
+        """
+        names: Any = getattr(self, "feature_names_in_", self._column_names_in_)
+        if names is None:
+            names = [str(j) for j in range(self.n_features_in_)]
+        is_boolean = boolean_dtypes(X)
+        if self._binary_in_ is not None and len(is_boolean) == len(self._binary_in_):
+            warn_booleans([names[j] for j in np.flatnonzero(is_boolean & ~self._binary_in_)])
+        if numbers is not None and self._boolean_in_ is not None:
+            for j in np.flatnonzero(self._boolean_in_):
+                warn_not_boolean(names[j], numbers[:, j])
 
     def _join_raw_rows(self, encoded: Array, _X: Any) -> Any:
         """Return the inputs that the model takes; a stack keeps the raw rows beside them."""

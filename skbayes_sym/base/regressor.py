@@ -1,7 +1,6 @@
 """Predictions of regressors as NumPy arrays, in the units of ``y``."""
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
 from numbers import Real
 from typing import Any, ClassVar, cast
 
@@ -29,7 +28,12 @@ from skbayes_sym.base.rows import (
     require_rows,
 )
 from skbayes_sym.base.scikit_learn import check_array, validate_data
-from skbayes_sym.base.targets import RegressionTargets, Targets
+from skbayes_sym.base.targets import (
+    RegressionTargets,
+    Targets,
+    read_numbers,
+    require_targets,
+)
 from skbayes_sym.base.training import Training
 from skbayes_sym.models.likelihoods.likelihood import ClassLikelihood, Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian
@@ -41,7 +45,6 @@ from skbayes_sym.models.likelihoods.registry import (
 from skbayes_sym.models.predictive_mixtures import TargetPredictive
 from skbayes_sym.models.priors import HalfNormal
 from skbayes_sym.numerics.arguments import check_count, check_not_masked, draw_seed
-from skbayes_sym.numerics.dates import is_date_object
 from skbayes_sym.numerics.memory import covariance_allocation, draws_allocation, require_memory
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.numerics.runtime import filters_lock
@@ -133,8 +136,9 @@ class BayesianRegressorMixin(RegressorMixin):
         refuse_categorical(X)
         check_not_masked("y", y)
         column_names = non_string_column_names(X)
-        self._refuse_labels(y)
-        with numeric_conversion("X and y", ENCODE, X, y):
+        require_targets(y)
+        y = read_numbers(y, type(self).__name__, self._classifier_name)
+        with numeric_conversion("X", ENCODE, X, y):
             X, y = validate_data(
                 self, X, y, dtype=FLOATS, multi_output=target_tags.multi_output, y_numeric=True
             )
@@ -153,28 +157,6 @@ class BayesianRegressorMixin(RegressorMixin):
             classifier_name=self._classifier_name,
         )
         return X, targets
-
-    def _refuse_labels(self, y: Any) -> None:
-        """Raise a ValueError if y holds dates, or text that is no number."""
-        array = np.asarray(y)
-        has_dates = array.dtype.kind in "mM"
-        if array.dtype.kind not in "USO" and not has_dates:
-            return
-        for value in array.ravel()[:1000]:
-            if has_dates or is_date_object(value) or isinstance(value, timedelta):
-                raise ValueError(
-                    f"y holds dates or durations such as {value!s}, but {type(self).__name__} "
-                    "predicts numbers. Give days since a date, as by (y - y.min()) / "
-                    "pandas.Timedelta('1D')."
-                )
-            try:
-                if isinstance(value, str):
-                    float(value)
-            except ValueError as error:
-                raise ValueError(
-                    f"y holds labels such as {str(value)!r}, but {type(self).__name__} predicts "
-                    f"numbers. Use {self._classifier_name}."
-                ) from error
 
     @property
     def _classifier_name(self) -> str:

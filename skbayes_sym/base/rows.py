@@ -268,6 +268,10 @@ def numeric_conversion(name: str, remedy: str = "", X: Any = None, y: Any = None
         ) from error
     except TypeError as error:
         # The conversion of an object of another kind, such as a dict.
+        if "unsupported ScalarType" in str(error):
+            raise TypeError(
+                f"{name} must be of a type that NumPy has: {error}. Give its double()."
+            ) from error
         if "float() argument" not in str(error):
             raise
         raise TypeError(f"{name} must hold numbers: {error}.{remedy}") from error
@@ -297,7 +301,11 @@ def numeric_conversion(name: str, remedy: str = "", X: Any = None, y: Any = None
                 f"Complex data not supported: {_complex_part(name, X)} holds complex numbers. Give "
                 "real and imaginary parts, or absolute values."
             ) from error
-        # NumPy's errors of text, of mixed types, and of nested or ragged sequences.
+        if "inhomogeneous shape" in message:
+            raise ValueError(
+                f"{name} must have rows of one length{_non_numeric_columns(X)}: {error}"
+            ) from error
+        # NumPy's errors of text, of mixed types, and of nested sequences.
         phrases = ("could not convert", "Cannot cast", "setting an array element")
         if not any(phrase in message for phrase in phrases):
             raise
@@ -436,7 +444,12 @@ def is_standardized(standardize: bool | str, name: str) -> bool:
 
 
 def column_scaling(
-    values: Array, weight: Array, *, enabled: bool, value_range: Array | None = None
+    values: Array,
+    weight: Array,
+    *,
+    enabled: bool,
+    value_range: Array | None = None,
+    describe: Callable[[int], str] = lambda j: f"column {j}",
 ) -> Scaling:
     """Return the weighted mean and standard deviation of every column.
 
@@ -450,6 +463,8 @@ def column_scaling(
         If False, the means are 0 and the scales 1.
     value_range : ndarray of shape (2, n_columns), optional
         `column_range` of the values, if it is known.
+    describe : callable
+        Returns the words for a column in error messages, given its position.
 
     Returns
     -------
@@ -479,13 +494,13 @@ def column_scaling(
         scale = unit * np.sqrt(relative_weight @ np.square(deviation, out=deviation))
     if not np.isfinite(scale).all():
         raise ValueError(
-            f"column {int(np.isfinite(scale).argmin())} spans more than numbers can: it holds "
+            f"{describe(int(np.isfinite(scale).argmin()))} spans more than numbers can: it holds "
             "values too far apart for a standard deviation. Rescale it, or take its logarithm."
         )
     is_subnormal = ~is_constant & (scale < _MIN_STD)
     if is_subnormal.any():
         raise ValueError(
-            f"column {int(is_subnormal.argmax())} spreads by less than {_MIN_STD:.2g}, whose "
+            f"{describe(int(is_subnormal.argmax()))} spreads by less than {_MIN_STD:.2g}, whose "
             "reciprocal is not a number. Rescale it."
         )
     return Scaling(mean, np.where(is_constant | (scale == 0.0), 1.0, scale))
@@ -508,7 +523,13 @@ def target_scaling(rows: Rows, *, enabled: bool) -> Scaling:
     -------
     Scaling
     """
-    scaling = column_scaling(rows.y, rows.weight, enabled=enabled, value_range=rows.y_range)
+
+    def describe(j: int) -> str:
+        return "y" if rows.y.shape[1] == 1 else f"column {j} of y"
+
+    scaling = column_scaling(
+        rows.y, rows.weight, enabled=enabled, value_range=rows.y_range, describe=describe
+    )
     low, high = rows.y_range
     magnitude = np.abs(np.asarray(low, dtype=np.float64))
     is_constant = (low == high) & (magnitude >= _MIN_STD)

@@ -4,18 +4,131 @@ An estimator's validation makes one of these from the ``y`` that a user passes. 
 them into the arrays that a method fits.
 """
 
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
+from datetime import timedelta
+from decimal import Decimal
 from functools import cached_property
-from typing import Protocol, Self
+from numbers import Real
+from typing import Any, Protocol, Self
 
 import numpy as np
 
 from skbayes_sym.base.gross_errors import Mask, find_gross_errors
 from skbayes_sym.base.rows import Array, Rows, Scaling, target_scaling
 from skbayes_sym.base.warnings import warn_user
+from skbayes_sym.numerics.dates import is_date_object
+from skbayes_sym.numerics.tables import (
+    is_formatted_number,
+    is_missing,
+    is_missing_text,
+    level_key,
+)
 
 # Number of gross errors that a warning names.
 _N_NAMED = 5
+
+
+def require_targets(y: Any) -> None:
+    """Raise a TypeError if ``y`` is no array, list or column of targets.
+
+    Parameters
+    ----------
+    y : object
+        Targets or labels as the user gave them. None is left to scikit-learn.
+    """
+    remedy = None
+    if isinstance(y, Mapping):
+        remedy = "give list(y.values()), in the order of the rows of X"
+    elif isinstance(y, Set):
+        remedy = "a set has no order: give a list in the order of the rows of X"
+    elif isinstance(y, Iterator):
+        remedy = "give list(y)"
+    elif isinstance(y, str | bytes):
+        remedy = f"give the column of this name, such as frame[{y!r}]"
+    elif isinstance(y, Real | Decimal):
+        remedy = "give an array with one value for each row of X"
+    elif isinstance(y, np.ndarray) and y.dtype.names:
+        remedy = f"give one of its fields, {', '.join(map(repr, y.dtype.names))}"
+    if remedy is not None:
+        raise TypeError(
+            f"y must hold one target for each row of X, got {type(y).__name__}: {remedy}."
+        )
+
+
+def read_numbers(y: Any, estimator_name: str, classifier_name: str) -> Any:
+    """Return real targets as an array of numbers if they are text or objects, else as they are.
+
+    Parameters
+    ----------
+    y : array-like of shape (n,) or (n, n_targets)
+        Targets as the user gave them.
+    estimator_name, classifier_name : str
+        Names of the regressor, and of the classifier for labels, for error messages.
+
+    Raises
+    ------
+    ValueError
+        If a target is missing, a date, a label, or another object that is no number.
+    """
+    array = np.asarray(y)
+    kind = array.dtype.kind
+    if kind in "mM" and array.size:
+        _refuse_date(array.ravel()[0], estimator_name)
+    if kind not in "USOT" or not array.ndim:
+        return y
+    values = array.ravel().tolist()
+    numbers = np.full(len(values), np.nan)
+    refused = []
+    for position, value in enumerate(values):
+        is_date = is_date_object(value) or isinstance(value, timedelta)
+        if is_date and not is_missing(value):
+            _refuse_date(value, estimator_name)
+        try:
+            numbers[position] = float(value)
+        except (TypeError, ValueError, OverflowError):
+            refused.append(position)
+    missing = [position for position in refused if is_missing_text(values[position])]
+    refused = [position for position in refused if not is_missing_text(values[position])]
+    if refused:
+        value = values[refused[0]]
+        row = refused[0] * len(array) // len(values)
+        if isinstance(value, int):
+            raise ValueError(
+                f"y must hold numbers in the range of float64, got an int of "
+                f"{value.bit_length():,} bits in row {row}."
+            )
+        if not isinstance(value, str | bytes):
+            raise ValueError(
+                f"y must hold numbers, got a {type(value).__name__} in row {row}. Use "
+                f"{classifier_name} if these are classes, with labels as by y.astype(str)."
+            )
+        is_formatted = is_formatted_number(level_key(value))
+        if is_formatted or 2 * len(refused) < len(values):
+            raise ValueError(
+                f"y must hold numbers, got the text {value!r} in row {row}. Convert it first, as "
+                "by pandas.to_numeric. Decimals need a point, and numbers have no units and no "
+                "separators of thousands."
+            )
+        raise ValueError(
+            f"y holds labels such as {value!r}, but {estimator_name} predicts numbers. Use "
+            f"{classifier_name}."
+        )
+    if missing:
+        row = missing[0] * len(array) // len(values)
+        raise ValueError(
+            f"Input y contains NaN. The first is in row {row}. Leave rows without a target out of "
+            "X and y."
+        )
+    return numbers.reshape(array.shape)
+
+
+def _refuse_date(value: Any, estimator_name: str) -> None:
+    """Raise a ValueError for a target that is a date or a duration."""
+    raise ValueError(
+        f"y holds dates or durations such as {value!s}, but {estimator_name} predicts numbers. "
+        "Give days since a date, as by (y - y.min()) / pandas.Timedelta('1D')."
+    )
 
 
 class Targets(Protocol):

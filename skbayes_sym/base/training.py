@@ -64,6 +64,9 @@ def check_weight_range(weight: Array, largest: float) -> None:
 def _check_weights(sample_weight: Any, X: Array) -> Array:
     """Return sample weights as non-negative float64, (n_samples,); ones by default."""
     check_not_masked("sample_weight", sample_weight)
+    dtype = getattr(sample_weight, "dtype", None)
+    if str(dtype).lower().startswith(("date", "time", "duration", "<m8", "period")):
+        raise ValueError(f"sample_weight must hold numbers, got {dtype}.")
     with numeric_conversion("sample_weight"):
         weight: Array = check_sample_weight(
             sample_weight, X, dtype=np.float64, ensure_non_negative=True

@@ -166,7 +166,13 @@ class LinearEstimator(BayesianEstimator):
 
     def _scale_inputs(self, rows: Rows) -> Scaling:
         """Return the scaling of the inputs, which are centred only if there is an intercept."""
-        full = column_scaling(rows.X, rows.weight, enabled=True, value_range=rows.x_range)
+        full = column_scaling(
+            rows.X,
+            rows.weight,
+            enabled=True,
+            value_range=rows.x_range,
+            describe=self._describe_input,
+        )
         n = rows.X.shape[1]
         return Scaling(
             full.mean if self.fit_intercept else np.zeros(n),

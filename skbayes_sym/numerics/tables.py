@@ -238,6 +238,27 @@ def _to_array(column: Any) -> Array:
     return np.array(values, dtype=object)
 
 
+def boolean_dtypes(X: Any) -> Array:
+    """Return which columns of a table have a Boolean dtype, (n_columns,); no columns of lists."""
+    if is_frame(X):
+        dtypes = [getattr(c, "dtype", getattr(c, "type", None)) for c in _frame_columns(X)]
+        return np.array([str(dtype).lower().startswith("bool") for dtype in dtypes], dtype=bool)
+    if getattr(X, "ndim", 0) != 2:
+        return np.zeros(0, dtype=bool)
+    return np.full(X.shape[1], "bool" in str(getattr(X, "dtype", "")))
+
+
+def has_reordered_rows(X: Any, y: Any) -> bool:
+    """Whether a frame and a column of pandas have the same unique row labels in other orders."""
+    index: Any = getattr(X, "index", None)
+    other: Any = getattr(y, "index", None)
+    if not (hasattr(index, "is_unique") and hasattr(other, "is_unique")):
+        return False
+    if len(index) != len(other) or index.equals(other) or not (index.is_unique and other.is_unique):
+        return False
+    return bool(index.isin(other).all())
+
+
 def missing_rows(values: Array) -> Array:
     """Return a mask of the rows in which a column has no value."""
     if values.dtype.kind in "mM":
@@ -365,6 +386,11 @@ def level_key(value: Any) -> str:
             return str(int(number))
         return repr(number)
     return str(value)
+
+
+def plain_spelling(level: str) -> str:
+    """Return the text of a level without case and with single spaces, none around it."""
+    return " ".join(level.split()).casefold()
 
 
 def level_number(text: str) -> float | None:

@@ -13,7 +13,7 @@ from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import check_cv, num_samples, safe_indexing, split_rows
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.predictive_mixtures import NormalMixture
-from skbayes_sym.numerics.arguments import select_optional
+from skbayes_sym.numerics.arguments import select_optional, short_repr
 from skbayes_sym.numerics.runtime import filters_lock
 from skbayes_sym.stacking.defaults import StackDefaults
 
@@ -313,7 +313,7 @@ def split_original_rows(
         if groups is None and "groups" in str(error):
             remedy = "pass groups to fit, which this splitter needs."
         raise ValueError(
-            f"cv={cv!r} splits no rows ({error}) Give an int, a splitter such as KFold or "
+            f"cv={short_repr(cv)} splits no rows ({error}) Give an int, a splitter such as KFold or "
             f"TimeSeriesSplit, or {remedy}"
         ) from error
     is_train = is_train[:, first_index]
@@ -335,7 +335,7 @@ def split_original_rows(
     n_required = min(_MIN_SCORED_ROWS, len(first_index) // 2)
     if n_scored < max(n_required, 1) or not all(len(train) for train, _ in folds):
         raise ValueError(
-            f"cv={cv!r} leaves out {n_scored} distinct rows in {len(folds)} folds, but "
+            f"cv={short_repr(cv)} leaves out {n_scored} distinct rows in {len(folds)} folds, but "
             f"members are judged by at least {max(n_required, 1)} left-out rows, and each fold "
             "needs training rows. Use fewer or larger folds."
         )
@@ -351,6 +351,6 @@ def require_whole_groups(cv: Any, folds: list[tuple[Array, Array]], groups: Arra
     for train, test in folds:
         if np.isin(groups[train], groups[test]).any():
             raise ValueError(
-                f"cv={cv!r} has rows of one group in the training and in the left-out part of a "
+                f"cv={short_repr(cv)} has rows of one group in the training and in the left-out part of a "
                 "fold. Use a splitter of groups, such as GroupKFold, or omit cv or groups."
             )

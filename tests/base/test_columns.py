@@ -1,6 +1,8 @@
 """Columns keep their meaning, whatever dtype their values arrive with at prediction."""
 
 import io
+import re
+import warnings
 from decimal import Decimal
 
 import numpy as np
@@ -325,3 +327,46 @@ def test_lists_in_a_column_of_levels_are_named():
     values[:] = ["a", [1, 2]]
     with pytest.raises(TypeError, match="holds a list in row 1"):
         levels.codes(values)
+
+
+# Numbers that are 0 or 1 apart from missing ones, other numbers, and Booleans.
+TYPES = pd.DataFrame(
+    {"zero": np.where(np.abs(Z) > 0.5, np.nan, Z > 0.0), "dose": 3.0 * Z, "flag": Z > 0.0}
+)
+
+
+@pytest.mark.parametrize("model", [BayesianLinearRegressor(), ESTIMATORS["linear"], "text"])
+def test_booleans_and_numbers_in_place_of_each_other_are_warned_about(model, tmp_path):
+    frame = TYPES.assign(zero=TYPES["zero"].fillna(1.0))
+    if model == "text":
+        model = ESTIMATORS["linear"]
+        frame = TYPES.assign(g=repeated(["a", "b"]))
+    save(model.fit(frame, np.cos(9.0 * Z)), tmp_path / "model")
+    for fitted in (model, load(tmp_path / "model")):
+        with pytest.warns(UserWarning, match=r"holds Booleans in columns .* as 0 and 1: 'dose'\."):
+            fitted.predict(frame.assign(dose=Z > 0.0))
+        with pytest.warns(UserWarning, match=r"column 'flag' of X held Booleans.* 2\.0 in row 1"):
+            fitted.predict(frame.assign(flag=np.arange(N) * 2.0))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            fitted.predict(frame.assign(zero=Z > 0.0, flag=(Z > 0.0) * 1))
+
+
+@pytest.mark.parametrize(
+    ("levels", "remedy"),
+    [
+        (["a", "b", "a "], "column.str.strip(), if"),
+        (["a", "b", "A"], "column.str.lower(), if"),
+        (["a a", "b", "a  A"], r"column.str.replace(r'\s+', ' ', regex=True).str.lower(), if"),
+    ],
+)
+def test_levels_that_differ_by_case_or_spaces_are_warned_about(levels, remedy):
+    model = ESTIMATORS["linear"]
+    frame = pd.DataFrame({"g": repeated(levels), "z": Z})
+    with pytest.warns(UserWarning, match="column 'g' of X holds the levels .* and are distinct"):
+        model.fit(frame, Z)
+    two = pd.DataFrame({"g": repeated(levels[:2]), "z": Z})
+    model.fit(two, Z)
+    words = re.escape(f"{levels[0]!r} only by case or spaces") + ".*" + re.escape(remedy)
+    with pytest.warns(UserWarning, match=words):
+        model.predict(two.assign(g=["q", *levels[2:] * (N - 1)]))

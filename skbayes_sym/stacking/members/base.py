@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from skbayes_sym.base.plan import PlannedStage, TableSize
 from skbayes_sym.base.rows import Array
 from skbayes_sym.stacking.defaults import StackDefaults
@@ -88,3 +90,13 @@ class Member:
             Predictor of the same kind as that of the fit to all rows.
         """
         return self.fit(task).predictor
+
+
+def require_classes(task: StackTask) -> None:
+    """Raise a ValueError if the training rows of a fold are all of one class."""
+    classes = np.unique(task.targets)
+    if len(classes) < 2:
+        raise ValueError(
+            f"the training rows of a fold are all of class {classes.tolist()[0]!r}. Use folds or "
+            "groups with several classes, as by StratifiedKFold or StratifiedGroupKFold."
+        )

@@ -12,7 +12,7 @@ from skbayes_sym.base.groups import leave_groups_out
 from skbayes_sym.base.stacking_weights import leave_one_out
 from skbayes_sym.bayesian_mlp.estimators import BayesianMLPClassifier
 from skbayes_sym.linear.estimators import BayesianLinearRegressor
-from skbayes_sym.stacking.members.base import Member
+from skbayes_sym.stacking.members.base import Member, require_classes
 from skbayes_sym.stacking.predictors import EstimatorPredictor
 from skbayes_sym.stacking.task import HeldOutScores, MemberFit, StackTask
 
@@ -34,6 +34,7 @@ class Linear(Member):
         return self._fit_regressor(task)
 
     def _fit_classifier(self, task: StackTask) -> MemberFit:
+        require_classes(task)
         x, _, weight = task.arrays
         seed = task.seed % 2**32
         classifier = BayesianMLPClassifier((), n_modes=1, device="cpu", random_state=seed)

@@ -35,7 +35,7 @@ from skbayes_sym.models.priors import ARD
 from skbayes_sym.numerics.progress import part_of_progress
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.stacking.defaults import StackDefaults
-from skbayes_sym.stacking.members.base import Member
+from skbayes_sym.stacking.members.base import Member, require_classes
 from skbayes_sym.stacking.predictors import EstimatorPredictor
 from skbayes_sym.stacking.task import MemberFit, ScoredMember, StackTask
 
@@ -242,6 +242,7 @@ class Networks(Member):
         if self.previous is not None:
             model = copy(self.previous)
         elif task.n_classes:
+            require_classes(task)
             model = BayesianMLPClassifier()
         else:
             # The stack has left out gross errors already. Ensemble members would double the time,
