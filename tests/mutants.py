@@ -43,10 +43,17 @@ MUTANTS = [
         ("if is_formatted or 2 * len(refused)", "if 2 * len(refused)"),
         ("elif isinstance(y, Set):", "elif False:"),
     ),
+    Mutant(
+        "ensemble/estimators.py",
+        "learns_noise = self._has_default_noise or is_normal",
+        "learns_noise = self._has_default_noise",
+        "ensemble/test_estimators.py",
+    ),
     *planted(
         "base/classifier.py",
         "base/test_bad_targets.py",
         ('if labels.dtype.kind in "biu":', "if False:"),
+        ('if isinstance(labels, list | tuple) and array.dtype.kind in "US":', "if False:"),
     ),
     *planted(
         "base/columns.py",

@@ -39,7 +39,6 @@ from skbayes_sym.numerics.arguments import (
     check_not_masked,
     draw_seed,
     short_repr,
-    unique_classes,
 )
 from skbayes_sym.numerics.memory import draws_allocation, require_memory
 from skbayes_sym.numerics.random import generator_from
@@ -73,7 +72,8 @@ def encode_classes(classes: Array, labels: Any) -> tuple[Array, Array]:
     TypeError
         If labels and classes have no common order, such as text and numbers.
     """
-    labels = np.asarray(labels)
+    labels = label_array(labels)
+    _refuse_missing(labels.ravel())
     with numeric_conversion("y"):
         assert_all_finite(labels.ravel(), input_name="y")
     try:
@@ -87,6 +87,29 @@ def encode_classes(classes: Array, labels: Any) -> tuple[Array, Array]:
             f"{short_repr(labels.tolist())}."
         ) from error
     return codes, np.asarray(classes[codes] == labels)
+
+
+def label_array(labels: Any) -> Array:
+    """Return labels as an array, of objects if a list holds texts.
+
+    NumPy would make nan and numbers in a list of texts texts.
+    """
+    array = np.asarray(labels)
+    if isinstance(labels, list | tuple) and array.dtype.kind in "US":
+        return np.asarray(labels, dtype=object)
+    return array
+
+
+def _refuse_missing(labels: Array) -> None:
+    """Raise a ValueError if labels (n,) are missing."""
+    if labels.dtype.kind != "O":
+        return
+    for row, label in enumerate(labels):
+        if is_missing(label):
+            raise ValueError(
+                f"Input y contains NaN or other missing labels. The first is in row {row}. Leave "
+                "rows without a label out of X and y, or give them a class of their own."
+            )
 
 
 def _read_labels(y: Any) -> Any:
@@ -107,7 +130,7 @@ def _read_labels(y: Any) -> Any:
     UserWarning
         If labels differ only by case or by spaces around them, or if some are blank.
     """
-    labels = np.asarray(y)
+    labels = label_array(y)
     if labels.ndim != 1:
         return y
     if labels.dtype.kind in "UT":
@@ -133,12 +156,8 @@ def _read_labels(y: Any) -> Any:
 
 def _check_objects(labels: Array) -> None:
     """Raise a ValueError if labels (n,) are missing, or if only some of them are text."""
+    _refuse_missing(labels)
     for row, label in enumerate(labels):
-        if is_missing(label):
-            raise ValueError(
-                f"Input y contains NaN or other missing labels. The first is in row {row}. Leave "
-                "rows without a label out of X and y, or give them a class of their own."
-            )
         is_known = isinstance(label, str | bytes | Real | Decimal | date | np.generic)
         if not is_known:
             raise ValueError(
@@ -220,7 +239,7 @@ class BayesianClassifierMixin(ClassifierMixin):
             Weighted fraction of rows whose class is predicted.
         """
         check_not_masked("y", y)
-        unique_classes(np.asarray(y), "y")
+        encode_classes(self.classes_, y)
         predicted = self.predict(X)
         with filters_lock:
             return float(accuracy_score(y, predicted, sample_weight=sample_weight))
@@ -342,7 +361,7 @@ class BayesianClassifierMixin(ClassifierMixin):
     def _encode_observed_classes(self, y: Any, n_rows: int) -> tuple[Array, Array]:
         """Return the columns of `predict_proba` of observed labels, and which are known."""
         check_not_masked("y", y)
-        labels = np.asarray(y).ravel()
+        labels = label_array(y).ravel()
         if len(labels) != n_rows:
             raise ValueError(f"X has {n_rows} rows and y {len(labels)}: they must match.")
         return encode_classes(self.classes_, labels)

@@ -12,7 +12,7 @@ from scipy.stats import norm
 from sklearn.utils import Bunch
 from torch import Tensor
 
-from skbayes_sym.base.classifier import BayesianClassifierMixin, encode_classes
+from skbayes_sym.base.classifier import BayesianClassifierMixin, encode_classes, label_array
 from skbayes_sym.base.estimator import warn_infinite_rows
 from skbayes_sym.base.quadrature import Quadrature
 from skbayes_sym.base.regressor import BayesianRegressorMixin, check_quantile_levels
@@ -836,7 +836,7 @@ class ClassPredictive:
         ndarray of shape (n_samples,) or (G, n_samples)
         """
         check_not_masked("y", y)
-        labels = np.asarray(y)
+        labels = label_array(y)
         n_rows = len(self)
         if labels.shape[-1:] not in {(), (1,), (n_rows,)}:
             raise ValueError(

@@ -54,6 +54,9 @@ def encode_groups(groups: Any, n_samples: int) -> Codes:
     """
     check_not_masked("groups", groups)
     values = np.asarray(groups)
+    if isinstance(groups, list | tuple) and values.dtype.kind in "US":
+        # NumPy makes nan in a list of texts a text.
+        values = np.asarray(groups, dtype=object)
     if values.shape != (n_samples,):
         raise ValueError(
             f"groups must have one value for each of the {n_samples} rows of X, got shape "

@@ -9,7 +9,7 @@ import torch
 from scipy.sparse import issparse
 from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
-from sklearn.utils import Bunch, get_tags
+from sklearn.utils import Bunch, assert_all_finite, get_tags
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -554,11 +554,14 @@ class BayesianRegressorMixin(RegressorMixin):
         """
         predicted = self.predict(X)
         check_not_masked("y", y)
+        require_targets(y)
+        y = read_numbers(y, type(self).__name__, self._classifier_name)
         if exposure is not None:
             self._require_counts("score")
             shape = (len(predicted), predicted.size // len(predicted))
             predicted = predicted * check_exposure(exposure, shape).reshape(predicted.shape)
-        with numeric_conversion("y"), filters_lock:
+        with numeric_conversion("y", y=y), filters_lock:
+            assert_all_finite(np.asarray(y), input_name="y")
             r2 = float(r2_score(y, predicted, sample_weight=sample_weight))
         if not np.isfinite(r2) and len(predicted) > 1:
             raise ValueError(
@@ -577,8 +580,10 @@ class BayesianRegressorMixin(RegressorMixin):
         """Return targets with which predictions are compared, (n_samples, n_targets)."""
         check_is_fitted(self)
         check_not_masked("y", y)
+        require_targets(y)
+        y = read_numbers(y, type(self).__name__, self._classifier_name)
         # A copy, because torch warns of read-only memory such as that of a pandas series.
-        with numeric_conversion("y"):
+        with numeric_conversion("y", y=y):
             targets = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", copy=True)
         targets = targets.reshape(len(targets), -1)
         n_targets = len(self.y_scale_)

@@ -339,7 +339,8 @@ class DeepEnsembleRegressor(BayesianRegressorMixin, _DeepEnsemble):
         if not isinstance(self.noise_std, str) or self.noise_std != "effective":
             return method
         likelihood = self.resolved_likelihood
-        learns_noise = self._has_default_noise
+        is_normal = isinstance(likelihood, Gaussian) and likelihood.learn
+        learns_noise = self._has_default_noise or is_normal
         is_student = isinstance(likelihood, StudentT) and likelihood.learn
         has_noise = learns_noise or is_student or isinstance(likelihood, Heteroscedastic)
         corrects_noise = has_noise and isinstance(self.network, str)

@@ -126,6 +126,34 @@ def test_missing_dates_are_dates():
         sk.BayesianLinearRegressor().fit(X, np.full(20, "NaT", dtype="datetime64[ns]"))
 
 
+def test_missing_labels_and_groups_in_lists_of_texts_are_located():
+    labels = [*LABELS[:4], np.nan, *LABELS[5:]]
+    stack = sk.PredictiveStackingClassifier([("line", "linear")])
+    with pytest.raises(ValueError, match=r"missing labels\. The first is in row 4\."):
+        stack.fit(X, labels)
+    with pytest.raises(ValueError, match=r"groups has 1 missing values, the first in row 4"):
+        stack.fit(X, LABELS, groups=labels)
+    stack.fit(X, LABELS)
+    for evaluate in (stack.score, stack.log_predictive_density):
+        with pytest.raises(ValueError, match=r"missing labels\. The first is in row 4\."):
+            evaluate(X, labels)
+        with pytest.raises(TypeError, match="y must hold labels of one kind, as those of fit"):
+            evaluate(X, CODES)
+
+
+def test_observed_targets_are_read_like_those_of_fit():
+    model = sk.BayesianLinearRegressor().fit(X, np.cos(9.0 * X[:, 0]))
+    for evaluate in (model.score, model.log_predictive_density):
+        same = NUMBERS.astype(str).tolist()
+        np.testing.assert_allclose(evaluate(X, same), evaluate(X, NUMBERS), rtol=1e-12)
+        with pytest.raises(ValueError, match=r"y contains NaN\. The first is in row 3"):
+            evaluate(X, change(NUMBERS.astype(object), 3, None))
+        with pytest.raises(ValueError, match=r"y contains infinity.* The first is in row 3"):
+            evaluate(X, change(NUMBERS, 3, np.inf))
+        with pytest.raises(ValueError, match="y holds labels such as"):
+            evaluate(X, LABELS)
+
+
 CODES = (X[:, 0] > 0.0).astype(int)
 
 

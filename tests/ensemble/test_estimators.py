@@ -20,7 +20,7 @@ from skbayes_sym.ensemble import estimators as ensembles
 from skbayes_sym.ensemble import fit as method
 from skbayes_sym.laplace import map as maps
 from skbayes_sym.laplace.class_predictive import refit
-from skbayes_sym.models import ARD, HalfNormal, LayerScales, StudentT
+from skbayes_sym.models import ARD, Gaussian, HalfNormal, LayerScales, StudentT
 from skbayes_sym.models.model import Data
 from skbayes_sym.numerics import runtime as machine
 
@@ -396,3 +396,19 @@ def test_importances_are_shares_of_the_relevance():
     np.testing.assert_allclose(reg.feature_importances_, expected)
     with pytest.raises(AttributeError, match=r"needs prior=ARD\(\)"):
         without.feature_importances_  # noqa: B018
+
+
+def test_normal_noise_as_an_object_is_corrected_like_the_default():
+    """Five rows leave few degrees of freedom, over whose noise predictions are averaged."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(5, 1))
+    y = x[:, 0] + 0.3 * rng.normal(size=5)
+    widths = []
+    for likelihood in ("auto", Gaussian()):
+        ensemble = DeepEnsembleRegressor(
+            (4,), n_members=2, max_iter=60, tol=None, random_state=0, likelihood=likelihood
+        )
+        low, high = ensemble.fit(x, y).predict_interval([[0.5]])[0]
+        widths.append(high - low)
+        assert ensemble.noise_dof_samples_.shape == (2, 1)
+    assert widths[1] == pytest.approx(widths[0], rel=0.3)
