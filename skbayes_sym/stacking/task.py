@@ -313,8 +313,8 @@ def split_original_rows(
         if groups is None and "groups" in str(error):
             remedy = "pass groups to fit, which this splitter needs."
         raise ValueError(
-            f"cv={short_repr(cv)} splits no rows ({error}) Give an int, a splitter such as KFold or "
-            f"TimeSeriesSplit, or {remedy}"
+            f"cv={short_repr(cv)} splits no rows ({error}) Give an int, a splitter such as KFold "
+            f"or TimeSeriesSplit, or {remedy}"
         ) from error
     is_train = is_train[:, first_index]
     is_test = is_test[:, first_index]
@@ -351,6 +351,7 @@ def require_whole_groups(cv: Any, folds: list[tuple[Array, Array]], groups: Arra
     for train, test in folds:
         if np.isin(groups[train], groups[test]).any():
             raise ValueError(
-                f"cv={short_repr(cv)} has rows of one group in the training and in the left-out part of a "
-                "fold. Use a splitter of groups, such as GroupKFold, or omit cv or groups."
+                f"cv={short_repr(cv)} has rows of one group in the training and in the left-out "
+                "part of a fold. Use a splitter of groups, such as GroupKFold, or omit cv or "
+                "groups."
             )
