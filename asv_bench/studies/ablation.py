@@ -33,7 +33,7 @@ from skbayes_sym.laplace.defaults import GaussNewtonDefaults
 from skbayes_sym.stacking.defaults import StackDefaults
 from skbayes_sym.stacking.fit import fit_weights, marginal_gain
 from skbayes_sym.stacking.members import MEMBERS, Networks
-from skbayes_sym.stacking.members.networks import NetworkProbe, choose_probe_width
+from skbayes_sym.stacking.members.networks import NetworkProbe, ProbeResult, choose_probe_width
 from skbayes_sym.stacking.scoring import score_member
 from skbayes_sym.stacking.task import RowBlock, ScoredMember, StackTask
 
@@ -54,9 +54,9 @@ STACK = {
     "min_weight": ((0.0, 0.01), ()),
     "min_gain_errors": ((-np.inf, 0.0, 1.0, 4.0, np.inf), ()),
     "probe_widths": (((8,), (20,)), ("probe",)),
-    "probe_steps": ((50, 200), ("probe",)),
-    "probe_fold_steps": ((5, 20), ("probe",)),
-    "n_trees": ((100, 400), ("trees",)),
+    "probe_steps": ((25, 100), ("probe",)),
+    "probe_fold_steps": ((2, 10), ("probe",)),
+    "n_trees": ((50, 200), ("trees",)),
     "leaf_variance_fraction": ((0.0, 0.01, 0.03, 0.2), ("trees",)),
     "max_rounds": ((75, 300), ("boosting",)),
     "learning_rate": ((0.05, 0.2), ("boosting",)),
@@ -180,7 +180,8 @@ class StackFits:
             if gain > defaults.min_gain_errors * error:
                 fits["networks"] = self._fit("networks", defaults, affected)
                 networks = fits["networks"][0]
-                optimism = max(0.0, probe.excess)
+                result = ProbeResult(probe.log_density, approximate=probe.approximate)
+                optimism = max(0.0, result.excess(task))
                 members["networks"] = networks._replace(log_density=networks.log_density - optimism)
                 seconds += fits["networks"][2]
         weights = fit_weights(members, task).weights

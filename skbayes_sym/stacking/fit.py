@@ -350,7 +350,7 @@ class StackActions:
         # Members that model the logarithm don't decide about others, since they may be left out.
         others = self._exclude_log_targets() or self.scored
         gain, error = marginal_gain(others, outcome.log_density, self._task)
-        return ProbeResult(outcome.log_density, gain, error, outcome.excess)
+        return ProbeResult(outcome.log_density, gain, error, outcome.approximate)
 
     def _fit_weights(self, _results: Results) -> StackFit:
         """Optimise the weights of the members."""

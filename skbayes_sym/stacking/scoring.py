@@ -134,7 +134,7 @@ def score_member(member: Member, task: StackTask, by_folds: bool) -> ScoredMembe
         predictor,
         density.numpy() - fit.optimism,
         None if cdf is None else cdf.numpy(),
-        fit.excess,
+        fit.approximate,
     )
 
 

@@ -191,9 +191,9 @@ class MemberFit:
         Whether the predictor has no noise of its own and its distributions have unit noise.
     optimism : float, default=0.0
         Nats per row by which the held-out log densities are expected to be too high.
-    excess : float, default=0.0
-        Nats per row by which approximate leave-one-out densities of this kind of model exceed its
-        held-out densities, for members that know both.
+    approximate : NormalMixture, optional
+        Approximate leave-one-out predictions (1, N, 1), which have seen the rows, of members that
+        are scored by folds.
     used_folds : bool, default=False
         Whether `leave_one_out` is the result of cross-validation with the folds of the task.
     """
@@ -203,7 +203,7 @@ class MemberFit:
     is_calibrated: bool = False
     is_point_prediction: bool = False
     optimism: float = 0.0
-    excess: float = 0.0
+    approximate: NormalMixture | None = None
     used_folds: bool = False
 
 
@@ -215,7 +215,7 @@ class ScoredMember(NamedTuple):
     # Leave-one-out distribution function at the targets, (N,), in the middle of the jumps of
     # counts. None for classes, and for members that only have leave-one-out densities.
     cdf: Array | None = None
-    excess: float = 0.0  # of approximate leave-one-out densities, as in `MemberFit`
+    approximate: NormalMixture | None = None  # leave-one-out predictions, as in `MemberFit`
 
 
 def make_folds(

@@ -571,16 +571,27 @@ def test_probes_predict_rows_that_they_have_not_seen():
     )
 
 
+@pytest.mark.parametrize(("large_table_rows", "n_modes"), [(29, 2), (30, 10)])
+def test_large_tables_have_few_modes_of_networks(large_table_rows, n_modes, monkeypatch):
+    rng = np.random.default_rng(0)
+    defaults = StackDefaults(large_table_rows=large_table_rows)
+    task = task_of(rng.standard_normal((30, 2)), rng.standard_normal(30), defaults=defaults)
+    module = "skbayes_sym.stacking.members.networks.fit_estimator"
+    monkeypatch.setattr(module, lambda model, _: model)
+    assert Networks()._fit_model(task).n_modes == n_modes
+
+
 @pytest.mark.parametrize("n_rows", [60, 120])
 def test_probes_measure_the_optimism_of_leave_one_out(n_rows, monkeypatch):
     """On noise the probe finds nothing; a network that is sure of itself is corrected."""
     rng = np.random.default_rng(1)
     task = task_of(rng.standard_normal((n_rows, 4)), rng.standard_normal(n_rows))
     probe = score_member(NetworkProbe(8), task, by_folds=False)
-    assert -0.2 < probe.excess < 1.0
+    result = ProbeResult(probe.log_density, approximate=probe.approximate)
+    assert -0.2 < result.excess(task) < 1.0
     monkeypatch.setattr(Networks, "_fit_model", lambda _, task, **__: _Narrow(task))
     for excess, score in ((0.25, 19.75), (-0.25, 20.0)):
-        result = ProbeResult(probe.log_density, excess=excess)
+        monkeypatch.setattr(ProbeResult, "excess", lambda *_, excess=excess: excess)
         networks = score_member(Networks(probe=result), task, by_folds=False)
         np.testing.assert_allclose(networks.log_density, score)
 

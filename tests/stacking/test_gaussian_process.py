@@ -113,3 +113,18 @@ def test_rows_beyond_the_most_are_predicted_by_the_others(generator):
     beyond = [n for n in range(60) if not (process.x == x[n].numpy()).all(axis=1).any()]
     assert len(beyond) == 20
     assert_close(distribution.loc[:, beyond], process.distribution(x[beyond]).loc)
+
+
+@pytest.mark.parametrize(("log_noise", "dtype"), [(-1.8, torch.float32), (-5.0, torch.float64)])
+def test_variances_of_noisy_targets_are_computed_in_single_precision(log_noise, dtype, generator):
+    x = torch.randn(400, 4, generator=generator, dtype=torch.float64)
+    log_scales = LOG_SCALES.clone()
+    log_scales[-1] = log_noise
+    process = condition(log_scales, Data(x, x[:, :1], torch.ones(400).double()))
+    assert process.variance_factor.dtype == dtype
+    new = torch.randn(50, 4, generator=generator, dtype=torch.float64)
+    root = torch.linalg.solve_triangular(process.factor, process.kernel(x, new), upper=False)
+    expected = process.kernel.variance(new) - root.square().sum(0)
+    distribution = process.distribution(new)
+    noise = float(distribution.noise_variance)
+    assert_close(distribution.variance[0, :, 0], expected, rtol=0.0, atol=1e-4 * noise)

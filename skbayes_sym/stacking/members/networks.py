@@ -86,16 +86,6 @@ def correct_optimism(leave_one_out: Array, held_out: Array, weight: Array) -> Ar
     return np.where(np.isfinite(held_out), held_out, leave_one_out - optimism)
 
 
-def mean_held_out_score(distribution: NormalMixture, task: StackTask) -> float:
-    """Mean log density, with a noise model, of the rows that a fold leaves out, in nats per row."""
-    index = torch.as_tensor(task.left_out_index)
-    fields = (distribution.loc, distribution.variance, distribution.noise_variance)
-    held_out = NormalMixture(*(tensor[:, index] for tensor in fields))
-    weight = task.weight[index]
-    _, density = fit_noise_shape(held_out, task.y[index], weight, is_free=True)
-    return float(weight @ density / weight.sum())
-
-
 @dataclass(frozen=True, eq=False)
 class ProbeResult:
     """Gain of the stack from networks that were fitted without the rows that score them.
@@ -110,14 +100,25 @@ class ProbeResult:
         nats per row.
     error : float, default=0.0
         Standard error of the gain.
-    excess : float, default=0.0
-        Nats per row by which the leave-one-out densities of the probe exceed its held-out ones.
+    approximate : NormalMixture, optional
+        Leave-one-out predictions (1, N, 1) of a probe that has seen the rows.
     """
 
     log_density: Array | None = None
     gain: float = 0.0
     error: float = 0.0
-    excess: float = 0.0
+    approximate: NormalMixture | None = None
+
+    def excess(self, task: StackTask) -> float:
+        """Nats per row by which the leave-one-out densities exceed the held-out ones."""
+        if self.log_density is None or self.approximate is None:
+            return 0.0
+        index = task.left_out_index
+        weight = task.weight[index]
+        leave_one_out = self.approximate.take(index)
+        _, density = fit_noise_shape(leave_one_out, task.y[index], weight, is_free=True)
+        excess = density - torch.as_tensor(self.log_density[index])
+        return float(weight @ excess / weight.sum())
 
     def __str__(self) -> str:
         if self.log_density is None:
@@ -206,7 +207,7 @@ class Networks(Member):
             if task.n_classes or not np.isfinite(density).any():
                 density = correct_optimism(density, self.probe.log_density, task.weight.numpy())
             else:
-                optimism = max(0.0, self.probe.excess)
+                optimism = max(0.0, self.probe.excess(task))
         if not np.isfinite(density).any():
             return MemberFit(predictor, is_calibrated=True)  # the stack refits it for each fold
         density = torch.as_tensor(density)
@@ -248,6 +249,8 @@ class Networks(Member):
             # The stack has left out gross errors already. Ensemble members would double the time,
             # and the stack doesn't gain from them.
             model = BayesianMLPRegressor(n_members=0, outliers="keep")
+            if len(task) > task.defaults.large_table_rows:
+                model.set_params(n_modes=task.defaults.large_table_modes)
         model.warm_start = self.previous is not None
         model.set_params(**(params or {}))
         return fit_estimator(model, task)
@@ -306,17 +309,15 @@ class NetworkProbe(Member):
         if held_out is None:
             raise TimeoutError("max_seconds left no time for it.")
 
-        # Compare its leave-one-out densities with those of the refits.
+        # Its own leave-one-out predictions show how optimistic they are.
         mode = search.modes
         networks = LinearisedModes(network, mode.theta, mode.factor, mode.weights)
         outputs, covariance = networks.outputs(task.rows.x)
         variance = covariance.diagonal(dim1=-2, dim2=-1)
         noise_variance = mode.noise_precision.reciprocal().unsqueeze(1).expand_as(outputs)
         distribution = NormalMixture(outputs, variance, noise_variance)
-        distribution = leave_one_out(distribution, task.y, task.weight)
-        scores = [mean_held_out_score(d, task) for d in (distribution, held_out.distribution)]
-        excess = scores[0] - scores[1]
-        return MemberFit(None, held_out.distribution, excess=excess, used_folds=True)
+        approximate = leave_one_out(distribution, task.y, task.weight)
+        return MemberFit(None, held_out.distribution, approximate=approximate, used_folds=True)
 
     def _refit_folds(
         self, task: StackTask, problem: GaussianEvidence, search: Search, is_late: SearchCallback

@@ -27,7 +27,7 @@ class ExtraTrees(Member):
 
     Parameters
     ----------
-    n_trees : int, default=200
+    n_trees : int, default=100
         Number of trees.
     """
 
