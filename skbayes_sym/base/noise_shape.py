@@ -474,7 +474,13 @@ def fit_noise_shape(
     problem = _ShapeProblem(distribution, y, weight, (mean - centre) / spread, prior, is_free)
 
     offset_std = prior.free_std
-    plain = problem.minimise(mean.new_zeros(n), offset_std)
+    if is_free:
+        # The level of the residuals is close enough to begin with.
+        mean_square = weight @ (y - mean).square() / total
+        plain = 0.5 * mean_square.log() - problem.log_typical_noise
+        plain = plain.clamp(*prior.offset_bounds)
+    else:
+        plain = problem.minimise(mean.new_zeros(n), offset_std)
     start = torch.cat([plain, plain.new_zeros(n), problem.tails_start])
     shaped = problem.minimise(start, offset_std)
     if not is_free:

@@ -34,6 +34,10 @@ from skbayes_sym.models.predictive_mixtures import CategoricalMixture, LinearPoo
 
 Mixture = TypeVar("Mixture", NormalMixture, CategoricalMixture)
 
+# Nats per row that stacking weights may lack, and Newton steps that look for them.
+_GAP_TOLERANCE = 1e-10
+_MAX_NEWTON_STEPS = 50
+
 
 def stacking_weights(log_density: Tensor, weight: Tensor, *, prior: Tensor | None = None) -> Tensor:
     """Return the weights of components that maximise the leave-one-out log score.
@@ -54,9 +58,10 @@ def stacking_weights(log_density: Tensor, weight: Tensor, *, prior: Tensor | Non
 
     Notes
     -----
-    The two components with the largest and the smallest slope exchange weight, each time with an
-    exact line search, until the largest slope promises no further gain. Weights of exactly 0 and 1
-    are possible.
+    If all components have a prior, Newton steps find the weights. Otherwise, and if the steps don't
+    suffice, the two components with the largest and the smallest slope exchange weight, each time
+    with an exact line search, until the largest slope promises no further gain. Weights of exactly
+    0 and 1 are possible.
     """
     density = (log_density - log_density.amax(0)).clamp_min(-500.0).exp().numpy(force=True)
     row_weight = weight.numpy(force=True)
@@ -66,6 +71,8 @@ def stacking_weights(log_density: Tensor, weight: Tensor, *, prior: Tensor | Non
     has_prior = pull > 0.0
     p = np.zeros(len(density))
     p[-1] = 1.0
+    if len(p) > 1 and has_prior.all():
+        p = _interior_weights(density, row_weight, pull)
     for _ in range(100 * len(p)):
         slopes = density @ (row_weight / (p @ density))
         with np.errstate(divide="ignore"):
@@ -73,7 +80,7 @@ def stacking_weights(log_density: Tensor, weight: Tensor, *, prior: Tensor | Non
         first = int(slopes.argmax())
         second = int(np.where(p > 0.0, slopes, np.inf).argmin())
         gain = slopes[first] - p[p > 0.0] @ slopes[p > 0.0]
-        if first == second or gain <= 1e-10 * row_weight.sum():
+        if first == second or gain <= _GAP_TOLERANCE * row_weight.sum():
             break
         total = p[first] + p[second]
         p[[first, second]] = 0.0
@@ -82,6 +89,56 @@ def stacking_weights(log_density: Tensor, weight: Tensor, *, prior: Tensor | Non
         )
         p[second] = total - p[first]
     return torch.as_tensor(p).to(log_density)
+
+
+def _interior_weights(density: Array, weight: Array, concentrations: Array) -> Array:
+    """Maximise the score of components that all have a prior by damped Newton steps.
+
+    Parameters
+    ----------
+    density : ndarray of shape (K, N)
+        Densities under the components.
+    weight : ndarray of shape (N,)
+        Sample weights.
+    concentrations : ndarray of shape (K,)
+        Positive prior concentrations of the components.
+
+    Returns
+    -------
+    ndarray of shape (K,)
+        Positive weights with sum 1. They aren't optimal if the steps don't suffice.
+
+    Notes
+    -----
+    Steps are relative to the weights, in which the curvature of the prior is the concentration.
+    """
+
+    def score(p: Array) -> float:
+        return float(weight @ np.log(p @ density) + concentrations @ np.log(p))
+
+    p = np.full(len(density), 1.0 / len(density))
+    value = score(p)
+    for _ in range(_MAX_NEWTON_STEPS):
+        relative = p[:, None] * (density / (p @ density))
+        slopes = relative @ weight + concentrations
+        if (slopes / p).max() - slopes.sum() <= _GAP_TOLERANCE * weight.sum():
+            break
+        curvature = (relative * weight) @ relative.T + np.diag(concentrations)
+        system = np.block([[curvature, p[:, None]], [p, 0.0]])
+        try:
+            step = np.linalg.solve(system, [*slopes, 0.0])[:-1]
+        except np.linalg.LinAlgError:
+            break
+        size = min(1.0, 0.99 / max(1e-300, -step.min()))
+        increase = float(step @ slopes)
+        # Steps that don't raise the score are rounding errors.
+        while size > 1e-6 and not score(p * (1.0 + size * step)) > value + 0.01 * size * increase:
+            size *= 0.5
+        if size <= 1e-6:
+            break
+        p = p * (1.0 + size * step)
+        value = score(p)
+    return p / p.sum()
 
 
 def _exchange_weight(

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from skbayes_sym.base import stacking_weights as module
 from skbayes_sym.base.calibration import Calibration, fit_calibration
 from skbayes_sym.base.noise_shape import (
     NoisePrior,
@@ -404,3 +405,14 @@ def test_influence_agrees_with_refits():
     promised = weight @ (plain - expected)
     assert float(promised) > 1.0
     assert abs(float(weight @ (judged.log_density - expected))) < 0.5 * float(promised)
+
+
+@pytest.mark.parametrize("n_components", [2, 5])
+def test_weights_with_priors_need_no_exchange_after_newton_steps(n_components, monkeypatch):
+    generator = torch.Generator().manual_seed(n_components)
+    density = torch.randn(n_components, 60, generator=generator, dtype=torch.float64)
+    weight = torch.rand(60, generator=generator, dtype=torch.float64)
+    prior = torch.logspace(-8.0, 0.0, n_components, dtype=torch.float64)
+    newton = stacking_weights(density, weight, prior=prior)
+    monkeypatch.setattr(module, "_MAX_NEWTON_STEPS", 0)
+    assert_close(newton, stacking_weights(density, weight, prior=prior), rtol=1e-4, atol=1e-9)
