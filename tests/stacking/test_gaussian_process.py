@@ -115,12 +115,17 @@ def test_rows_beyond_the_most_are_predicted_by_the_others(generator):
     assert_close(distribution.loc[:, beyond], process.distribution(x[beyond]).loc)
 
 
-@pytest.mark.parametrize(("log_noise", "dtype"), [(-1.8, torch.float32), (-5.0, torch.float64)])
-def test_variances_of_noisy_targets_are_computed_in_single_precision(log_noise, dtype, generator):
-    x = torch.randn(400, 4, generator=generator, dtype=torch.float64)
+@pytest.mark.parametrize(
+    ("n_rows", "log_noise", "dtype"),
+    [(1000, -1.8, torch.float32), (1000, -5.0, torch.float64), (900, -1.8, torch.float64)],
+)
+def test_variances_given_many_noisy_rows_are_computed_in_single_precision(
+    n_rows, log_noise, dtype, generator
+):
+    x = torch.randn(n_rows, 4, generator=generator, dtype=torch.float64)
     log_scales = LOG_SCALES.clone()
     log_scales[-1] = log_noise
-    process = condition(log_scales, Data(x, x[:, :1], torch.ones(400).double()))
+    process = condition(log_scales, Data(x, x[:, :1], torch.ones(n_rows).double()))
     assert process.variance_factor.dtype == dtype
     new = torch.randn(50, 4, generator=generator, dtype=torch.float64)
     root = torch.linalg.solve_triangular(process.factor, process.kernel(x, new), upper=False)

@@ -62,8 +62,10 @@ class GaussianProcessDefaults:
     # (`horse-colic`: leave-one-out score -0.17, test score -0.62).
     log_scale_std: float = 1.5
     classification_log_scale_std: float = 0.1
-    # Variances are computed in single precision, twice as fast, if the noise has at least this part
-    # of the variance of Matern's part. Their error is then below 1e-4 of the noise.
+    # Variances given so many rows are computed in single precision, twice as fast, if the noise has
+    # at least this part of the variance of Matern's part. Their error is then below 1e-4 of the
+    # noise.
+    min_single_rows: int = 1000
     min_single_noise: float = 0.01
     # Random frequencies of the prior. Each sampled function has its own.
     n_features: int = 128
@@ -262,8 +264,9 @@ class GaussianProcess(BasePredictor):
     @cached_property
     def variance_factor(self) -> Tensor:
         """Cholesky factor in the precision that variances need, (N, N)."""
-        min_noise = GaussianProcessDefaults().min_single_noise * self.kernel.amplitude.square()
-        if self.kernel.noise.square() >= min_noise:
+        defaults = GaussianProcessDefaults()
+        min_noise = defaults.min_single_noise * self.kernel.amplitude.square()
+        if len(self.x) >= defaults.min_single_rows and self.kernel.noise.square() >= min_noise:
             return self.factor.float()
         return self.factor
 
