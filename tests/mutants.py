@@ -394,12 +394,12 @@ MUTANTS = [
         ("            report_progress(i + 1, len(jobs))\n", ""),
     ),
     *planted(
-        "base/log.py",
+        "base/messages.py",
         "base/test_host_state.py",
         ("logging.INFO if _verbose.get() else logging.DEBUG", "logging.INFO"),
     ),
     *planted(
-        "base/warnings.py",
+        "base/messages.py",
         "base/test_host_state.py",
         ("        _collected.reset(token)", "        pass"),
     ),
@@ -1314,7 +1314,7 @@ MUTANTS = [
         ("elbo >= highest - margin", "elbo >= highest"),
     ),
     *planted(
-        "base/warnings.py",
+        "base/messages.py",
         "base/test_convergence.py",
         ('("fifth", 5, 10.0 * tol)', '("fifth", 10, 10.0 * tol)'),
     ),

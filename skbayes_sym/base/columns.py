@@ -24,11 +24,11 @@ import torch
 from sklearn.utils.validation import indexable
 from torch import Tensor
 
+from skbayes_sym.base.messages import warn_user
 from skbayes_sym.base.predictor import BasePredictor
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import safe_indexing
 from skbayes_sym.base.stacking_weights import PooledDraws, mixture
-from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture
 from skbayes_sym.numerics.arguments import select_optional, short_repr
 from skbayes_sym.numerics.dates import (

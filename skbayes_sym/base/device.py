@@ -6,7 +6,7 @@ from math import prod
 import numpy as np
 import torch
 
-from skbayes_sym.base.log import log_info
+from skbayes_sym.base.messages import log_info
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.network import Network
 

@@ -33,7 +33,7 @@ from skbayes_sym.base.extrapolation import (
     encoded_inputs,
     measure_rates,
 )
-from skbayes_sym.base.log import logging_to_stderr
+from skbayes_sym.base.messages import logging_to_stderr, name_in_warnings, warn_user
 from skbayes_sym.base.model_factory import (
     PriorParameter,
     bind_prior,
@@ -41,7 +41,6 @@ from skbayes_sym.base.model_factory import (
     layer_sizes,
 )
 from skbayes_sym.base.optimizers import Adam
-from skbayes_sym.base.pipelines import fitted_attribute
 from skbayes_sym.base.predictor import PositivePredictor, Predictor
 from skbayes_sym.base.progress import FLOATS, PREDICT_ROWS, FitProgress
 from skbayes_sym.base.requirements import (
@@ -68,12 +67,12 @@ from skbayes_sym.base.scikit_learn import (
     ReadableSignature,
     class_page_template,
     fit_context,
+    fitted_attribute,
     num_samples,
     validate_data,
 )
 from skbayes_sym.base.targets import Targets
 from skbayes_sym.base.training import Training, default_batch_size
-from skbayes_sym.base.warnings import name_in_warnings, warn_user
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP

@@ -36,11 +36,11 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.base.columns import Columns
+from skbayes_sym.base.messages import warn_user
 from skbayes_sym.base.predictor import BasePredictor
 from skbayes_sym.base.progress import PREDICT_ROWS
 from skbayes_sym.base.rows import Array, Scaling
 from skbayes_sym.base.stacking_weights import shift_draws
-from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.models.log_targets import LogTargets
 from skbayes_sym.models.predictive_mixtures import (
     CategoricalMixture,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skbayes_sym.base.log import logger
+from skbayes_sym.base.messages import logger
 from skbayes_sym.base.optimizers import Adam, VariationalAdam
 from skbayes_sym.base.scikit_learn import Interval, StrOptions
 from skbayes_sym.numerics.optimise import (

@@ -16,10 +16,10 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import norm
 
 from skbayes_sym.base.closed_forms import ClosedForm, TabulatedForm, mixture_moments
+from skbayes_sym.base.messages import warn_user
 from skbayes_sym.base.moment_table import interpolate_functionals
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.target_transformation import TargetTransformation
-from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 
 Functional = Literal["mean", "variance", "difference"]

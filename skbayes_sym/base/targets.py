@@ -15,8 +15,8 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from skbayes_sym.base.gross_errors import Mask, find_gross_errors
+from skbayes_sym.base.messages import warn_user
 from skbayes_sym.base.rows import Array, Rows, Scaling, target_scaling
-from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.numerics.dates import is_date_object
 from skbayes_sym.numerics.tables import (
     is_formatted_number,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from skbayes_sym.base.device import choose_dtype
 from skbayes_sym.base.groups import encode_groups, number_by_appearance
+from skbayes_sym.base.messages import warn_user
 from skbayes_sym.base.noise_levels import (
     MAX_FREEDOMS,
     HalfTPrior,
@@ -31,7 +32,6 @@ from skbayes_sym.base.rows import (
 )
 from skbayes_sym.base.scikit_learn import check_sample_weight
 from skbayes_sym.base.targets import Targets
-from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
 from skbayes_sym.numerics.arguments import check_not_masked, draw_seed, select_optional

@@ -15,7 +15,7 @@ from scipy.special import expit
 from torch import Tensor
 
 from skbayes_sym.base import requirements as asks
-from skbayes_sym.base.log import log_info
+from skbayes_sym.base.messages import log_info
 from skbayes_sym.base.model_factory import require_mlp
 from skbayes_sym.base.noise_shape import NoiseShape, fit_noise_shape
 from skbayes_sym.base.plan import Execution, PlannedStage, Results, TableSize, execute

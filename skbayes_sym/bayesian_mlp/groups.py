@@ -8,13 +8,13 @@ from sklearn import clone
 from sklearn.model_selection import GroupKFold
 
 from skbayes_sym.base.groups import scale_weights_to_groups
+from skbayes_sym.base.messages import collect_warnings
 from skbayes_sym.base.noise_shape import fit_noise_shape
 from skbayes_sym.base.progress import FitProgress
 from skbayes_sym.base.requirements import Requirements
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.stacking_weights import merge_components
 from skbayes_sym.base.training import Training
-from skbayes_sym.base.warnings import collect_warnings
 from skbayes_sym.bayesian_mlp.fit import PoolFit, RegressionPool
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.predictive_mixtures import NormalMixture

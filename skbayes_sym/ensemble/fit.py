@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.base.log import log_info
 from skbayes_sym.base.log_density import LogDensity, NetworkPosterior
+from skbayes_sym.base.messages import log_info, warn_unless_converged
 from skbayes_sym.base.model_factory import (
     learned_scales,
     require_mlp,
@@ -31,7 +31,6 @@ from skbayes_sym.base.requirements import (
 )
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.training import Training, resolve_batch_size
-from skbayes_sym.base.warnings import warn_unless_converged
 from skbayes_sym.laplace.class_predictive import RefittedMember, RefittedMembers, refit
 from skbayes_sym.laplace.map import (
     MapObjective,

@@ -12,9 +12,9 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from skbayes_sym.base.messages import warn_user
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import safe_indexing
-from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.factorization.frames import find_list_columns
 from skbayes_sym.factorization.labels import locate_labels
 from skbayes_sym.factorization.ratings import (

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 
 from skbayes_sym.base.device import choose_device, choose_dtype, resolve_device
+from skbayes_sym.base.messages import warn_user
 from skbayes_sym.base.model_factory import give_each_target_a_scale
 from skbayes_sym.base.progress import RUN_CONSTRAINTS, FitProgress
 from skbayes_sym.base.requirements import refuse_parameters, require_attributes
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions, fit_context
-from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.factorization.entry_sites import is_normal, set_noise_scale
 from skbayes_sym.factorization.factor_model import FactorModel, FactorState, resolve_symmetry
 from skbayes_sym.factorization.fit import Factorization, FactorizationDefaults

@@ -9,10 +9,9 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from skbayes_sym.base.log import log_info, logger
+from skbayes_sym.base.messages import log_info, logger, warn_user
 from skbayes_sym.base.posteriors import GaussianRows, MatrixPosterior
 from skbayes_sym.base.progress import FitProgress
-from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.factorization.context import ContextPosterior
 from skbayes_sym.factorization.entry_predictor import FactorMoments, FactorPredictor, row_prior_cov
 from skbayes_sym.factorization.factor_model import (

@@ -8,8 +8,8 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
+from skbayes_sym.base.messages import warn_user
 from skbayes_sym.base.rows import Array
-from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.factorization.frames import find_list_columns, frame_names
 from skbayes_sym.factorization.labels import check_labels, convert_labels
 from skbayes_sym.factorization.sparse_entries import Entries, group_entries

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skbayes_sym.base.messages import warn_user
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import safe_indexing
 from skbayes_sym.base.training import LARGEST
-from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.factorization.entry_predictor import FactorPredictor
 from skbayes_sym.factorization.entry_sites import (
     format_targets,

@@ -11,17 +11,17 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
+from skbayes_sym.base.messages import warn_user
 from skbayes_sym.base.model_factory import layer_sizes as as_sizes
-from skbayes_sym.base.pipelines import unwrap
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import (
     HasMethods,
     Interval,
     StrOptions,
     check_array,
+    unwrap,
     validate_params,
 )
-from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
 from skbayes_sym.numerics.arguments import draw_seed
 from skbayes_sym.numerics.layout import ParamLayout

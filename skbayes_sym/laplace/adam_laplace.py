@@ -8,7 +8,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from skbayes_sym.base.log import log_info
+from skbayes_sym.base.messages import log_info, warn_unless_converged, warn_user
 from skbayes_sym.base.optimizers import EvidenceAdam, Updates
 from skbayes_sym.base.progress import FitProgress
 from skbayes_sym.base.requirements import (
@@ -19,7 +19,6 @@ from skbayes_sym.base.requirements import (
 )
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.training import Training, default_batch_size, resolve_batch_size
-from skbayes_sym.base.warnings import warn_unless_converged, warn_user
 from skbayes_sym.laplace.base import layer_precisions, recording
 from skbayes_sym.laplace.defaults import resolve_auto
 from skbayes_sym.laplace.evidence import AveragedNetwork, LaplaceEvidence

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.base.log import log_info
+from skbayes_sym.base.messages import log_info, warn_moving_mode
 from skbayes_sym.base.model_factory import group_scales, require_mlp, scale_attributes
 from skbayes_sym.base.noise_levels import MAX_FREEDOMS
 from skbayes_sym.base.progress import FitProgress
@@ -24,7 +24,6 @@ from skbayes_sym.base.requirements import (
 from skbayes_sym.base.rows import unwrap_single
 from skbayes_sym.base.stacking_weights import leave_one_out
 from skbayes_sym.base.training import Training
-from skbayes_sym.base.warnings import warn_moving_mode
 from skbayes_sym.laplace.class_predictive import RefinedModes, choose_variance_scale, refine
 from skbayes_sym.laplace.defaults import GaussNewtonDefaults, make_network, resolve_auto
 from skbayes_sym.laplace.evidence_problem import (

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skbayes_sym.base.messages import warn_user
 from skbayes_sym.base.requirements import require_attributes
 from skbayes_sym.base.rows import Array, Rows, Scaling, column_scaling
 from skbayes_sym.base.training import LARGEST, Training
-from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.laplace.evidence import LaplaceEvidence
 from skbayes_sym.models.augmentations.augmentation import (
     Augmentation,

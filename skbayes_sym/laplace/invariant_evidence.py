@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.base.log import logger
+from skbayes_sym.base.messages import logger
 from skbayes_sym.base.rows import Array, unwrap_single
 from skbayes_sym.base.training import Training
 from skbayes_sym.laplace.balancing import balance_axes, balance_units

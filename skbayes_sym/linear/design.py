@@ -9,10 +9,10 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
+from skbayes_sym.base.messages import warn_user
 from skbayes_sym.base.noise_levels import MAX_FREEDOMS, PRIOR_SCALE, HalfTPrior
 from skbayes_sym.base.rows import Array, Scaling
 from skbayes_sym.base.training import Training
-from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.linear.hyperparameters import LearnedRanges, Range
 from skbayes_sym.linear.low_rank import LowRankGaussian
 from skbayes_sym.linear.sites import LinearData

@@ -10,7 +10,7 @@ import torch
 from scipy.linalg import block_diag
 from torch import Tensor
 
-from skbayes_sym.base.log import log_info
+from skbayes_sym.base.messages import log_info, warn_user
 from skbayes_sym.base.progress import FitProgress
 from skbayes_sym.base.requirements import (
     NO_HIDDEN_LAYER,
@@ -20,7 +20,6 @@ from skbayes_sym.base.requirements import (
 )
 from skbayes_sym.base.rows import Array, Scaling
 from skbayes_sym.base.training import Training
-from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.linear.conjugate import Scales, SufficientStatistics, maximize_evidence
 from skbayes_sym.linear.design import (
     Design,

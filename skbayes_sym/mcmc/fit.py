@@ -7,12 +7,11 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from skbayes_sym.base.log import log_info
+from skbayes_sym.base.messages import log_info, warn_user
 from skbayes_sym.base.progress import FitProgress
 from skbayes_sym.base.requirements import ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR, Requirements
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.training import Training
-from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.mcmc.chain_count import n_chains_required
 from skbayes_sym.mcmc.chains import Block, ChainDraws
 from skbayes_sym.mcmc.config import SamplingConfig, SamplingDefaults

@@ -21,7 +21,7 @@ from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, Str
 from sklearn.utils import indexable
 
 from skbayes_sym.base.groups import encode_groups
-from skbayes_sym.base.pipelines import unwrap
+from skbayes_sym.base.messages import collect_warnings, warn_user
 from skbayes_sym.base.predictive import is_regression_model, predictive, predicts_distribution
 from skbayes_sym.base.rows import Array, numeric_conversion
 from skbayes_sym.base.sample_weights import fit_with_groups
@@ -32,8 +32,8 @@ from skbayes_sym.base.scikit_learn import (
     num_samples,
     safe_split,
     split_rows,
+    unwrap,
 )
-from skbayes_sym.base.warnings import collect_warnings, warn_user
 from skbayes_sym.metrics import expected_calibration_error, interval_calibration_error
 from skbayes_sym.model_selection._scorers import power_of_two, read_evidence
 from skbayes_sym.numerics.arguments import check_random_state, select_optional, short_repr

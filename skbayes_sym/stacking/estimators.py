@@ -19,6 +19,7 @@ from torch import Tensor
 from skbayes_sym.base.classifier import BayesianClassifierMixin
 from skbayes_sym.base.columns import OpenRows
 from skbayes_sym.base.estimator import BayesianEstimator
+from skbayes_sym.base.messages import name_target_in_warnings, warn_user
 from skbayes_sym.base.predictive import is_regression_model
 from skbayes_sym.base.predictor import PositivePredictor, Predictor
 from skbayes_sym.base.progress import N_JOBS, RUN_CONSTRAINTS, FitProgress
@@ -35,7 +36,6 @@ from skbayes_sym.base.scikit_learn import (
 from skbayes_sym.base.stacking_weights import PooledPredictor
 from skbayes_sym.base.targets import Targets
 from skbayes_sym.base.training import Training, describe_outliers
-from skbayes_sym.base.warnings import name_target_in_warnings, warn_user
 from skbayes_sym.models.copula import fit_correlation
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.positive_targets import choose_mass_below

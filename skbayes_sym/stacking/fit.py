@@ -14,12 +14,11 @@ import torch
 from sklearn.exceptions import FitFailedWarning
 from torch import Tensor
 
-from skbayes_sym.base.log import log_info
+from skbayes_sym.base.messages import log_info, warn_user
 from skbayes_sym.base.plan import Execution, PlannedStage, Results, TableSize, execute
 from skbayes_sym.base.progress import FitProgress
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.stacking_weights import stacking_weights
-from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.numerics.progress import Receiver, reporting_to
 from skbayes_sym.numerics.runtime import run_parallel
 from skbayes_sym.stacking.defaults import StackSettings, plan_fit

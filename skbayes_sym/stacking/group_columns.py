@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from skbayes_sym.base.groups import leave_groups_out
+from skbayes_sym.base.messages import collect_warnings
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.stacking_weights import leave_one_out
-from skbayes_sym.base.warnings import collect_warnings
 from skbayes_sym.linear.estimators import BayesianLinearRegressor
 from skbayes_sym.numerics.tables import read_table
 from skbayes_sym.stacking.members.linear import posterior_root

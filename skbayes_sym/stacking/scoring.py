@@ -12,10 +12,10 @@ from torch import Tensor
 
 from skbayes_sym.base.calibration import fit_calibration
 from skbayes_sym.base.groups import scale_weights_to_groups
+from skbayes_sym.base.messages import collect_warnings
 from skbayes_sym.base.noise_shape import ShapedPredictor, fit_noise_shape
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.stacking_weights import merge_components
-from skbayes_sym.base.warnings import collect_warnings
 from skbayes_sym.models.copula import middle_cdf
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.numerics.arguments import select_optional

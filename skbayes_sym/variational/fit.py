@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.base.log import log_info
+from skbayes_sym.base.messages import log_info, warn_unless_converged, warn_user
 from skbayes_sym.base.model_factory import (
     group_scales,
     require_mlp,
@@ -29,7 +29,6 @@ from skbayes_sym.base.requirements import (
 )
 from skbayes_sym.base.rows import Array, unwrap_single
 from skbayes_sym.base.training import Training, default_batch_size, resolve_batch_size
-from skbayes_sym.base.warnings import warn_unless_converged, warn_user
 from skbayes_sym.laplace.starting_points import find_classification_modes, find_regression_modes
 from skbayes_sym.models.model import Batches, Model
 from skbayes_sym.models.networks.mlp import MLP

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from skbayes_sym.base.estimator import BayesianEstimator
-from skbayes_sym.base.log import log_info
+from skbayes_sym.base.messages import log_info, warn_unless_converged
 from skbayes_sym.base.model_factory import (
     NETWORK_CONSTRAINTS,
     NOISE_CONSTRAINTS,
@@ -44,7 +44,6 @@ from skbayes_sym.base.requirements import (
 from skbayes_sym.base.rows import STANDARDIZE, Array, unwrap_single
 from skbayes_sym.base.scikit_learn import Interval, StrOptions
 from skbayes_sym.base.training import Training
-from skbayes_sym.base.warnings import warn_unless_converged
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.priors import GroupScalePrior

@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from thin import some
 
 import skbayes_sym as sk
-from skbayes_sym.base.warnings import warn_moving_mode, warn_unless_converged
+from skbayes_sym.base.messages import warn_moving_mode, warn_unless_converged
 from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.factorization.fit import Factorization
 from skbayes_sym.factorization.solvers import Gibbs

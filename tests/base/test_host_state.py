@@ -140,7 +140,7 @@ def test_a_users_own_estimator_warns_inside_a_stack():
 
 
 def test_own_warnings_are_collected_in_one_thread_only():
-    from skbayes_sym.base.warnings import collect_warnings, warn_user
+    from skbayes_sym.base.messages import collect_warnings, warn_user
 
     with collect_warnings() as collected, ThreadPoolExecutor(1) as pool:
         warn_user("here", RuntimeWarning)

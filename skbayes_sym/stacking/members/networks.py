@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from sklearn import config_context
 
+from skbayes_sym.base.messages import collect_warnings
 from skbayes_sym.base.model_factory import group_scales
 from skbayes_sym.base.noise_shape import fit_noise_shape
 from skbayes_sym.base.plan import PlannedStage, Results, Rule, TableSize, never
 from skbayes_sym.base.progress import fit_deadline
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.stacking_weights import leave_one_out
-from skbayes_sym.base.warnings import collect_warnings
 from skbayes_sym.bayesian_mlp.estimators import BayesianMLPClassifier, BayesianMLPRegressor
 from skbayes_sym.bayesian_mlp.fit import ClassificationPool
 from skbayes_sym.laplace.defaults import GaussNewtonDefaults, gauss_newton_cost
