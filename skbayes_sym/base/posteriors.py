@@ -149,6 +149,7 @@ class MatrixPosterior(NamedTuple):
         root = self._root(self.cov).to(theta.device)
         deviation = (theta.unflatten(-1, mean.shape) - mean).unsqueeze(-1)
         z = torch.linalg.solve_triangular(root, deviation, upper=False).squeeze(-1)
+        # Rows of the mean are independent, and their log densities are summed.
         return multivariate_normal_log_prob((z * z).sum(-1), log_det(root), mean.shape[1]).sum(-1)
 
     @staticmethod

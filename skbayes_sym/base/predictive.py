@@ -467,7 +467,10 @@ def is_regression_model(model: Any) -> bool:
 
 
 def predicts_counts(model: Any) -> bool:
-    """Whether an estimator of this package, fitted or not and possibly wrapped, predicts counts."""
+    """Whether an estimator predicts counts: one of this package, or a pipeline or stack around it.
+
+    It need not be fitted.
+    """
     if isinstance(model, BayesianRegressorMixin):
         likelihood: Any = model.resolved_likelihood
         return bool(getattr(likelihood, "is_discrete", False))
@@ -567,6 +570,7 @@ def _predict_voting(model: Any, X: Any) -> TensorPredictive:
 
 
 def _predict_bagging(model: Any, X: Any) -> TensorPredictive:
+    """Average the distributions of the bagged models, each of its own columns."""
     rows = np.asarray(X)
     pairs = zip(model.estimators_, model.estimators_features_, strict=True)
     distributions = [predictive(m, rows[:, columns]) for m, columns in pairs]
@@ -574,6 +578,7 @@ def _predict_bagging(model: Any, X: Any) -> TensorPredictive:
 
 
 def _predict_skpro(model: Any, X: Any) -> Any:
+    """Predict by skpro: its normals and our mixtures as such, others by their densities."""
     distribution = model.predict_proba(X)
     if _is_instance_of(distribution, "skbayes_sym.skpro", "NormalMixtures"):
         return TensorPredictive([distribution.mixture])
@@ -594,6 +599,8 @@ def _predict_skpro(model: Any, X: Any) -> Any:
 
 
 def _predict_ngboost(model: Any, X: Any) -> Any:
+    """Predict by NGBoost, whose distributions have a frozen one of SciPy as ``dist``."""
+    # NGBoost looks for missing attributes in ``dist``, so that `getattr` could recurse.
     distribution = vars(model.pred_dist(X)).get("dist")
     if not isinstance(distribution, rv_frozen):
         raise TypeError(
@@ -616,15 +623,18 @@ def scipy_rows(distribution: rv_frozen, rows: Array) -> rv_frozen:
 
 
 def _predict_quantile_models(model: Any, X: Any) -> TensorPredictive:
+    """Predict by the quantiles of a forest of quantile-forest."""
     return TensorPredictive([_at_quantiles(model.predict(X, quantiles=_LEVELS.tolist()))])
 
 
 def _predict_tabicl(model: Any, X: Any) -> TensorPredictive:
+    """Predict by the quantiles of TabICL, sorted, since they can cross."""
     quantiles = model.predict(X, output_type="quantiles", alphas=_LEVELS.tolist())
     return TensorPredictive([_at_quantiles(np.sort(quantiles, axis=1))])
 
 
 def _predict_tabpfn(model: Any, X: Any) -> TensorPredictive:
+    """Predict by the quantiles of TabPFN, which come as one array per level."""
     quantiles = model.predict(X, output_type="quantiles", quantiles=_LEVELS.tolist())
     return TensorPredictive([_at_quantiles(np.stack(quantiles, axis=1))])
 

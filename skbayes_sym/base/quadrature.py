@@ -106,6 +106,7 @@ class Quadrature:
     """
 
     def __init__(self, distribution: Any, components: "NormalComponents | None" = None) -> None:
+        # Targets are transformations of those of the innermost distribution, the root.
         root, transformations = distribution.unwrap_transformations()
         self._is_normal = components is not None or root.has_normal_components
         if not self._is_normal:
@@ -114,10 +115,12 @@ class Quadrature:
         self._root = root
         self._transformations = transformations
         self._given_components = components
+        # An even number of decreasing transformations increases.
         n_falling = sum(transformation.falls for transformation in transformations)
         self._falls = n_falling % 2 == 1
         self._is_monotone = all(t.is_monotone for t in transformations)
 
+        # Nodes of counts and of joint distributions are the same for every integrand.
         self._fixed: tuple[Array, Array, Array] | None = None
         if not self._is_normal:
             is_joint = len(root.shape) == 2 and root.shape[1] > 1
@@ -157,12 +160,14 @@ class Quadrature:
 
     @cached_property
     def _score_panels(self) -> "_Panels":
+        """Panels for scores, whose integrands have a kink at the target."""
         if self._absolute is not None:
             return _Panels(self._root, self._absolute, _SCORE_RULE, lowest=0.0)
         return self._make_panels(_SCORE_RULE)
 
     @cached_property
     def _kinks(self) -> list[Array]:
+        """Kinks of the transformations, in units of the innermost distribution."""
         return self._invert_all([t.kinks for t in self._transformations])
 
     def nodes(self, targets: Array) -> tuple[Array, Array, Array]:

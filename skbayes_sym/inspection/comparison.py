@@ -99,6 +99,7 @@ class ModelComparisonDisplay(Display):
         return (7.0, 1.8 + 0.35 * len(self.table))
 
     def _draw(self, style: dict[str, Any]) -> None:
+        """Draw the log densities on the left, and the times on the right."""
         left, right = self.panels_ = split_axes(self.ax_, [1.0, 1.0])
         positions = np.arange(len(self.table))
         columns = {name: self.table[name].to_numpy(dtype=float) for name in _COLUMNS}

@@ -60,9 +60,11 @@ def search_regression(
     Parameters
     ----------
     config : EvidenceSearch
+        Numbers of steps and tolerance.
     problem : GaussianEvidence
-    draw : callable
-        Returns so many initial weight vectors (n, P).
+        Evidence of the network for the training data.
+    draw : callable (n) -> Tensor of shape (n, P)
+        Draws initial weights of ``n`` restarts.
     n : int
         Number of restarts.
     on_step : callable, optional
@@ -103,7 +105,12 @@ def search_regression(
     if not n_missing:
         return first.select(selected)
     n_done = int(first.modes.n_iter.max())
-    callback = on_step and (lambda step, _: on_step(n_done + step, lambda: fallback))
+    callback = None
+    if on_step is not None:
+        # Until the second search has ended, an interrupt keeps the first one.
+        def callback(step: int, _search: Callable[[], Search]) -> bool:
+            return on_step(n_done + step, lambda: fallback)
+
     better_start = high_noise[selected[:1]].expand(n_missing)
     with part_of_progress(0.7, 1.0):
         second = config.search(problem, theta[n : n + n_missing], better_start, callback)

@@ -410,23 +410,22 @@ class SiteInference:
         -------
         Scales
         """
-        initial, ranges = self._initial_scales(data, likelihood, statistics, target)
+        initial, ranges = self._initialize_search(data, likelihood, statistics, target)
         scales = maximize_evidence(statistics, initial, ranges, learns_noise=self.learns_noise)
+        log_noises = []
         if self.learns_noise:
             log_noises = [scales.log_noise]
-        else:
-            log_noises = []
         warn_range_limits(scales.log_variance, log_noises, ranges)
         return scales
 
-    def _initial_scales(
+    def _initialize_search(
         self,
         data: Training,
         likelihood: Likelihood,
         statistics: SufficientStatistics,
         target: int,
     ) -> tuple[Scales, LearnedRanges]:
-        """Return initial scales of the closed form, and the ranges of learned ones.
+        """Return initial scales of the search in closed form, and the ranges of learned ones.
 
         Parameters
         ----------
@@ -534,7 +533,7 @@ class SiteInference:
         Scales
         """
         start = rows.weighted(float(likelihood.noise_scale.log()[0])).statistics
-        initial, ranges = self._initial_scales(data, likelihood, start, 0)
+        initial, ranges = self._initialize_search(data, likelihood, start, 0)
         scales = maximize_known_error_evidence(
             rows, initial, ranges, learns_noise=self.learns_noise
         )

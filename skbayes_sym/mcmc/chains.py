@@ -672,7 +672,7 @@ class _DrawCollector:
         chains = self._chains[index]
         n_new = part.draws.shape[1]
         if part.draws.shape == self._shape:
-            # A single block has made everything, so its arrays are used without a copy.
+            # A single block has made all draws of all chains: use its arrays without a copy.
             self._arrays = part.draws, part.log_density
         else:
             self._arrays = self._arrays or self._make_empty_arrays()

@@ -128,7 +128,21 @@ def parse_text(text: str) -> ParsedDate | None:
 
 
 def _read_match(parts: dict[str, Any]) -> ParsedDate | None:
-    """Return the date with these parts, or None if a part is out of range."""
+    """Return the date with these parts, or None if a part is out of range.
+
+    Parameters
+    ----------
+    parts : dict of str to str or None
+        Groups of the pattern that matched. ``first`` and ``second_number`` are the day and month of
+        dates such as 3/4/2024, in either order. ``half`` is "a" or "p" of am and pm.
+
+    Returns
+    -------
+    ParsedDate or None
+        The day is the first if there is none.
+    """
+    # The date. Whether day or month comes first is decided later for the whole column, so that
+    # both are up to 31 here.
     year = int(parts["year"])
     if len(parts["year"]) == 2:
         year += 1900 if year >= _FIRST_YEAR_OF_1900S else 2000
@@ -150,6 +164,7 @@ def _read_match(parts: dict[str, Any]) -> ParsedDate | None:
     if not (1 <= month <= 31 and 1 <= day <= 31):
         return None
 
+    # The time of day; 24:00 is the end of the day, and second 60 a leap second.
     hour = int(parts["hour"] or 0)
     minute = int(parts["minute"] or 0)
     second = float(f"{parts['second'] or 0}.{parts['fraction'] or 0}")

@@ -338,8 +338,21 @@ class _GroupAssembler:
             offset += n_entries
 
     def _split(self, piece: _Piece) -> Iterable[_Piece]:
-        """Split a piece at concatenations and families; products become several axes."""
+        """Split a piece until each of its axes is a leaf of the partition.
+
+        Parameters
+        ----------
+        piece : _Piece
+            Part of a parameter, with strides of its axes in the vector of all weights.
+
+        Yields
+        ------
+        _Piece
+            Pieces that cover the same entries.
+        """
         partition = self.partition
+        # An axis that concatenates segments gives a piece per segment, and a segment that is a
+        # product of blocks becomes one axis per block.
         for k, axis in enumerate(piece.axes):
             segments = partition.segments[partition.find(axis.block)]
             step = 0
@@ -357,7 +370,8 @@ class _GroupAssembler:
                 step += axis.stride * prod(sizes)
             if segments:
                 return
-        for axis in piece.axes:  # the index of a family is an axis now
+        # A family of blocks gives a piece per member, once its index is an axis of the piece.
+        for axis in piece.axes:
             family = partition.families[partition.find(axis.block)]
             if family is not None:
                 yield from self._split_family(piece, partition.find(family.index_block))
