@@ -608,6 +608,7 @@ def _encode_codes(columns: Sequence[Column], table: Table, codes: Sequence[Array
 def _encode_numbers(column: Column, values: Array) -> Array:
     """Encode a numeric or Boolean column, with its indicator if it has one, (n_rows, 1 or 2)."""
     numbers = to_float(column.name, column.kind, values)
+    # A missing value is replaced by the median of the training rows.
     is_missing = np.isnan(numbers)
     numbers[is_missing] = column.median
     if np.isinf(numbers).any():

@@ -45,9 +45,7 @@ class GaussNewton(Optimizer):
     ----------
     n_restarts : int or "auto", default="auto"
         Number of modes, one for every random start. "auto" is 10 in regression and 4 in
-        classification, or fewer (at least 3) if they would take long. In regression a mode is
-        dropped if its evidence and its leave-one-out score are more than 0.25 nats per row below
-        the best.
+        classification, or fewer (at least 3) if they would take long.
     """
 
     n_restarts: int | str = "auto"

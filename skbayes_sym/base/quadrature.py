@@ -248,7 +248,7 @@ class Quadrature:
         if len(self._components.weights) > 1:
             return score
         closed = self._closed_form()
-        is_table = closed is not None and isinstance(closed.form, TabulatedForm)
+        is_table = closed is not None and closed.table is not None
         if closed is not None and not is_table:
             return score
         if not (is_table or all(t.is_smooth for t in self._transformations)):
@@ -291,9 +291,9 @@ class Quadrature:
             ``E[(y - Y)_+]`` or ``E[(Y - y)_+]``, NaN if it is unknown because the tail is heavy.
         """
         closed = self._closed_form()
-        if closed is not None and isinstance(closed.form, TabulatedForm):
-            return closed.form.tail_excess(closed.components.loc[0], closed.components.scale[0],
-                                           targets)  # fmt: skip
+        if closed is not None and closed.table is not None:
+            normal = closed.components
+            return closed.table.tail_excess(normal.loc[0], normal.scale[0], targets)
         components = self._components
         loc = components.loc[0]
         scale = np.maximum(components.scale[0], _TINY)
@@ -318,8 +318,8 @@ class Quadrature:
     def score(self, targets: Array) -> Array:
         """Return the score at targets (N, T)."""
         closed = self._closed_form()
-        if closed is not None and isinstance(closed.form, TabulatedForm):
-            return self._tabulated_score(closed.form, closed.components, targets)
+        if closed is not None and closed.table is not None:
+            return self._tabulated_score(closed.table, closed.components, targets)
         values, weights, cdf = self.nodes(targets)
         with np.errstate(invalid="ignore"):
             difference = np.where(weights > 0.0, values - targets, 0.0)
@@ -493,33 +493,46 @@ class Quadrature:
         self, names: tuple[Functional, ...], closed: "_ClosedForm"
     ) -> list[Array] | None:
         """Return functionals (N, T) by a closed form, or None if it overflows or has none."""
-        form, components = closed
-        if isinstance(form, TabulatedForm):
-            loc = components.loc.reshape(-1, self._shape[1])
-            scale = components.scale.reshape(-1, self._shape[1])
-            means = form.mean(loc, scale)
-            mean = np.einsum("s,s...->...", components.weights, means.reshape(components.loc.shape))
-            if "variance" in names:
-                _, variances = form.moments(np.ones(1), loc[None], scale[None])
-                shape = components.loc.shape
-                return list(
-                    mixture_moments(
-                        components.weights, means.reshape(shape), variances.reshape(shape)
-                    )
-                )
-            if "difference" in names:
-                centre = form.value(loc)
-                excess = form.excess(loc, scale, centre, 1.0) + form.excess(
-                    loc, scale, centre, -1.0
-                )
-                return [mean, excess - self._tabulated_score(form, components, centre)]
-            return [mean]
+        if closed.table is not None:
+            return self._tabulated_functionals(names, closed.table, closed.components)
         if "difference" in names:
             return None
-        moments = form.moments(*components)
+        moments = closed.form.moments(*closed.components)
         if not np.isfinite(moments[1]).all():
             return None
         return list(moments[: len(names)])
+
+    def _tabulated_functionals(
+        self, names: tuple[Functional, ...], table: TabulatedForm, components: "NormalComponents"
+    ) -> list[Array]:
+        """Return functionals (N, T) of a table's value at a mixture of normals.
+
+        Parameters
+        ----------
+        names : tuple of str
+            Names of the functionals, of which the first is the mean. A difference is computed for
+            single normals only.
+        table : TabulatedForm
+            Transformation.
+        components : NormalComponents
+            Normals (S, N, T).
+        """
+        shape = components.loc.shape
+        loc = components.loc.reshape(-1, self._shape[1])  # (S N, T)
+        scale = components.scale.reshape(-1, self._shape[1])
+        means = table.mean(loc, scale).reshape(shape)
+        if "variance" in names:
+            _, variances = table.moments(np.ones(1), loc[None], scale[None])
+            return list(mixture_moments(components.weights, means, variances.reshape(shape)))
+        mean = np.einsum("s,s...->...", components.weights, means)
+        if "difference" not in names:
+            return [mean]
+
+        # E|Y - Y'| / 2 = E|Y - y| - score(y) for any y. Take the value of the table at the mean.
+        centre = table.value(loc)
+        above = table.excess(loc, scale, centre, 1.0)
+        below = table.excess(loc, scale, centre, -1.0)
+        return [mean, above + below - self._tabulated_score(table, components, centre)]
 
     def _node_functionals(
         self, names: tuple[Functional, ...], z: Array, weights: Array
@@ -841,6 +854,13 @@ class _ClosedForm(NamedTuple):
 
     form: ClosedForm
     components: NormalComponents
+
+    @property
+    def table(self) -> TabulatedForm | None:
+        """The form if it is a table, whose scores are integrals instead of formulas."""
+        if isinstance(self.form, TabulatedForm):
+            return self.form
+        return None
 
 
 class _Panels:

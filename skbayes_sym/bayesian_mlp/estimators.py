@@ -171,8 +171,7 @@ class BayesianMLPRegressor(BayesianRegressorMixin, NetworkMixture):
         and with more than 10,000 rows.
     n_modes : int, default=10
         Number of restarts of the small network. There are fewer, or none, if they would take too
-        long. Modes are dropped if both their evidence and their leave-one-out score are more than
-        0.25 nats per row below the best mode.
+        long.
     n_members : int, default=10
         Largest number of members of the ensemble; 0 trains none. There are at most as many members
         as modes. There are two if these gain little by leave-one-out. There are none if the noise

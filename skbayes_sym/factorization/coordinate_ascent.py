@@ -141,7 +141,11 @@ def row_entropy(cov: Tensor) -> float:
 def compute_entry_moments(
     data: Entries, posterior: FactorState, model: FactorModel
 ) -> EntryMoments:
-    """Moments of the outputs of all entries, in the order of ``data.by_row``; O(N k^2)."""
+    """Moments of the outputs of all entries, in the order of ``data.by_row``; O(N k^2).
+
+    The output of row u and column v is ``u . v / sqrt(k)``, whose second moment is the sum over all
+    entries of the matrix ``E[u u'] * E[v v'] / k``. Rows are taken in blocks to limit the memory.
+    """
     n = data.n_rows
     mean = posterior.mean
     cov = posterior.cov

@@ -369,13 +369,13 @@ def encode_new_rows(
     Parameters
     ----------
     raw : array-like, sparse matrix, DataFrame or None
-        Given features.
+        Features as the user passed them.
     encoder : FeatureEncoder or None
         Encoder of the fit; None if it had no features.
     labels : ndarray or None
         Labels of the new rows.
     indicator : sparse array of shape (n, m)
-        1 at their observed entries.
+        1 at the observed entries of the n new rows.
     axis : {0, 1}
         0 for rows, 1 for columns.
     columns : "auto", tuple or dict, default="auto"

@@ -533,7 +533,23 @@ def _bridge_terms(log_l: Tensor, log_r: float, log_s: tuple[float, float]) -> tu
 def _solve_bridge_equation(
     log_l_proposal: Tensor, log_l_draws: Tensor, log_s: tuple[float, float]
 ) -> float:
-    """Solve the bridge equation for log r."""
+    """Solve the bridge equation for log r, the log ratio of the two normalising constants.
+
+    Parameters
+    ----------
+    log_l_proposal : Tensor of shape (n_proposals,)
+        Log density ratios l of the target to the proposal, at draws of the proposal.
+    log_l_draws : Tensor of shape (n_draws,)
+        The same at draws of the target.
+    log_s : tuple of (float, float)
+        Logs of the fractions of proposals and of effective draws.
+
+    Returns
+    -------
+    float
+        The r for which the means of ``l / (s1 r + s2 l)`` over proposals and of
+        ``r / (s1 r + s2 l)`` over draws are equal.
+    """
 
     def difference(log_r: float) -> float:
         """Log ratio of the two means; it falls with log r."""

@@ -95,6 +95,7 @@ def enumerate_group(
     layers = unit_layers(group)
     tables = [_enumerate_elements(layer) for layer in layers]
     sizes = [len(table.permutation) for table in tables]
+    # The digits of an element's rank, in a mixed radix, are its positions in the tables of layers.
     elements = []
     rank = torch.arange(prod(sizes))
     for table, size in zip(tables, sizes, strict=True):

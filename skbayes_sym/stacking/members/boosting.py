@@ -110,7 +110,11 @@ class Boosting(Member):
         return held_out[best], best
 
     def _losses(self, task: StackTask, held_out: Array) -> Array:
-        """Sum of the held-out losses after each round."""
+        """Sum of the held-out losses after each of R rounds, (R,).
+
+        ``held_out`` (R, N, 1) or (R, N, K) has means or class probabilities. The loss is the
+        squared error or the negative log probability.
+        """
         _, y, weight = task.arrays
         scored_weight = np.zeros_like(weight)
         scored_weight[task.left_out_index] = weight[task.left_out_index]

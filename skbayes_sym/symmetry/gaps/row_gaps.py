@@ -65,7 +65,7 @@ class SignFlipGap:
     def value_and_gradients(
         self, posterior: RowPosterior, *, generator: torch.Generator
     ) -> GapGradient:
-        """Return the gap and its derivatives."""
+        """Return the gap, and its derivatives by means and covariances."""
         del generator  # nothing is random
         distance = _distance(posterior)
         anchors = posterior.mean / posterior.cov.diagonal(dim1=-2, dim2=-1)

@@ -261,6 +261,7 @@ class AxisPartition:
         A controller must have one definite position for each entry of the tensor. Components of a
         composite have none. A fixed block without a sign and scale here needs no restriction.
         """
+        # Restrict the leaves of blocks that were unified since the last operation.
         while self._pending:
             block, controllers = self._pending.pop()
             for leaf in self.leaves(block):
@@ -268,13 +269,18 @@ class AxisPartition:
                 self.restrict_controllers(leaf, self._current(controllers))
                 if self.is_fixed[leaf] and self.controllers(leaf) != before:
                     self._early.add(leaf)
+
+        # Blocks that need controllers: they have a sign or scale here, or can be permuted.
         resolved = [self.resolve(axis) for axis in axes]
         blocks = [axis_blocks(axis) for axis in resolved]
         factors = [factor for axis in resolved for segment in axis for factor in segment]
         free = {f.block for f in factors if any(f.exponents) or self.can_move([[f]])}
+        # Components of composites have no definite position.
         all_blocks = {b for axis in blocks for segment in axis for b in segment}
         composites = (b for b in all_blocks if self.segments[b] is not None)
         hidden = {component for b in composites for component in self.components(b)}
+        # A block has a position at all entries if each segment of an axis contains it, and this
+        # position is unique if only one axis does.
         for i, axis in enumerate(blocks):
             others = [set.intersection(*map(set, a)) for j, a in enumerate(blocks) if j != i]
             for block in {b for segment in axis for b in segment} & free:
@@ -395,7 +401,15 @@ class AxisPartition:
         return sum(prod(self.size[f.block] for f in segment) for segment in axis)
 
     def unify(self, first: int, second: int) -> None:
-        """Make two blocks one."""
+        """Unify two blocks, because an operation relates their positions one to one.
+
+        Blocks that were refined are unified segment by segment, and families member by member.
+
+        Raises
+        ------
+        ConflictError
+            If the segments don't match.
+        """
         first = self.find(first)
         second = self.find(second)
         if first == second:
