@@ -567,6 +567,11 @@ def _canonical_rows(
     return replace(rows, groups=numbered), inverse_index
 
 
+def evenly_spaced_rows(n_rows: int, max_rows: int = 4096) -> Tensor:
+    """Return the indices of at most ``max_rows`` evenly spaced rows, int64 (n,)."""
+    return torch.linspace(0, n_rows - 1, min(n_rows, max_rows), dtype=torch.float32).round().long()
+
+
 def default_batch_size(n_rows: int) -> int:
     """Return the number of rows per step for ``batch_size="auto"``."""
     if n_rows <= FULL_BATCH_ROWS:

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 from skbayes_sym.base.plan import PlannedStage, Results, Rule, TableSize, never
 from skbayes_sym.base.stacking_weights import select_components
+from skbayes_sym.base.training import evenly_spaced_rows
 from skbayes_sym.ensemble.fit import DeepEnsemble, MemberRefitter
 from skbayes_sym.laplace.defaults import GaussNewtonDefaults, gauss_newton_cost
-from skbayes_sym.laplace.map import evenly_spaced_rows
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import IDENTITY, MLP, RELU

@@ -29,7 +29,7 @@ from skbayes_sym.base.stacking_weights import (
     select_components,
     stacking_weights,
 )
-from skbayes_sym.base.training import Training, describe_outliers
+from skbayes_sym.base.training import Training, describe_outliers, evenly_spaced_rows
 from skbayes_sym.bayesian_mlp.defaults import PoolDefaults, PoolSettings, plan_fit
 from skbayes_sym.ensemble.fit import EnsembleFit
 from skbayes_sym.laplace.gauss_newton_laplace import (
@@ -37,7 +37,6 @@ from skbayes_sym.laplace.gauss_newton_laplace import (
     GaussNewtonLaplaceRegression,
 )
 from skbayes_sym.laplace.initialization import noise_variance_fraction
-from skbayes_sym.laplace.map import evenly_spaced_rows
 from skbayes_sym.laplace.mode_finding import InitialModes
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.mlp import IDENTITY, MLP

@@ -23,7 +23,7 @@ from skbayes_sym.base.requirements import (
 )
 from skbayes_sym.base.rows import unwrap_single
 from skbayes_sym.base.stacking_weights import leave_one_out
-from skbayes_sym.base.training import Training
+from skbayes_sym.base.training import Training, evenly_spaced_rows
 from skbayes_sym.laplace.class_predictive import RefinedModes, choose_variance_scale, refine
 from skbayes_sym.laplace.defaults import GaussNewtonDefaults, make_network, resolve_auto
 from skbayes_sym.laplace.evidence_problem import (
@@ -45,7 +45,6 @@ from skbayes_sym.laplace.initialization import (
     search_single,
     unexplained_variance_fraction,
 )
-from skbayes_sym.laplace.map import evenly_spaced_rows
 from skbayes_sym.laplace.mode_finding import (
     EvidenceSearch,
     InitialModes,

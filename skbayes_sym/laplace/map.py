@@ -43,6 +43,7 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from skbayes_sym.base.log_density import Evaluation, LogDensity, NetworkPosterior
+from skbayes_sym.base.training import evenly_spaced_rows
 from skbayes_sym.laplace.curvature import AveragedJacobian, dense_jacobian
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Batches, Data
@@ -206,11 +207,6 @@ def compute_effective_parameters(
         variance = (1.0 - solved.square().sum(0)).clamp_min(0.0)
         leverage = 1.0 - torch.cholesky_inverse(factor).diagonal()
     return EffectiveParameters(scale.square() * variance, leverage.view(len(columns), -1).sum(1))
-
-
-def evenly_spaced_rows(n_rows: int, max_rows: int = 4096) -> Tensor:
-    """Return the indices of at most ``max_rows`` evenly spaced rows, int64 (n,)."""
-    return torch.linspace(0, n_rows - 1, min(n_rows, max_rows), dtype=torch.float32).round().long()
 
 
 def affordable_rows(n_rows: int, n_outputs: int, n_params: int) -> Tensor:
