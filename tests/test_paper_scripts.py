@@ -24,7 +24,6 @@ NOT_RECORDED = {
     f"{PAPERS}/reproduce_immer_mnist.py --n-train 1000",
     f"{PAPERS}/reproduce_immer_mnist.py {MNIST_TABLE}",
     f"{PAPERS}/reproduce_wiese_table1.py",
-    f"{PAPERS}/reproduce_wiese_table1.py --fast",
     f"{PAPERS}/reproduce_wiese_table1.py --network f2 --chains 64 --chains-only",
 }
 MNIST = Path(__file__).parents[1] / "examples/papers/reproduce_immer_mnist.py"
