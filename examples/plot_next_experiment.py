@@ -15,6 +15,8 @@ each candidate is computed from its `~skbayes_sym.predictive` distribution.
 # Gaussian process. The surrogate is the Gaussian process of a stack. Networks can be added as a
 # member if a fit may take a second.
 
+import warnings
+
 import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import load_digits
@@ -96,6 +98,7 @@ right.legend(frameon=False)
 # which the two highest class probabilities of a Gaussian process differ least. Here the last choice
 # is the best.
 
+warnings.filterwarnings("ignore", ".*far outside the range")  # pixels with ink in few digits
 X, y = load_digits(return_X_y=True)
 N_BATCHES = 9
 choices = ("joint information", "single information", "smallest margin", "random")
