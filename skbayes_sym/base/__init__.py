@@ -19,8 +19,7 @@ From constructor parameters to a fit
 * `optimizers`: objects for the ``optimizer`` parameter
 * `progress`: callbacks, logging and stopping reasons of a fit
 * `plan`: plans of default fits, made of stages and rules, and their execution
-* `log`: the package's logger and its levels
-* `warnings`: warnings that point to the user's own line
+* `messages`: the package's logger, and warnings that point to the user's own line
 
 Estimators
 
