@@ -44,6 +44,18 @@ MUTANTS = [
         ("elif isinstance(y, Set):", "elif False:"),
     ),
     Mutant(
+        "base/distributions.py",
+        "if is_frame(y) and values.shape == (*shape, 1):",
+        "if False:",
+        "base/test_bad_targets.py",
+    ),
+    Mutant(
+        "model_selection/_compare.py",
+        "refuse_missing_labels(label_array(y).ravel())",
+        "pass",
+        "base/test_bad_targets.py",
+    ),
+    Mutant(
         "ensemble/estimators.py",
         "learns_noise = self._has_default_noise or is_normal",
         "learns_noise = self._has_default_noise",

@@ -73,7 +73,7 @@ def encode_classes(classes: Array, labels: Any) -> tuple[Array, Array]:
         If labels and classes have no common order, such as text and numbers.
     """
     labels = label_array(labels)
-    _refuse_missing(labels.ravel())
+    refuse_missing_labels(labels.ravel())
     with numeric_conversion("y"):
         assert_all_finite(labels.ravel(), input_name="y")
     try:
@@ -100,7 +100,7 @@ def label_array(labels: Any) -> Array:
     return array
 
 
-def _refuse_missing(labels: Array) -> None:
+def refuse_missing_labels(labels: Array) -> None:
     """Raise a ValueError if labels (n,) are missing."""
     if labels.dtype.kind != "O":
         return
@@ -156,7 +156,7 @@ def _read_labels(y: Any) -> Any:
 
 def _check_objects(labels: Array) -> None:
     """Raise a ValueError if labels (n,) are missing, or if only some of them are text."""
-    _refuse_missing(labels)
+    refuse_missing_labels(labels)
     for row, label in enumerate(labels):
         is_known = isinstance(label, str | bytes | Real | Decimal | date | np.generic)
         if not is_known:

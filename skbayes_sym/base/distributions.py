@@ -26,6 +26,7 @@ from skbayes_sym.numerics.arguments import (
     check_not_masked,
     check_random_state,
     draw_seed,
+    is_frame,
 )
 from skbayes_sym.numerics.memory import draws_allocation, require_memory
 
@@ -292,6 +293,8 @@ class PredictiveDistribution:
         shape = self.shape
         if len(shape) == 2 and shape[1] == 1 and values.shape == shape[:1]:
             values = values[:, None]  # a single target may be given without its axis
+        if is_frame(y) and values.shape == (*shape, 1):
+            values = values[:, 0]  # a column of a frame is no grid
         try:
             full = np.broadcast_shapes(values.shape, shape)
         except ValueError:

@@ -18,8 +18,9 @@ from sklearn import config_context, get_config
 from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.exceptions import FitFailedWarning
 from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
-from sklearn.utils import indexable
+from sklearn.utils import assert_all_finite, indexable
 
+from skbayes_sym.base.classifier import label_array, refuse_missing_labels
 from skbayes_sym.base.groups import encode_groups
 from skbayes_sym.base.messages import collect_warnings, warn_user
 from skbayes_sym.base.predictive import is_regression_model, predictive, predicts_distribution
@@ -34,6 +35,7 @@ from skbayes_sym.base.scikit_learn import (
     split_rows,
     unwrap,
 )
+from skbayes_sym.base.targets import read_numbers, require_targets
 from skbayes_sym.metrics import expected_calibration_error, interval_calibration_error
 from skbayes_sym.model_selection._scorers import power_of_two, read_evidence
 from skbayes_sym.numerics.arguments import check_random_state, select_optional, short_repr
@@ -229,8 +231,13 @@ def compare_models(
     estimators = list(models.values())
     if y is None:
         raise ValueError("compare_models needs y, the targets or labels of the rows, got None.")
+    require_targets(y)
     X, y = indexable(X, y)
     classes = _classes(estimators, y)
+    if classes is None:
+        y = read_numbers(y, "compare_models", "classifiers")
+        with numeric_conversion("y", y=y):
+            assert_all_finite(y, input_name="y")
     if groups is None:
         codes = None
     else:
@@ -377,6 +384,7 @@ def _classes(estimators: Sequence[Any], y: Any) -> Any:
     if all(is_regression_model(model) for model in estimators):
         return None
     if all(is_classifier(model) for model in estimators):
+        refuse_missing_labels(label_array(y).ravel())
         with numeric_conversion("y"):
             check_classification_targets(y)
         return np.unique(column_or_1d(y))

@@ -10,6 +10,8 @@ import torch
 from sklearn.exceptions import FitFailedWarning
 
 import skbayes_sym as sk
+from skbayes_sym import predictive
+from skbayes_sym.model_selection import compare_models
 
 X = np.random.default_rng(0).normal(size=(20, 2))
 FRAME = pd.DataFrame(X, columns=["age", "dose"])
@@ -223,3 +225,25 @@ def test_columns_in_another_order_of_rows_are_warned_about(argument):
     stack = sk.PredictiveStackingRegressor([("line", "linear")])
     with pytest.warns(UserWarning, match=rf"X and {argument} have .* Give {argument}.loc\[X.index"):
         stack.fit(FRAME, **arguments)
+
+
+def test_compared_models_get_complete_targets():
+    """A missing target fails once, with its row, and not in every fold."""
+    lines = {"line": sk.BayesianLinearRegressor()}
+    with pytest.raises(ValueError, match=r"y contains NaN\. The first is in row 3\."):
+        compare_models(lines, X, change(NUMBERS.astype(object), 3, None))
+    with pytest.raises(ValueError, match=r"y contains infinity.* The first is in row 3\."):
+        compare_models(lines, X, change(NUMBERS, 3, np.inf))
+    with pytest.raises(ValueError, match=r"missing labels\. The first is in row 4\."):
+        compare_models({"line": sk.BayesianLinearClassifier()}, X, change(LABELS, 4, np.nan))
+
+
+def test_a_column_of_a_frame_holds_one_target_for_each_row():
+    model = sk.BayesianLinearRegressor().fit(X, np.cos(9.0 * X[:, 0]))
+    distribution = predictive(model, X)
+    frame = pd.DataFrame({"y": NUMBERS})
+    for evaluate in (distribution.log_prob, distribution.cdf, distribution.crps):
+        np.testing.assert_array_equal(evaluate(frame), evaluate(NUMBERS))
+    assert distribution.cdf(NUMBERS[:, None]).shape == (20, 20)
+    two_dimensional = predictive(model.fit(X, np.cos(9.0 * X[:, :1])), X)
+    assert two_dimensional.cdf(frame).shape == (20, 1)
