@@ -128,7 +128,7 @@ def _read_labels(y: Any) -> Any:
     Warns
     -----
     UserWarning
-        If labels differ only by case or by spaces around them, or if some are blank.
+        If labels differ only by case or by spaces.
     """
     labels = label_array(y)
     if labels.ndim != 1:
