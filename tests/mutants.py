@@ -56,6 +56,12 @@ MUTANTS = [
         "base/test_bad_targets.py",
     ),
     Mutant(
+        "inspection/_drawing.py",
+        "if not 0.0 < low < high < np.inf:",
+        "if False:",
+        "inspection/test_scores.py",
+    ),
+    Mutant(
         "ensemble/estimators.py",
         "learns_noise = self._has_default_noise or is_normal",
         "learns_noise = self._has_default_noise",

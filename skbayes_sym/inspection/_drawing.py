@@ -91,6 +91,8 @@ def label_log_axis(axis: Any) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter
 
     low, high = sorted(axis.get_view_interval())
+    if not 0.0 < low < high < np.inf:
+        return  # without finite values there are no decades
     decades = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
     axis.set_major_locator(MaxNLocator(nbins=3))
     # The first of these that has two ticks in the range; equal steps if none has.

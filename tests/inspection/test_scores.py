@@ -132,6 +132,14 @@ def test_labels_of_times_dont_overlap(fit_seconds, axes):
     assert all(end < start for (_, end), (start, _) in itertools.pairwise(boxes))
 
 
+def test_models_of_which_all_failed_are_drawn_without_results(axes):
+    columns = ["log_density", "log_density_se", "fit_seconds", "predict_seconds"]
+    table = pd.DataFrame(np.nan, index=["linear", "ridge"], columns=columns)
+    display = ModelComparisonDisplay.from_table(table, ax=axes)
+    assert [text.get_text() for text in display.panels_[0].texts] == ["no result"] * 2
+    axes.figure.canvas.draw()
+
+
 def test_other_tables_are_refused():
     with pytest.raises(ValueError, match=r"result of compare_models, with a column 'log_density'"):
         ModelComparisonDisplay.from_table([1, 2])
