@@ -56,9 +56,9 @@ MUTANTS = [
         "base/test_bad_targets.py",
     ),
     Mutant(
-        "inspection/_drawing.py",
-        "if not 0.0 < low < high < np.inf:",
-        "if False:",
+        "inspection/comparison.py",
+        'if np.nan_to_num(columns["fit_seconds"]).any():',
+        "if True:",
         "inspection/test_scores.py",
     ),
     Mutant(

@@ -124,8 +124,10 @@ class ModelComparisonDisplay(Display):
         left.set(xlabel="log density (nats per row)", title="Held-out density")
         left.locator_params(axis="x", nbins=4)
         right.set_yticks(positions, [])
-        right.set(xscale="log", xlabel="time per fold (seconds)", title="Time")
-        label_log_axis(right.xaxis)
+        right.set(xlabel="time per fold (seconds)", title="Time")
+        if np.nan_to_num(columns["fit_seconds"]).any():  # nan if all fits failed
+            right.set_xscale("log")
+            label_log_axis(right.xaxis)
         for panel in self.panels_:
             panel.set_ylim(len(positions) - 0.5, -0.5)
             panel.legend(
