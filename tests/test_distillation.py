@@ -164,7 +164,7 @@ def test_rows_are_sampled_for_plain_models_and_required_for_others():
         distill(make_pipeline(StandardScaler(), sk.BayesianLinearRegressor()).fit(X, NUMBERS))
     with pytest.raises(ValueError, match="takes no counts"):
         distill(fitted("linear-counts"), X)
-    with pytest.raises(ValueError, match="one model for each"):
+    with pytest.raises(ValueError, match="one model for each target"):
         distill(fitted("vi-regressor"), X)
 
 

@@ -46,7 +46,8 @@ def distill(model: BaseEstimator, X: Any = None, *, random_state: Any = 0) -> St
     ----------
     model : fitted estimator
         Teacher: any model that `predictive` accepts, of this package or another, including
-        pipelines and searches. Regressors must have one target, which isn't a count.
+        pipelines and searches. Regressors must have one target, which isn't a count. A stack of
+        several targets has a model of each target in ``estimators_``.
     X : array-like of shape (n_samples, n_features), optional
         Rows like those to predict, as the model takes them, at least a few hundred. By default rows
         are drawn from normal distributions with the mean and scale of the training data, which only
@@ -104,7 +105,10 @@ def distill(model: BaseEstimator, X: Any = None, *, random_state: Any = 0) -> St
             teacher_values = distribution.quantile(ndtr(normal_levels()))
     held_out_rows = safe_indexing(rows, np.arange(n_held_out))
     if teacher_values.ndim > 2:
-        raise ValueError("distill takes regressors of one target: distil one model for each.")
+        raise ValueError(
+            "distill takes regressors of one target. Fit and distil one model for each target; a "
+            "stack has one in estimators_: [distill(m, X) for m in stack.estimators_.values()]."
+        )
     held_out = predictive(model, held_out_rows)
 
     def train_student(size: NetworkSize) -> Student:
