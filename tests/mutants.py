@@ -92,6 +92,13 @@ MUTANTS = [
         ("return bool(index.isin(other).all())", "return False"),
     ),
     *planted(
+        "base/noise_shape.py",
+        "base/test_stacking_weights.py",
+        ("spread).asinh()\n    problem", "spread)\n    problem"),
+        ("scale = 0.5 * (high - low)", "scale = 0.0 * (high - low)"),
+        ("weight[order].cumsum(0) / total", "torch.ones_like(mean).cumsum(0) / len(mean)"),
+    ),
+    *planted(
         "inspection/predictive.py",
         "inspection/test_predictive.py",
         ("levels.sort(key=dtype.categories.tolist().index)", "pass"),

@@ -5,9 +5,11 @@ of instruments have heavy tails. With the noise :math:`s` of the fitted model an
 :math:`m(x)`, standardised by the training rows' predictions and clipped to their range,
 
 .. math:: y \mid x \sim (1 - p) N(f(x), v_0 \sigma^2) + p N(f(x), v_1 \sigma^2), \quad
-          \sigma = s \exp(o + g\, m(x)),
+          \sigma = s \exp(o + g \operatorname{arsinh} m(x)),
 
-where the two variances average to :math:`\sigma^2` (the contaminated normal of Tukey 1960). The
+where the two variances average to :math:`\sigma^2` (the contaminated normal of Tukey 1960). Far
+from the centre the noise is proportional to a power of the mean. Few rows determine it there, and
+for skewed targets an exponential function would exceed them by orders of magnitude. The
 parameters o, g, p and :math:`v_1 / v_0` maximise the posterior density of the leave-one-out
 predictions. They are used if the Bayesian information criterion (Schwarz 1978) prefers them to a
 constant noise level. Point predictions have no noise of their own: their noise level is free, and
@@ -41,6 +43,8 @@ from skbayes_sym.numerics.optimise import lbfgs
 from skbayes_sym.numerics.random import generator_from
 
 Array = npt.NDArray[np.float64]
+
+CENTRAL_PROBABILITY = 0.6827  # of a normal distribution within one standard deviation
 
 
 @dataclass(frozen=True)
@@ -88,13 +92,12 @@ class NoiseShape:
     Attributes
     ----------
     offset, slope : ndarray of shape (T,)
-        Logarithm of the factor on the standard deviation at the centre, and its change per
-        ``spread``.
+        Logarithm of the factor on the standard deviation at the centre, and its change with the
+        level ``arsinh((mean - centre) / spread)``.
     centre, spread : ndarray of shape (T,)
         Mean and standard deviation of the predicted means of the training rows.
     lowest, highest : ndarray of shape (T,)
-        Range of these means, relative to ``centre`` in units of ``spread``. The factor is constant
-        outside the range.
+        Range of the levels of the training rows. The factor is constant outside the range.
     wide_weight : float
         Weight p of the component with the larger variance.
     wide_ratio : float
@@ -131,7 +134,7 @@ class NoiseShape:
         """Return the factor on the standard deviation for predicted means (N, T)."""
         arrays = (self.centre, self.spread, self.lowest, self.highest, self.offset, self.slope)
         centre, spread, low, high, offset, slope = (torch.as_tensor(a).to(mean) for a in arrays)
-        level = ((mean - centre) / spread).clamp(low, high)
+        level = ((mean - centre) / spread).asinh().clamp(low, high)
         return (offset + slope * level).exp()
 
     @property
@@ -418,6 +421,38 @@ class NoiseShapeFit(NamedTuple):
     log_density: Tensor
 
 
+def _location_and_scale(mean: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the weighted median of predicted means, and half the width of their central 68 %.
+
+    For a normal distribution they are the mean and the standard deviation. A few large means of
+    skewed targets hardly change them. If the central means are all equal, the scale is the standard
+    deviation.
+
+    Parameters
+    ----------
+    mean : Tensor of shape (N, T)
+        Predicted means.
+    weight : Tensor of shape (N,)
+        Weights of the rows.
+
+    Returns
+    -------
+    location, scale : Tensor of shape (T,)
+    """
+    total = weight.sum()
+    ordered, order = mean.sort(0)
+    level = weight[order].cumsum(0) / total
+    tail = 0.5 * (1.0 - CENTRAL_PROBABILITY)
+    low, median, high = (
+        ordered.gather(0, (level < p).sum(0, keepdim=True).clamp_max(len(mean) - 1))[0]
+        for p in (tail, 0.5, 1.0 - tail)
+    )
+    average = weight @ mean / total
+    std = (weight @ (mean - average).square() / total).sqrt()
+    scale = 0.5 * (high - low)
+    return median, torch.where(scale > 0.0, scale, std)
+
+
 def fit_noise_shape(
     distribution: NormalMixture,
     y: Tensor,
@@ -465,13 +500,13 @@ def fit_noise_shape(
     total = float(weight.sum())
     mean = distribution.mean()
     n = y.shape[1]
-    centre = weight @ mean / total
-    spread = (weight @ (mean - centre).square() / total).sqrt()
+    centre, spread = _location_and_scale(mean, weight)
     if not bool((spread > 0.0).all()):
         if not is_free:
             return NoiseShapeFit(None, distribution.log_prob(y))
         spread = torch.where(spread > 0.0, spread, 1.0)
-    problem = _ShapeProblem(distribution, y, weight, (mean - centre) / spread, prior, is_free)
+    level = ((mean - centre) / spread).asinh()
+    problem = _ShapeProblem(distribution, y, weight, level, prior, is_free)
 
     offset_std = prior.free_std
     if is_free:
@@ -492,7 +527,6 @@ def fit_noise_shape(
 
     offset, slope, tails = shaped.tensor_split([n, 2 * n])
     wide_weight, ratio = problem.tails_at(tails)
-    level = problem.level
     mean_square = weight @ (2.0 * (offset + slope * level)).exp() / total
     shape = NoiseShape(
         offset=_to_array(offset),

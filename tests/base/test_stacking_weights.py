@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch.distributions import Normal
 from torch.testing import assert_close
 
 from skbayes_sym.base import stacking_weights as module
@@ -13,6 +14,7 @@ from skbayes_sym.base.noise_shape import (
     NoisePrior,
     NoiseShape,
     ShapedPredictor,
+    _location_and_scale,
     _ShapeProblem,
     fit_noise_shape,
 )
@@ -231,7 +233,7 @@ def leave_one_out_rows(noise, n=600, n_targets=1, n_models=3, seed=0):
 
 
 def growing(f, rng):
-    return np.exp(0.4 * f) * rng.standard_normal(f.shape)
+    return np.exp(0.4 * np.arcsinh(f)) * rng.standard_normal(f.shape)
 
 
 def heavy(f, rng):
@@ -243,7 +245,39 @@ def test_the_slope_of_growing_noise_is_recovered():
     found = fit_noise_shape(*leave_one_out_rows(growing, n=3000)).shape
     assert float(found.slope[0]) == pytest.approx(0.4, abs=0.05)
     mean = torch.tensor([[-1.0], [1.0]]).double()
-    assert_close(found.factor(mean).log(), 0.4 * mean, rtol=0.0, atol=0.06)
+    assert_close(found.factor(mean).log(), 0.4 * mean.asinh(), rtol=0.0, atol=0.06)
+
+
+def test_location_and_scale_are_those_of_a_normal_whatever_a_few_means_are():
+    normal = Normal(2.0, 3.0).icdf(torch.linspace(0.0005, 0.9995, 1000).double())
+    mean = torch.stack([normal, normal.where(normal < 9.0, 1e6)], 1)
+    location, scale = _location_and_scale(mean, torch.ones(1000).double())
+    assert_close(location, torch.full((2,), 2.0).double(), rtol=0.0, atol=0.02)
+    assert_close(scale, torch.full((2,), 3.0).double(), rtol=0.0, atol=0.02)
+    ones = torch.tensor([[1.0], [1.0], [1.0], [1.0], [1.0], [1.0], [3.0]]).double()
+    location, scale = _location_and_scale(ones, torch.ones(7).double())
+    assert float(location) == 1.0
+    assert float(scale) == pytest.approx(float(ones.std(correction=0)))
+    weight = torch.arange(1.0, 1001.0).double().fmod(4.0) + 1.0
+    repeated = mean.repeat_interleave(weight.long(), 0)
+    for weighted, twice in zip(
+        _location_and_scale(mean, weight),
+        _location_and_scale(repeated, torch.ones(len(repeated)).double()),
+        strict=True,
+    ):
+        assert_close(weighted, twice)
+
+
+def test_noise_of_the_largest_means_is_of_their_size():
+    """Skewed targets: an exponential function of the mean would exceed them a thousandfold."""
+    rng = np.random.default_rng(2)
+    mean = np.exp(1.5 * rng.normal(size=300))
+    y = torch.as_tensor(mean * np.exp(0.3 * rng.normal(size=300)))[:, None]
+    small = torch.full((1, 300, 1), 1e-4).double()
+    distribution = NormalMixture(torch.as_tensor(mean)[None, :, None], small, small[:, :1])
+    found = fit_noise_shape(distribution, y, torch.ones(300).double(), is_free=True).shape
+    std = found.shaped(distribution).std()[:, 0].numpy()
+    assert std.max() < 2.0 * mean.max()
 
 
 def test_the_tails_of_contaminated_noise_are_recovered():
@@ -289,9 +323,10 @@ def test_constant_noise_has_no_shape(seed):
 
 
 def test_each_target_has_its_own_slope():
-    found = fit_noise_shape(*leave_one_out_rows(
-        lambda f, rng: np.exp([0.5, -0.5] * f) * rng.standard_normal(f.shape), n=2000, n_targets=2
-    )).shape  # fmt: skip
+    def noise(f, rng):
+        return np.exp([0.5, -0.5] * np.arcsinh(f)) * rng.standard_normal(f.shape)
+
+    found = fit_noise_shape(*leave_one_out_rows(noise, n=2000, n_targets=2)).shape
     assert found is not None
     np.testing.assert_allclose(found.slope, [0.5, -0.5], atol=0.08)
 
@@ -311,10 +346,10 @@ def test_a_shaped_normal_is_a_mixture_of_two_normals():
     quarter = torch.full((1, 1, 1), 0.25).double()
     distribution = NormalMixture(f[None], 0.0 * quarter, quarter)
     nothing = np.zeros(1)
-    shape = NoiseShape(nothing, nothing + 0.3, nothing, nothing + 1.0, nothing - 1.5,
-                       nothing + 1.5, 0.2, 4.0, nothing + 1.0)  # fmt: skip
+    shape = NoiseShape(nothing, nothing + 0.3, nothing, nothing + 1.0, nothing - 1.2,
+                       nothing + 1.2, 0.2, 4.0, nothing + 1.0)  # fmt: skip
     variance, share = shape.states
-    width = (0.3 * f[:, 0].clamp(-1.5, 1.5)).exp() * 0.5
+    width = (0.3 * f[:, 0].asinh().clamp(-1.2, 1.2)).exp() * 0.5
     normals = [torch.distributions.Normal(f[:, 0], width * v.sqrt()) for v in variance]
     pairs = list(zip(share, normals, strict=True))
     shaped, y = shape.shaped(distribution), f + 0.3
