@@ -70,6 +70,7 @@ NETWORKS = {
     "modes.extra_steps_factor": (0, 4),
     "modes.max_unexplained_fraction": (0.0, 0.3),
     "modes.validation_steps": (12, 48),
+    "modes.validation_extra_steps": (0,),
     "modes.validation_tol": (1e-4,),
     "pool.mode_tol": (5e-5,),
     "pool.min_trial_gain": (0.0, np.inf),
@@ -80,6 +81,7 @@ NETWORKS = {
 # The same for a single approximation by Laplace.
 LAPLACE = {
     "negligible_noise_fraction": (0.0,),
+    "validation_extra_steps": (0,),
 }
 
 

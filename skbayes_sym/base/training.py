@@ -569,7 +569,7 @@ def _canonical_rows(
 
 def evenly_spaced_rows(n_rows: int, max_rows: int = 4096) -> Tensor:
     """Return the indices of at most ``max_rows`` evenly spaced rows, int64 (n,)."""
-    return torch.linspace(0, n_rows - 1, min(n_rows, max_rows), dtype=torch.float32).round().long()
+    return torch.linspace(0, n_rows - 1, min(n_rows, max_rows), dtype=torch.float64).round().long()
 
 
 def default_batch_size(n_rows: int) -> int:
@@ -585,7 +585,7 @@ def resolve_batch_size(batch_size: int | str, n_rows: int, auto: int | None = No
     Parameters
     ----------
     batch_size : int or "auto"
-        The user's parameter. A warning is short_repr if it exceeds the number of rows.
+        The user's parameter. A warning is given if it exceeds the number of rows.
     n_rows : int
         Number of distinct training rows.
     auto : int, optional

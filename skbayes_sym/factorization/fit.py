@@ -12,6 +12,7 @@ from torch import Tensor
 from skbayes_sym.base.messages import log_info, logger, warn_user
 from skbayes_sym.base.posteriors import GaussianRows, MatrixPosterior
 from skbayes_sym.base.progress import FitProgress
+from skbayes_sym.base.training import evenly_spaced_rows
 from skbayes_sym.factorization.context import ContextPosterior
 from skbayes_sym.factorization.entry_predictor import FactorMoments, FactorPredictor, row_prior_cov
 from skbayes_sym.factorization.factor_model import (
@@ -305,8 +306,7 @@ class Factorization:
             )
             return
         n_entries = len(entries.value)
-        n_compared = min(n_entries, defaults.max_rhat_entries)
-        index = torch.linspace(0, n_entries - 1, n_compared).round().long()
+        index = evenly_spaced_rows(n_entries, defaults.max_rhat_entries)
         draws = draws.to(entries.value.device)
         u = draws[:, entries.row_index[index]]
         v = draws[:, data.shape[0] + entries.indices[index]]

@@ -757,7 +757,11 @@ class _RegressionSearcher:
         if tol is not None:
             tol = max(defaults.validation_tol, resolve_auto(tol, 0.0))
         steps = min(config.max_iter, defaults.validation_steps)
-        config = EvidenceSearch(steps, tol, conservative=True, n_jobs=config.n_jobs)
+        max_extra_steps = config.max_iter + config.max_extra_steps - steps
+        max_extra_steps = min(max_extra_steps, defaults.validation_extra_steps)
+        config = EvidenceSearch(
+            steps, tol, max_extra_steps, conservative=True, n_jobs=config.n_jobs
+        )
         generator = generator_from(self._fold_seed)
         fold = assign_folds(self.data.n_rows, defaults.folds, generator=generator)
         fold = fold.to(self.data.device)

@@ -172,7 +172,8 @@ def initial_scales(
     # evidence of classes that few rows separate rises with their scale.
     scale_prior = None
     if learns_prior and not likelihood.scales_targets and data.total_weight <= MAX_FREEDOMS:
-        scale_prior = HalfTPrior(torch.tensor(PRIOR_SCALE * exp(0.5 * log_variance)), 1.0)
+        scale = torch.tensor(PRIOR_SCALE * exp(0.5 * log_variance), dtype=torch.float64)
+        scale_prior = HalfTPrior(scale, 1.0)
     ranges = LearnedRanges(prior_range if learns_prior else None, noise_range, scale_prior)
     if prior_scale is not None:
         return 0.0, ranges

@@ -19,7 +19,7 @@ from skbayes_sym.base.requirements import (
     Requirements,
 )
 from skbayes_sym.base.rows import Array, Scaling
-from skbayes_sym.base.training import Training
+from skbayes_sym.base.training import Training, evenly_spaced_rows
 from skbayes_sym.linear.conjugate import Scales, SufficientStatistics, maximize_evidence
 from skbayes_sym.linear.design import (
     Design,
@@ -231,8 +231,7 @@ def fit_variance_scale(state: SiteState, data: Data, max_rows: int = 5000) -> fl
     float
         One of ``VARIANCE_SCALES``.
     """
-    n_rows = min(len(data.x), max_rows)
-    index = torch.linspace(0, len(data.x) - 1, n_rows).round().long()
+    index = evenly_spaced_rows(len(data.x), max_rows)
     y = data.y[index]
     weight = data.weight[index]
     value, gradient, curvature = (term[index] for term in state.terms)

@@ -28,7 +28,12 @@ from skbayes_sym.base.requirements import (
     Requirements,
 )
 from skbayes_sym.base.rows import Array, unwrap_single
-from skbayes_sym.base.training import Training, default_batch_size, resolve_batch_size
+from skbayes_sym.base.training import (
+    Training,
+    default_batch_size,
+    evenly_spaced_rows,
+    resolve_batch_size,
+)
 from skbayes_sym.laplace.starting_points import find_classification_modes, find_regression_modes
 from skbayes_sym.models.model import Batches, Model
 from skbayes_sym.models.networks.mlp import MLP
@@ -304,7 +309,7 @@ def compute_noise_ratio(
     function plus the mean variance of the functions.
     """
     x, y, weight = data.double_data
-    subsample = torch.linspace(0, len(x) - 1, min(len(x), 2000)).round().long()
+    subsample = evenly_spaced_rows(len(x), 2000)
     n_draws = 64
     draws = posterior.sample(n_draws, generator=generator_from(seed)).to(x)
     functions = model.network.forward(draws, x[subsample])
