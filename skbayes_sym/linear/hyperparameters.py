@@ -291,7 +291,7 @@ def maximize_elbo_at_sites(
     limits = np.array(bounds).T
     clipped = [like.new_tensor(np.clip(candidate, *limits)) for candidate in candidates]
     start = min(clipped, key=lambda scales: float(loss(scales).nan_to_num(inf)))
-    best = lbfgs(with_gradient(loss), start, max_iter=200, bounds=bounds, ftol=1e-15, gtol=1e-9)
+    best = lbfgs(with_gradient(loss), start, max_iter=200, bounds=bounds, ftol=0.0, gtol=1e-11)
     return np.concatenate([hyper[:n_fixed], best.cpu().numpy()])
 
 
