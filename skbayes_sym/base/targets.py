@@ -59,6 +59,8 @@ def require_targets(y: Any) -> None:
 def read_numbers(y: Any, estimator_name: str, classifier_name: str) -> Any:
     """Return real targets as an array of numbers if they are text or objects, else as they are.
 
+    Missing targets become nan, which the validation of numbers refuses.
+
     Parameters
     ----------
     y : array-like of shape (n,) or (n, n_targets)
@@ -69,7 +71,7 @@ def read_numbers(y: Any, estimator_name: str, classifier_name: str) -> Any:
     Raises
     ------
     ValueError
-        If a target is missing, a date, a label, or another object that is no number.
+        If a target is a date, a label, or another object that is no number.
     """
     array = np.asarray(y)
     kind = array.dtype.kind
@@ -88,7 +90,6 @@ def read_numbers(y: Any, estimator_name: str, classifier_name: str) -> Any:
             numbers[position] = float(value)
         except (TypeError, ValueError, OverflowError):
             refused.append(position)
-    missing = [position for position in refused if is_missing_text(values[position])]
     refused = [position for position in refused if not is_missing_text(values[position])]
     if refused:
         value = values[refused[0]]
@@ -113,12 +114,6 @@ def read_numbers(y: Any, estimator_name: str, classifier_name: str) -> Any:
         raise ValueError(
             f"y holds labels such as {value!r}, but {estimator_name} predicts numbers. Use "
             f"{classifier_name}."
-        )
-    if missing:
-        row = missing[0] * len(array) // len(values)
-        raise ValueError(
-            f"Input y contains NaN. The first is in row {row}. Leave rows without a target out of "
-            "X and y."
         )
     return numbers.reshape(array.shape)
 
