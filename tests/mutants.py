@@ -1139,7 +1139,7 @@ MUTANTS = [
         ("fitted_with.get(name, getattr(self, name))", "getattr(self, name)"),
     ),
     Mutant(
-        "stacking/task.py",
+        "stacking/folds.py",
         "n_tests = is_test.sum(axis=0)",
         "n_tests = is_test.any(axis=0)",
         "stacking/test_estimators.py",

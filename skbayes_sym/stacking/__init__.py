@@ -4,6 +4,7 @@
 * `members`: one file per model of the default stack, and their registry
 * `defaults`: constants behind the default stack
 * `task`: training data as members receive them, and what a fitted member returns
+* `folds`: folds of distinct rows, of whole groups, or of the user's ``cv``
 * `predictors`: predictions of fitted members
 * `tree_arrays`: trees of scikit-learn's ensembles as arrays, in which they are pickled and saved
 * `fitted_members`: fitted members as pipelines of scikit-learn

@@ -46,6 +46,7 @@ from skbayes_sym.numerics.tables import fill_masked
 from skbayes_sym.stacking.defaults import StackDefaults
 from skbayes_sym.stacking.fit import StackFit, fit_stack, mix_log_densities
 from skbayes_sym.stacking.fitted_members import make_pipeline_member
+from skbayes_sym.stacking.folds import make_folds, require_whole_groups, split_original_rows
 from skbayes_sym.stacking.group_columns import describe_group_columns
 from skbayes_sym.stacking.members import (
     COUNT_MEMBERS,
@@ -68,9 +69,6 @@ from skbayes_sym.stacking.task import (
     RowBlock,
     ScoredMember,
     StackTask,
-    make_folds,
-    require_whole_groups,
-    split_original_rows,
 )
 
 
