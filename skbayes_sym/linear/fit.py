@@ -546,7 +546,7 @@ class SiteInference:
     def _known_error_levels(
         self, data: Training, squares: Tensor, degrees_of_freedom: float
     ) -> Array | None:
-        """Return noise levels that represent their posterior, and the variance of the intercept.
+        """Return noise levels that represent their posterior, each with the intercept's variance.
 
         Parameters
         ----------
