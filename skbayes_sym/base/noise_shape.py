@@ -95,7 +95,8 @@ class NoiseShape:
         Logarithm of the factor on the standard deviation at the centre, and its change with the
         level ``arsinh((mean - centre) / spread)``.
     centre, spread : ndarray of shape (T,)
-        Mean and standard deviation of the predicted means of the training rows.
+        Median of the predicted means of the training rows, and half the width of their central
+        68 %.
     lowest, highest : ndarray of shape (T,)
         Range of the levels of the training rows. The factor is constant outside the range.
     wide_weight : float
@@ -316,8 +317,8 @@ class _ShapeProblem:
         if len(position) == self.n_targets:
             return log_density, by_offset
 
-        # The logarithms of the variances are -log(m) and log(ratio) - log(m), where m is the mean
-        # factor, and the logarithms of the weights are log(1 - p) and log(p).
+        # The logarithms of the variances are -log(a) and log(ratio) - log(a), where a is their
+        # average, 1 + p (ratio - 1), and the logarithms of the weights are log(1 - p) and log(p).
         wide_weight, ratio = self.tails_at(position[2 * self.n_targets :])
         n_narrow = len(per_draw) // 2
         wide_probability = probability[n_narrow:].sum(0)
