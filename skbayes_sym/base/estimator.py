@@ -395,34 +395,8 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         """
         device = resolve_device(self.device)
 
-        # Encode the columns of a table.
         X = fill_masked(X)
-        numbers = X
-        table = None
-        columns = None
-        if self._accepts_tables:
-            require_rows(X)
-            table = as_table(X)
-        if table is not None:
-            columns = Columns.from_table(table)
-            if columns is not None:
-                numbers = columns.encode(table)
-        inputs, targets = self._validate_training_data(numbers, y)
-        if table is not None:
-            # Register the columns of the table instead of the encoded ones.
-            validate_data(self, X, skip_check_array=True)
-            self._column_names_in_ = non_string_column_names(X)
-        if columns is None:
-            self._binary_in_ = ((inputs == 0.0) | (inputs == 1.0)).all(axis=0)
-            self._boolean_in_ = boolean_dtypes(X)
-        else:
-            self._binary_in_ = columns.binary_columns(inputs)
-            self._boolean_in_ = None
-        if self._accepts_tables:
-            self.columns_in_ = columns
-            if columns is None:
-                self._medians_in_ = column_medians(inputs)
-                self._booleans_in_ = boolean_columns(X)
+        inputs, targets = self._encode_training_data(X, y)
         if row_parameters.get("exposure") is not None:
             targets = targets.as_counts()
 
@@ -454,6 +428,54 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         if columns is not None:
             self._training_range_in_ = TrainingRange.from_rows(data.rows.X, columns)
         return data
+
+    def _encode_training_data(self, X: Any, y: Any) -> tuple[Array, Targets]:
+        """Encode the columns of a table, and validate inputs and targets.
+
+        Sets the attributes that describe the columns: ``columns_in_`` and the types and values by
+        which later rows are compared with those of training.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_columns)
+            Inputs as the user passed them.
+        y : array-like
+            Targets or classes.
+
+        Returns
+        -------
+        inputs : ndarray of shape (n_samples, n_features)
+            Encoded inputs.
+        targets : Targets
+            Validated targets or classes.
+        """
+        numbers = X
+        table = None
+        columns = None
+        if self._accepts_tables:
+            require_rows(X)
+            table = as_table(X)
+        if table is not None:
+            columns = Columns.from_table(table)
+            if columns is not None:
+                numbers = columns.encode(table)
+        inputs, targets = self._validate_training_data(numbers, y)
+        if table is not None:
+            # Register the columns of the table instead of the encoded ones.
+            validate_data(self, X, skip_check_array=True)
+            self._column_names_in_ = non_string_column_names(X)
+        if columns is None:
+            self._binary_in_ = ((inputs == 0.0) | (inputs == 1.0)).all(axis=0)
+            self._boolean_in_ = boolean_dtypes(X)
+        else:
+            self._binary_in_ = columns.binary_columns(inputs)
+            self._boolean_in_ = None
+        if self._accepts_tables:
+            self.columns_in_ = columns
+            if columns is None:
+                self._medians_in_ = column_medians(inputs)
+                self._booleans_in_ = boolean_columns(X)
+        return inputs, targets
 
     def _check_row_parameters(
         self,

@@ -285,6 +285,36 @@ class _ShapeProblem:
         log_factor = offset + slope * self.level
         return _split_noise(self.distribution, log_factor.exp(), *_states(*self.tails_at(tails)))
 
+    def shape_at(self, position: Tensor, centre: Tensor, spread: Tensor) -> NoiseShape:
+        """Return the noise shape at a position of all parameters.
+
+        Parameters
+        ----------
+        position : Tensor of shape (2 T + 2,)
+            Parameters of the noise.
+        centre, spread : Tensor of shape (T,)
+            Location and scale of the predicted means.
+
+        Returns
+        -------
+        NoiseShape
+            Shape that further predictions are given.
+        """
+        offset, slope, tails = position.tensor_split([self.n_targets, 2 * self.n_targets])
+        wide_weight, ratio = self.tails_at(tails)
+        variance = (2.0 * (offset + slope * self.level)).exp()
+        return NoiseShape(
+            offset=_to_array(offset),
+            slope=_to_array(slope),
+            centre=_to_array(centre),
+            spread=_to_array(spread),
+            lowest=_to_array(self.level.amin(0)),
+            highest=_to_array(self.level.amax(0)),
+            wide_weight=float(wide_weight),
+            wide_ratio=float(ratio),
+            mean_square=_to_array(self.weight @ variance / self.total),
+        )
+
     def row_gradients(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """Return the log density of each row and its gradient.
 
@@ -526,20 +556,7 @@ def fit_noise_shape(
         offset_std = prior.offset_std
         shaped = problem.minimise(shaped, offset_std)
 
-    offset, slope, tails = shaped.tensor_split([n, 2 * n])
-    wide_weight, ratio = problem.tails_at(tails)
-    mean_square = weight @ (2.0 * (offset + slope * level)).exp() / total
-    shape = NoiseShape(
-        offset=_to_array(offset),
-        slope=_to_array(slope),
-        centre=_to_array(centre),
-        spread=_to_array(spread),
-        lowest=_to_array(level.amin(0)),
-        highest=_to_array(level.amax(0)),
-        wide_weight=float(wide_weight),
-        wide_ratio=float(ratio),
-        mean_square=_to_array(mean_square),
-    )
+    shape = problem.shape_at(shaped, centre, spread)
 
     # What each row's log density gains from having taken part in the fit is subtracted.
     influence, offset_influence = problem.influence(shaped, offset_std)

@@ -281,37 +281,52 @@ def numeric_conversion(name: str, remedy: str = "", X: Any = None, y: Any = None
             f"{_non_numeric_columns(X)}. {_NUMBER_DATES}"
         ) from error
     except ValueError as error:
-        message = str(error)
-        if message.startswith("Input X contains infinity"):
-            where = _locate(X, np.isinf)
-            raise ValueError(f"{message}{where}") from error
-        if message.startswith("Input X contains NaN"):
-            where = _locate(X, np.isnan)
-            raise ValueError(
-                f"Input X contains NaN.{where} Fill missing values, as by SimpleImputer, or use an "
-                "estimator that takes them, such as the stacks and BayesianMLP."
-            ) from error
-        if message.startswith(("Input y contains NaN", "Input y contains infinity")):
-            where = _locate(y, lambda values: ~np.isfinite(values))
-            raise ValueError(
-                f"{message}{where} Leave rows without a target out of X and y."
-            ) from error
-        if message.startswith("Complex data not supported"):
-            raise ValueError(
-                f"Complex data not supported: {_complex_part(name, X)} holds complex numbers. Give "
-                "real and imaginary parts, or absolute values."
-            ) from error
-        if "inhomogeneous shape" in message:
-            raise ValueError(
-                f"{name} must have rows of one length{_non_numeric_columns(X)}: {error}"
-            ) from error
-        # NumPy's errors of text, of mixed types, and of nested sequences.
-        phrases = ("could not convert", "Cannot cast", "setting an array element")
-        if not any(phrase in message for phrase in phrases):
+        message = _explain_value_error(str(error), name, remedy, X, y)
+        if message is None:
             raise
-        raise ValueError(
-            f"{name} must hold numbers: {error}{_non_numeric_columns(X)}.{remedy}"
-        ) from error
+        raise ValueError(message) from error
+
+
+def _explain_value_error(message: str, name: str, remedy: str, X: Any, y: Any) -> str | None:
+    """Explain a message of NumPy or scikit-learn; None if it is of another kind.
+
+    Parameters
+    ----------
+    message : str
+        Message of the ``ValueError``.
+    name, remedy : str
+        As in `numeric_conversion`.
+    X, y : array-like or None
+        Inputs and targets, in which the values are located.
+
+    Returns
+    -------
+    str or None
+        Message that names the argument, columns and rows.
+    """
+    if message.startswith("Input X contains infinity"):
+        return f"{message}{_locate(X, np.isinf)}"
+    if message.startswith("Input X contains NaN"):
+        return (
+            f"Input X contains NaN.{_locate(X, np.isnan)} Fill missing values, as by "
+            "SimpleImputer, or use an estimator that takes them, such as the stacks and "
+            "BayesianMLP."
+        )
+    if message.startswith(("Input y contains NaN", "Input y contains infinity")):
+        where = _locate(y, lambda values: ~np.isfinite(values))
+        return f"{message}{where} Leave rows without a target out of X and y."
+    if message.startswith("Complex data not supported"):
+        return (
+            f"Complex data not supported: {_complex_part(name, X)} holds complex numbers. Give "
+            "real and imaginary parts, or absolute values."
+        )
+    if "inhomogeneous shape" in message:
+        return f"{name} must have rows of one length{_non_numeric_columns(X)}: {message}"
+    # NumPy's errors of text, of mixed types, and of nested sequences.
+    phrases = ("could not convert", "Cannot cast", "setting an array element")
+    if any(phrase in message for phrase in phrases):
+        return f"{name} must hold numbers: {message}{_non_numeric_columns(X)}.{remedy}"
+    return None
 
 
 def _non_numeric_columns(X: Any) -> str:
