@@ -587,6 +587,8 @@ MUTANTS = [
         "symmetry/modules/test_rules.py",
         ("return not is_fixed and b in self.controllers[a]", "return b in self.controllers[a]"),
         ("if {a, b} <= blocks:", "if False:"),
+        ("and (2, 2) in counts and", "and False and"),
+        (" and counts <= {(0, 0), (1, 1), (2, 2)}", ""),
         ("strided = [part for axis in axes for part in axis.strided()]", "strided = axes"),
     ),
     *planted(

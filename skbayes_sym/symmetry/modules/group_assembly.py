@@ -286,8 +286,22 @@ class _GroupAssembler:
         grid may be permuted separately in each column and row. Together, these permutations are all
         permutations of the grid. Each parameter must have both blocks once, or neither of them.
         """
-        counts = [[len(piece.find_axes(block)) for block in pair] for piece in self.pieces]
-        return self._is_mutual(pair) and all(count in ([0, 0], [1, 1]) for count in counts)
+        return self._is_mutual(pair) and self._counts_in_pieces(pair) <= {(0, 0), (1, 1)}
+
+    def _counts_in_pieces(self, pair: tuple[int, int]) -> set[tuple[int, int]]:
+        """Return how many axes of a piece consist of each of two blocks, for all pieces."""
+        a, b = pair
+        return {(len(piece.find_axes(a)), len(piece.find_axes(b))) for piece in self.pieces}
+
+    def _is_recurrent_grid(self, pair: tuple[int, int]) -> bool:
+        """Return whether a matrix maps a grid of two blocks to itself, and all others have both.
+
+        The position on such a matrix of one block can't select the permutation of the other, as it
+        has two. The exchanges of the grid may be symmetries, but no rule finds them.
+        """
+        is_fixed = any(self.partition.is_fixed[block] for block in pair)
+        counts = self._counts_in_pieces(pair)
+        return not is_fixed and (2, 2) in counts and counts <= {(0, 0), (1, 1), (2, 2)}
 
     def _merge_grid(self, a: int, b: int) -> None:
         """Replace two blocks by one, whose positions are those of their grid."""
@@ -311,7 +325,9 @@ class _GroupAssembler:
 
     def _find_joint_exchanges(self) -> Iterator[str]:
         """Describe exchanges between the rows of a grid of units that no factor contains."""
-        for a, b in filter(self._is_mutual, itertools.combinations(self.leaves, 2)):
+        for a, b in itertools.combinations(self.leaves, 2):
+            if not (self._is_mutual((a, b)) or self._is_recurrent_grid((a, b))):
+                continue
             sizes = f"{self.partition.size[a]} x {self.partition.size[b]}"
             yield (
                 f"exchanges among all of {sizes} units that views regroup: "

@@ -677,6 +677,42 @@ def test_exchanges_of_columns_that_views_regroup(generator):
     assert largest_output_change(module, group.layout, (x,), group, n=3) < ROUNDING
 
 
+class RegroupedRecurrence(nn.Module):
+    """Six recurrent units, which a view regroups to 2 x 3 between the steps."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(3, 6)
+        self.recurrent = nn.Linear(6, 6)
+        self.out = nn.Linear(6, 1)
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x)).view(-1, 2, 3)
+        for _ in range(2):
+            h = torch.tanh(self.recurrent(h.flatten(1))).view(-1, 2, 3)
+        return self.out(h.flatten(1))
+
+
+class RecurrenceWithRows(RegroupedRecurrence):
+    """The same units, of which each row has a scale, so that rows stay together."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(2, 1))
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x)).view(-1, 2, 3)
+        for _ in range(2):
+            h = torch.tanh(self.recurrent(h.flatten(1))).view(-1, 2, 3) * self.scale
+        return self.out(h.flatten(1))
+
+
+def test_exchanges_of_recurrent_units_that_views_regroup_are_named():
+    (lost,) = symmetry_of(RegroupedRecurrence(), torch.zeros(5, 3)).refused
+    assert lost.startswith("exchanges among all of 2 x 3 units that views regroup: ")
+    assert symmetry_of(RecurrenceWithRows(), torch.zeros(5, 3)).refused == ()
+
+
 def test_parameters_without_effect_have_no_symmetry():
     class Unused(nn.Module):
         def __init__(self):
