@@ -40,8 +40,7 @@ BASE_CLASSES = {
     "Symmetrized",
 }
 SUBPACKAGES_OF_PARTS = ("models", "symmetry", "factorization", "mcmc", "base")
-# Methods of scikit-learn that its own pages explain. Methods that request metadata, such as
-# ``set_fit_request``, are left out too.
+# Methods of scikit-learn that its own pages explain.
 ROUTING_METHODS = {"get_metadata_routing", "set_callbacks", "set_output"}
 # Interfaces between subpackages, which users don't call.
 INTERNAL_METHODS = {
@@ -78,7 +77,7 @@ def shown_methods(name: str, module: str, methods: Iterable[str]) -> list[str]:
     public = [method for method in methods if not method.startswith("_")]
     if is_estimator(name):
         hidden = ROUTING_METHODS | INTERNAL_METHODS
-        return [m for m in public if m not in hidden and not m.endswith("_request")]
+        return [method for method in public if method not in hidden]
 
     is_part = module.split(".")[1:2] in [[folder] for folder in SUBPACKAGES_OF_PARTS]
     if name not in BASE_CLASSES and (is_part or module == "skbayes_sym"):

@@ -125,17 +125,19 @@ html_theme_options = {
 _STARRED_AXIS = re.compile(r"(?<=[(\s])\*(?=[A-Za-z]\w*[,)])")
 # Long words of a table or a title, outside of tags and formulas.
 _NAME = re.compile(r"(?<=>)[\w/.]{9,}(?=[<(])")
-# Links into scikit-learn's own guide, in docstrings inherited from it.
+# Links into scikit-learn's own guide and its versions, in docstrings inherited from it.
 _FOREIGN_LINK = re.compile(r":(?:ref|term):`([^`<]*[^`<\s])(?:\s*<[^>`]*>)?`")
+_FOREIGN_VERSION = re.compile(r"\.\. versionadded:: \S+")
 
 
 def mend_docstring(
     app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]
 ) -> None:
-    """Make plain-text docstrings valid reStructuredText."""
+    """Make plain-text docstrings valid reStructuredText, and drop references to other sites."""
     pieces = "\n".join(lines).split("``")
     pieces[::2] = [
-        _FOREIGN_LINK.sub(r"\1", _STARRED_AXIS.sub(r"\*", piece)) for piece in pieces[::2]
+        _FOREIGN_VERSION.sub("", _FOREIGN_LINK.sub(r"\1", _STARRED_AXIS.sub(r"\*", piece)))
+        for piece in pieces[::2]
     ]
     lines[:] = "``".join(pieces).split("\n")
 

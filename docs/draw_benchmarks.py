@@ -19,6 +19,7 @@ NAMES = {
     "CatBoost": "CatBoost",
 }  # fmt: skip
 PEERS = ("LightGBM", "CatBoost")
+LABELS_ON_THE_LEFT = ("stack", "process")
 TITLES = {"numbers": "Ten regression tables", "classes": "Six classification tables"}
 BLUE, VERMILLION, GREY = "#0072B2", "#D55E00", "0.45"
 
@@ -41,26 +42,36 @@ def draw_panel(ax: Any, kind: str) -> None:
             colour = VERMILLION
             marker = "D"
         ax.errorbar(seconds, density, error, fmt=marker, color=colour, ms=6, capsize=2, lw=1)
-        # Labels below the points keep clear of their neighbours.
+        # Labels keep clear of their neighbours.
         offset = (6, -12) if name in ("forest", "CatBoost") else (6, 4)
-        point = (seconds, density)
+        side = "left"
+        if name in LABELS_ON_THE_LEFT:
+            offset = (-6, 4)
+            side = "right"
         label = ax.annotate(
-            NAMES[name], point, offset, textcoords="offset points", color=colour, size=9
+            NAMES[name],
+            (seconds, density),
+            offset,
+            textcoords="offset points",
+            ha=side,
+            color=colour,
+            size=10,
         )
         label.set_path_effects([withStroke(linewidth=3, foreground="white")])
     ax.axhline(0, color="0.8", lw=1, zorder=0)
-    ax.set(title=TITLES[kind], xscale="log", xlabel="CPU seconds of a fit with its predictions")
+    ax.set(title=TITLES[kind], xscale="log")
     ax.margins(x=0.28)
     ax.spines[["top", "right"]].set_visible(False)
 
 
 def draw(path: Path = OUT) -> None:
-    """Draw both panels into a file."""
-    figure = Figure(figsize=(8.4, 4), layout="constrained")
-    panels = figure.subplots(1, 2)
+    """Draw the panels below one another, so that a phone shows their labels, into a file."""
+    figure = Figure(figsize=(5, 7.6), layout="constrained")
+    panels = figure.subplots(2, 1, sharex=True)
     for ax, kind in zip(panels, TITLES, strict=True):
         draw_panel(ax, kind)
-    panels[0].set_ylabel("log density minus that of the stack,\nnats per held-out row")
+        ax.set_ylabel("log density minus that of\nthe stack, nats per held-out row")
+    panels[-1].set_xlabel("CPU seconds of a fit with its predictions")
     last = json.loads(FIGURES.read_text(encoding="utf-8"))["measured"]["ahead"]
     note = f"last measured on {last['date']}, commit {last['commit']}"
     figure.supxlabel(note, x=0.99, ha="right", size=8, color=GREY)
