@@ -41,8 +41,14 @@ def evidence(cell: dict[str, Any], data: str) -> str:
     return f"{mean:.2f} ({cell['paper log evidence'] / N_IMAGES[data]:.2f})"
 
 
+def by_size(cell: dict[str, Any]) -> list[dict[str, Any]]:
+    """A cell for each size of its fits."""
+    sizes = dict.fromkeys(fit["how"] for fit in cell["fits"])
+    return [cell | {"fits": [fit for fit in cell["fits"] if fit["how"] == one]} for one in sizes]
+
+
 def size(cell: dict[str, Any]) -> str:
-    """Size of the fits of a cell in words."""
+    """Size of the fits of a cell, all of one size, in words."""
     words = cell["fits"][0]["how"].removesuffix("; prior learned")
     n_seeds = sum(fit.get("seeds", 1) for fit in cell["fits"])
     return f"{words}, {n_seeds} {'seeds' if n_seeds > 1 else 'seed'}"
@@ -53,9 +59,9 @@ def tables() -> list[list[str]]:
     groups: dict[tuple[str, str, str], dict[tuple[str, str], dict[str, Any]]] = {}
     for key, cell in json.loads(CELLS.read_text(encoding="utf-8"))["cells"].items():
         data, network, method, version = key.split(", ")
-        if cell["fits"] and method in METHODS:
-            group = groups.setdefault((data, network, size(cell)), {})
-            group[method, version] = cell
+        for part in by_size(cell) if method in METHODS else []:
+            group = groups.setdefault((data, network, size(part)), {})
+            group[method, version] = part
 
     found = []
     for (data, network, words), group in groups.items():

@@ -168,6 +168,7 @@ MUTANTS = [
         ("incoming_norm += bias_precision * bias.square()", "pass"),
         ("can_balance = np.logical_and(", "can_balance = np.logical_or("),
         ("return theta * torch.as_tensor(", "return theta / torch.as_tensor("),
+        ("curvature, 1.0)[:, None] ** -0.5", "curvature, 1.0)[:, None] ** 0.0"),
     ),
     *planted(
         "laplace/invariant_evidence.py",

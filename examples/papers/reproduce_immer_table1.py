@@ -17,8 +17,8 @@ here, by the time of some training steps. All fits are in ``immer_table1.json``,
 commit.
 
 ``--minutes`` of CPU time are spent on cells of ``--data`` and ``--network`` at ``--n-train``
-images and ``--epochs``, one seed after the other. They replace fits of the cell at other sizes. No
-fit is begun that wouldn't end in time, going by the last one of its kind. With invariances a row is
+images and ``--epochs``, one seed after the other. Fits of the cell at other sizes are kept. No fit
+is begun that wouldn't end in time, going by the last one of its kind. With invariances a row is
 4 transformed ones (the paper: 31, or 20), 2 of a ResNet. The prior is learned, as in the paper;
 Augerino's reward is 0.1 and its prior 3.0.
 """
@@ -85,8 +85,8 @@ def spend(cells, args, keep):
     for seed in range(args.seeds):
         for key, cell in cells.items():
             data, network, method, version = key.split(", ")
-            same_size = [one for one in cell["fits"] if one["how"] == size_of(args)]
-            is_done = any(one.get("seed") == seed for one in same_size)
+            is_done = any((one["how"], one.get("seed")) == (size_of(args), seed)
+                          for one in cell["fits"])  # fmt: skip
             if (data, network) != (args.data, args.network) or is_done:
                 continue
             if method not in METHODS or version not in args.versions:
@@ -94,7 +94,9 @@ def spend(cells, args, keep):
             if spent + last.get(method, 0.0) > 60.0 * args.minutes:
                 continue
             found = run(method, version, seed, args)
-            cell["fits"] = [*(one for one in same_size if "seed" in one), found]
+            # Means over seeds of this size, from before single fits were stored, are replaced.
+            kept = [one for one in cell["fits"] if one["how"] != size_of(args) or "seed" in one]
+            cell["fits"] = [*kept, found]
             last[method] = found["CPU s"]
             spent += last[method]
             print(f"{key}, seed {seed}: {found}", flush=True)
@@ -110,6 +112,14 @@ def hours(data, timed):
     return 1e-3 * timed["ms"] * samples * n_images * epochs / 3600
 
 
+def describe(fits):
+    """Mean accuracy and log evidence of fits of one size, in words."""
+    n = sum(one.get("seeds", 1) for one in fits)
+    accuracy = sum(one.get("seeds", 1) * one["accuracy"] for one in fits) / n
+    evidence = np.mean([one.get("log evidence", np.nan) / one.get("images", 1) for one in fits])
+    return f"{accuracy:.1f}, {evidence:.2f} ({n} seed{'s' if n > 1 else ''}; {fits[0]['how']})"
+
+
 def report(stored):
     """Every cell; how many there are, fitted and timed."""
     counts, title = Counter(), None
@@ -123,13 +133,8 @@ def report(stored):
         fits = cell["fits"]
         counts["fitted" if fits else "timed" if np.isfinite(took) else "neither"] += 1
         here = f"full size: {full_size}"
-        if fits:
-            n = sum(one.get("seeds", 1) for one in fits)
-            accuracy = sum(one.get("seeds", 1) * one["accuracy"] for one in fits) / n
-            evidence = np.mean([one.get("log evidence", np.nan) / one.get("images", 1)
-                                for one in fits])  # fmt: skip
-            size = f"{n} seed{'s' if n > 1 else ''}; {fits[0]['how']}"
-            here = f"{accuracy:.1f}, {evidence:.2f} ({size}); {here}"
+        for size in dict.fromkeys(one["how"] for one in fits):
+            here = f"{describe([one for one in fits if one['how'] == size])}; {here}"
         published = cell.get("paper log evidence", np.nan) / SIZES[data][0]
         print(f"  {method:14} {version:11}{cell['paper']:6.2f}, {published:5.2f} | {here}")
     print("\nthe paper | here: test accuracy in %, log evidence in nats per training row")

@@ -13,6 +13,7 @@ with its maximum at :math:`s = (b / a)^{1/4}`, where both norms are :math:`\sqrt
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +28,9 @@ from skbayes_sym.symmetry.modules.group_assembly import ScaledAxis
 # networks take 20 of them with two hidden layers, 100 with four and 200 with eight.
 MAX_SWEEPS = 200
 TOLERANCE = 1e-10
+
+# Scales whose Newton equations are solved directly, with a matrix of at most 130 MB.
+MAX_DENSE_UNITS = 4_000
 
 
 def balance_units(network: MLP, theta: Tensor, precision: Tensor) -> Tensor:
@@ -101,8 +105,11 @@ def balance_axes(axes: Sequence[ScaledAxis], theta: Tensor, precision: Tensor) -
     -----
     With log scales :math:`t` and the matrix of powers :math:`A` of shape (units, P), the objective
     :math:`\tfrac12 \sum_k \alpha_k \theta_k^2 e^{2 (A' t)_k}` is convex. It is minimised by
-    Newton steps with conjugate gradients, each of which costs O(P). Units all of whose nonzero
-    entries have powers of one sign have no point of highest density and keep their scale.
+    Newton steps in trust regions. Their equations are solved by Cholesky's method, and by conjugate
+    gradients if there are more than `MAX_DENSE_UNITS` scales. Units that training has left almost
+    without weights make the equations ill-conditioned, so each log scale is measured in units of
+    its own curvature at the start. Units all of whose nonzero entries have powers of one sign have
+    no point of highest density and keep their scale.
     """
     if not axes:
         return theta
@@ -118,17 +125,27 @@ def balance_axes(axes: Sequence[ScaledAxis], theta: Tensor, precision: Tensor) -
         return theta
     coordinates = (unit[used], position[used])
     powers = csr_array((power[used], coordinates), shape=(n_units, len(energy)))
+    curvature = (powers * powers) @ energy
+    powers = powers * np.where(curvature > 0.0, curvature, 1.0)[:, None] ** -0.5
 
     def weighted(log_scale: np.ndarray) -> np.ndarray:
         return energy * np.exp(2.0 * (powers.T @ log_scale))
 
+    def hessian(log_scale: np.ndarray) -> np.ndarray:
+        return 4.0 * ((powers * weighted(log_scale)) @ powers.T).toarray()
+
+    def hessian_product(log_scale: np.ndarray, step: np.ndarray) -> np.ndarray:
+        return 4.0 * (powers @ (weighted(log_scale) * (powers.T @ step)))
+
+    method: dict[str, Any] = {"method": "trust-exact", "hess": hessian}
+    if n_units > MAX_DENSE_UNITS:
+        method = {"method": "trust-ncg", "hessp": hessian_product}
     solution = minimize(
         lambda t: float(weighted(t).sum()),
         np.zeros(n_units),
-        method="trust-ncg",
         jac=lambda t: 2.0 * (powers @ weighted(t)),
-        hessp=lambda t, p: 4.0 * (powers @ (weighted(t) * (powers.T @ p))),
-        tol=1e-8 * float(energy.sum()),
+        tol=1e-7 * float(energy.sum()) ** 0.5,
+        **method,
     )
     if not solution.success:
         return theta

@@ -10,6 +10,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from skbayes_sym import GaussNewton, LaplaceRegressor
+from skbayes_sym.laplace import balancing
 from skbayes_sym.laplace.balancing import balance_axes, balance_units
 from skbayes_sym.laplace.evidence_problem import GaussianEvidence, Hyperparameters
 from skbayes_sym.laplace.posterior import LinearisedModes
@@ -167,7 +168,25 @@ def test_modules_balance_as_the_same_network_does(generator):
     precision = draw((network.layout.n_params,), generator).exp()
     axes = symmetry_of(module, torch.zeros(3, 2)).scaled_axes
     expected = balance_units(network, theta, precision)
-    assert_close(balance_axes(axes, theta, precision), expected, rtol=1e-4, atol=1e-4)
+    assert_close(balance_axes(axes, theta, precision), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("max_dense_units", [balancing.MAX_DENSE_UNITS, 0], ids=["dense", "cg"])
+def test_units_almost_without_weights_are_balanced(max_dense_units, generator, monkeypatch):
+    """A small share of the prior density doesn't excuse a unit from the optimum."""
+    monkeypatch.setattr(balancing, "MAX_DENSE_UNITS", max_dense_units)
+    network = MLP(2, (3, 4), 1, RELU)
+    module = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+    theta = draw((network.layout.n_params,), generator)
+    (weight, bias), (outgoing, _), _ = network.layers(theta)
+    weight[0] *= 1e-5
+    bias[0] *= 1e-5
+    outgoing[:, 0] *= 1e-4
+    axes = symmetry_of(module, torch.zeros(3, 2)).scaled_axes
+    balanced = network.layers(balance_axes(axes, theta, torch.ones_like(theta)))
+    (weight, bias), (outgoing, _), _ = balanced
+    incoming = weight.square().sum(-1) + bias.square()
+    assert_close(incoming, outgoing.square().sum(0), rtol=1e-2, atol=0.0)
 
 
 def test_channels_of_convolutions_are_balanced(generator):
