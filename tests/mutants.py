@@ -313,7 +313,7 @@ MUTANTS = [
         ("torch.minimum(bounds[:2]", "torch.maximum(bounds[:2]"),
     ),
     *planted(
-        "stacking/estimators.py",
+        "stacking/base.py",
         "stacking/test_estimators.py",
         ("if name in weighted or name not in known", "if name in weighted"),
     ),
@@ -810,7 +810,7 @@ MUTANTS = [
         ("index[fold < i]", "index[fold != i]"),
     ),
     Mutant(
-        "stacking/estimators.py",
+        "stacking/base.py",
         '"stack_log_density_": (mean - log_scale, error)',
         '"stack_log_density_": (mean, error)',
         "stacking/test_estimators.py",
@@ -1013,9 +1013,13 @@ MUTANTS = [
         ("(noise_variance.reshape(-1) / weight)", "(noise_variance.reshape(-1)[:1] / weight)"),
     ),
     *planted(
-        "stacking/estimators.py",
+        "stacking/base.py",
         "stacking/test_known_errors.py",
         ("if task.noise_std is not None:", "if False:"),
+    ),
+    *planted(
+        "stacking/estimators.py",
+        "stacking/test_known_errors.py",
         ("if others and self.estimators is not None:", "if False:"),
     ),
     *planted(
