@@ -14,7 +14,8 @@ from skpro.regression.base import BaseProbaRegressor
 from skbayes_sym.base.predictive import as_targets, predictive
 from skbayes_sym.base.quadrature import Quadrature
 from skbayes_sym.base.rows import Array
-from skbayes_sym.models.predictive_mixtures import NormalMixture, invert_cdf
+from skbayes_sym.models.predictive_mixtures import NormalMixture
+from skbayes_sym.numerics.bisection import invert_cdf
 
 
 class NormalMixtures(BaseDistribution):

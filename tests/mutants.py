@@ -739,13 +739,17 @@ MUTANTS = [
         ("self.log_weights.to(self._like).softmax(0)", "self.log_weights.exp()"),
     ),
     *planted(
-        "models/predictive_mixtures.py",
+        "models/crps.py",
         "models/test_crps.py",
-        ("left - right).abs()", "left - right).abs() * 0.0"),
         (
             "(1.0 - distribution.cdf(x)).square(), y, high)",
             "distribution.cdf(x).square(), y, high)",
         ),
+    ),
+    *planted(
+        "numerics/integration.py",
+        "models/test_crps.py",
+        ("left - right).abs()", "left - right).abs() * 0.0"),
         ("roots().real", "roots() + 0j"),
         ("topk(1 + step // 8, dim=0)", "topk(1, dim=0)"),
     ),
@@ -1376,7 +1380,7 @@ MUTANTS = [
         ("np.exp, np.log, lambda y: -np.log(y)", "np.exp, np.log, lambda y: np.log(y)"),
     ),
     *planted(
-        "models/predictive_mixtures.py",
+        "models/rounded_targets.py",
         "stacking/test_own_distributions.py",
         ("self.base.cdf(counts.clamp_min(0.0) + 0.5)", "self.base.cdf(counts.clamp_min(0.0))"),
         ("torch.where(counts == 0.0, -torch.inf, lower)", "lower"),

@@ -20,7 +20,8 @@ from skbayes_sym.base.row_parameters import check_exposure, check_noise_std
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import num_samples, safe_indexing
 from skbayes_sym.base.target_transformation import TargetTransformation
-from skbayes_sym.models.predictive_mixtures import NormalMixture, TargetPredictive, crps
+from skbayes_sym.models.crps import crps
+from skbayes_sym.models.predictive_mixtures import NormalMixture, TargetPredictive
 from skbayes_sym.numerics.arguments import (
     check_count,
     check_not_masked,

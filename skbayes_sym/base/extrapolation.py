@@ -42,12 +42,8 @@ from skbayes_sym.base.progress import PREDICT_ROWS
 from skbayes_sym.base.rows import Array, Scaling
 from skbayes_sym.base.stacking_weights import shift_draws
 from skbayes_sym.models.log_targets import LogTargets
-from skbayes_sym.models.predictive_mixtures import (
-    CategoricalMixture,
-    LinearPool,
-    NormalMixture,
-    RoundedTargets,
-)
+from skbayes_sym.models.predictive_mixtures import CategoricalMixture, LinearPool, NormalMixture
+from skbayes_sym.models.rounded_targets import RoundedTargets
 from skbayes_sym.numerics.random import generator_from
 
 # Number of rows that are kept to measure how much predictions change along a column.

@@ -14,12 +14,8 @@ from skbayes_sym.base.distributions import Components, PredictiveDistribution
 from skbayes_sym.base.rows import Array
 from skbayes_sym.factorization.entry_predictor import DISTRIBUTION_BLOCK, FactorPredictor
 from skbayes_sym.factorization.entry_sites import is_normal
-from skbayes_sym.models.predictive_mixtures import (
-    CategoricalMixture,
-    TargetPredictive,
-    Uncertainty,
-    crps,
-)
+from skbayes_sym.models.crps import crps
+from skbayes_sym.models.predictive_mixtures import CategoricalMixture, TargetPredictive, Uncertainty
 from skbayes_sym.numerics.arguments import draw_seed
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.numerics.runtime import one_thread

@@ -31,10 +31,10 @@ from skbayes_sym.models.predictive_mixtures import (
     NormalMixture,
     TargetPredictive,
     Uncertainty,
-    integrate,
-    invert_cdf,
 )
+from skbayes_sym.numerics.bisection import invert_cdf
 from skbayes_sym.numerics.gaussian import LOG_2PI
+from skbayes_sym.numerics.integration import integrate
 
 # Largest probability of values up to zero, for tables of 7 to 198 rows.
 MAX_MASS_BELOW = 0.005

@@ -1,18 +1,12 @@
-r"""Posterior predictive distributions, shared by every estimator, and their CRPS.
+"""Posterior predictive distributions, shared by every estimator.
 
 A posterior that is represented by draws (of weights, or of hidden units) predicts a mixture of the
 likelihood's distributions given each draw. `NormalMixture` does this in closed form,
 `TargetMixture` for any likelihood of real targets or counts, and `CategoricalMixture` for classes.
-All predictions of the estimators are functionals of these mixtures. One of them is the continuous
-ranked probability score,
-
-.. math:: \mathrm{CRPS}(F, y) = \int (F(x) - \mathbf 1[x \ge y])^2 \, dx
-
-(Gneiting & Raftery 2007, eq. 20, with the sign for which lower is better), in the unit of the
-target.
+All predictions of the estimators are functionals of these mixtures.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log, pi
@@ -22,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skbayes_sym.numerics.bisection import bisect, invert_cdf
 from skbayes_sym.numerics.gaussian import LOG_2PI
 from skbayes_sym.numerics.linalg import cholesky
 
@@ -700,7 +695,7 @@ class LinearPool(TargetPredictive):
         """Return quantiles of each target, (N, T)."""
         quantiles = torch.stack([component.quantile(probability) for component in self.components])
         if not self.is_discrete:
-            return _bisect(self.cdf, probability, quantiles.amin(0), quantiles.amax(0))
+            return bisect(self.cdf, probability, quantiles.amin(0), quantiles.amax(0))
         location, scale = self.units
         low = ((quantiles.amin(0) - location) / scale).round() - 1.0
         high = ((quantiles.amax(0) - location) / scale).round()
@@ -727,158 +722,6 @@ class LinearPool(TargetPredictive):
             if len(index):
                 samples[index] = component.sample(len(index), rng).double().cpu()
         return samples
-
-
-# Largest count up to which moments of a rounded target are sums. Beyond, they are integrals.
-_MAX_SUMMED_COUNTS = 512
-
-
-@dataclass(frozen=True, eq=False)
-class RoundedTargets(TargetPredictive):
-    """Distribution of the count nearest to a real target, ``max(0, round(x))``.
-
-    Rounding gives densities and probabilities of counts a common measure. A positive count k has
-    the probability ``P(k - 1/2 < x <= k + 1/2)``, and 0 has the probability ``P(x <= 1/2)``.
-
-    Parameters
-    ----------
-    base : TargetPredictive
-        Distribution of x, (N, 1), in the units of the counts.
-    location, scale : float
-        The target is ``location + scale * count``.
-    """
-
-    base: TargetPredictive
-    location: float = 0.0
-    scale: float = 1.0
-    log_weights: Tensor | None = None
-
-    @property
-    def is_discrete(self) -> bool:
-        """Whether the targets are integers."""
-        return True
-
-    @property
-    def _like(self) -> Tensor:
-        """Return a tensor whose first axis is that of the draws."""
-        return torch.zeros(1, dtype=torch.float64)
-
-    @property
-    def n_rows(self) -> int:
-        """Number of rows N."""
-        return self.base.n_rows
-
-    @property
-    def n_targets(self) -> int:
-        """Number of targets T."""
-        return 1
-
-    def take(self, rows: np.ndarray) -> "RoundedTargets":
-        """Return the distributions of the rows with these indices."""
-        return replace(self, base=self.base.take(rows))
-
-    def rescale(self, mean: Tensor, scale: Tensor) -> "RoundedTargets":
-        """Return the distribution of ``mean + scale * target``."""
-        units = float(mean) + float(scale) * self.location, float(scale) * self.scale
-        location, unit = snap_to_counts(*units)
-        return replace(self, location=location, scale=unit)
-
-    @property
-    def units(self) -> tuple[float, float]:
-        """Location and scale of discrete targets, which are ``location + scale * count``."""
-        return self.location, self.scale
-
-    def _counts(self, y: Tensor) -> Tensor:
-        """Return the counts that correspond to targets, integers without rounding errors."""
-        return round_near_counts((y - self.location) / self.scale)
-
-    def cdf(self, y: Tensor) -> Tensor:
-        """Return ``P(target <= y)`` of each target on its own, (N, T)."""
-        counts = self._counts(y).floor()
-        return torch.where(counts >= 0.0, self.base.cdf(counts.clamp_min(0.0) + 0.5), 0.0)
-
-    def log_prob(self, y: Tensor) -> Tensor:
-        """Return the joint log density of the targets of each row, (N,) nats."""
-        counts = self._counts(y)
-        inside = ((counts >= 0.0) & (counts == counts.floor()))[:, 0]
-        counts = counts.clamp_min(0.0).round()
-        return torch.where(inside, self._log_mass(counts), -torch.inf)
-
-    def _log_mass(self, counts: Tensor) -> Tensor:
-        """Return log probabilities of non-negative integers, (N, 1) -> (N,)."""
-        base = self.base
-        if isinstance(base, NormalMixture):
-            upper = (counts + 0.5 - base.loc) / base.scales
-            lower = (counts - 0.5 - base.loc) / base.scales
-            lower = torch.where(counts == 0.0, -torch.inf, lower)
-            # In the upper tail both probabilities are near 1, and their complements aren't.
-            swap = lower > 0.0
-            high = torch.where(swap, -lower, upper)
-            low = torch.where(swap, -upper, lower)
-            log_high = torch.special.log_ndtr(high)
-            log_mass = log_high + torch.log1p(-(torch.special.log_ndtr(low) - log_high).exp())
-            return torch.logsumexp(log_mass + base.broadcast_weights.log(), dim=0)[:, 0]
-        below = torch.where(counts == 0.0, 0.0, base.cdf(counts - 0.5))
-        mass = (base.cdf(counts + 0.5) - below)[:, 0]
-        # A difference that is mostly rounding error is replaced by the density at the count.
-        return torch.where(mass > 1e-10, mass.log(), base.log_prob(counts))
-
-    def quantile(self, probability: float) -> Tensor:
-        """Return quantiles of each target, (N, T)."""
-        value = self.base.quantile(probability)
-        counts = (value - 0.5 - 1e-9 * (1.0 + value.abs())).ceil().clamp_min(0.0)
-        return self.location + self.scale * counts
-
-    @cached_property
-    def _moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the count, (N, 1), by sums of ``P(count > k)``."""
-        top = self.base.quantile(1.0 - 1e-10).clamp_min(0.0)
-
-        def survival(x: Tensor) -> Tensor:
-            return 1.0 - self.base.cdf(x)
-
-        highest = float(top.max())
-        if highest > _MAX_SUMMED_COUNTS:  # steps of 1 are negligible
-            zero = torch.zeros_like(top)
-            mean = integrate(survival, zero, top)
-            square = integrate(lambda x: 2.0 * x * survival(x), zero, top)
-        else:
-            mean = torch.zeros_like(top)
-            square = torch.zeros_like(top)
-            for k in range(int(highest) + 2):
-                probability = survival(torch.full_like(top, k + 0.5))
-                mean = mean + probability
-                square = square + (2.0 * k + 1.0) * probability
-        return mean, (square - mean.square()).clamp_min(0.0)
-
-    def mean(self) -> Tensor:
-        """Return the expected targets, (N, T)."""
-        return self.location + self.scale * self._moments[0]
-
-    @property
-    def means(self) -> Tensor:
-        """Expected targets given each draw, (S, N, T)."""
-        return self.mean().unsqueeze(0)
-
-    @property
-    def scales(self) -> Tensor:
-        """Standard deviations of the targets given each draw, (S, N, T)."""
-        return self.scale * self._moments[1].sqrt().unsqueeze(0)
-
-    def uncertainty(self) -> Uncertainty:
-        """Return variances of the targets, (N, 1).
-
-        The epistemic variance is that of x, at most the total variance of the count.
-        """
-        total = self._moments[1]
-        epistemic = torch.minimum(self.base.uncertainty().epistemic, total)
-        square = self.scale**2
-        return Uncertainty(square * total, square * epistemic, square * (total - epistemic))
-
-    def sample(self, n: int, rng: np.random.Generator) -> Tensor:
-        """Sample ``n`` data sets, (n, N, T)."""
-        counts = self.base.sample(n, rng).round().clamp_min(0.0)
-        return self.location + self.scale * counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -932,196 +775,3 @@ class CategoricalMixture(Predictive):
         log_probs = self.log_probs[draws]
         gumbel = rng.gumbel(size=tuple(log_probs.shape))
         return (log_probs + torch.as_tensor(gumbel).to(log_probs)).argmax(-1)
-
-
-def invert_cdf(cdf: Callable[[Tensor], Tensor], probability: Tensor, middle: Tensor) -> Tensor:
-    """Find the values at which ``cdf`` reaches ``probability``, elementwise, accurate to rounding.
-
-    The bracket around ``middle`` is doubled until it contains the value. Then it is bisected.
-    """
-    width = torch.ones_like(middle)
-    lower = middle - width
-    upper = middle + width
-    while bool((cdf(lower) >= probability).any() | (cdf(upper) < probability).any()):
-        width = 2.0 * width
-        lower = torch.where(cdf(lower) >= probability, middle - width, lower)
-        upper = torch.where(cdf(upper) < probability, middle + width, upper)
-    return _bisect(cdf, probability, lower, upper)
-
-
-def _bisect(
-    cdf: Callable[[Tensor], Tensor], probability: Tensor | float, lower: Tensor, upper: Tensor
-) -> Tensor:
-    """Find the value between two bounds at which ``cdf`` reaches ``probability``, elementwise.
-
-    Parameters
-    ----------
-    cdf : callable
-        Distribution function.
-    probability : Tensor or float
-        Level that is searched for.
-    lower, upper : Tensor
-        Ends of the bracket.
-    """
-    for _ in range(60):  # the bracket is then narrower than the resolution of float64
-        middle = 0.5 * (lower + upper)
-        below = cdf(middle) < probability
-        lower = torch.where(below, middle, lower)
-        upper = torch.where(below, upper, middle)
-    return 0.5 * (lower + upper)
-
-
-_TAIL = 1e-8  # probability of each tail outside of which the integrand is below 1e-16
-
-
-def crps(distribution: TargetPredictive, y: Tensor) -> Tensor:
-    """Compute the CRPS of every row and target; lower is better.
-
-    Parameters
-    ----------
-    distribution : TargetPredictive
-        Predictive distribution of N rows and T targets.
-    y : Tensor of shape (N, T)
-        Observed targets.
-
-    Returns
-    -------
-    Tensor of shape (N, T)
-        Scores in the units of the targets.
-
-    Notes
-    -----
-    For mixtures of up to 200 normals the result is exact, at a cost of O(S^2) per row. Otherwise
-    the integral is adaptive, with a relative error of about 1e-6 in float64: panels are halved as
-    long as that changes the integral. It takes at least 192 evaluations of the cdf, and 32 more for
-    each halved panel. For counts the integral is a sum over the counts between two extreme
-    quantiles. If there are more than 4,096 of them, steps of 1 are negligible and the sum is
-    computed as an integral.
-    """
-    if isinstance(distribution, NormalMixture) and len(distribution.loc) <= 200:
-        return _normal_mixture_crps(distribution, y)
-    low = distribution.quantile(_TAIL)
-    high = distribution.quantile(1.0 - _TAIL)
-    if distribution.is_discrete:
-        # The score is linear in y between two counts.
-        count = y.floor()
-        fraction = y - count
-        score = _sum_over_counts(distribution, count, low, high)
-        if not bool(fraction.any()):
-            return score
-        return (1.0 - fraction) * score + fraction * _sum_over_counts(
-            distribution, count + 1.0, low, high
-        )
-    low = torch.minimum(low, y)
-    high = torch.maximum(high, y)
-    below = integrate(lambda x: distribution.cdf(x).square(), low, y)
-    return below + integrate(lambda x: (1.0 - distribution.cdf(x)).square(), y, high)
-
-
-def _normal_mixture_crps(distribution: NormalMixture, y: Tensor) -> Tensor:
-    """Compute ``E|Y - y| - E|Y - Y'| / 2`` in closed form.
-
-    (Grimit, Gneiting, Berrocal & Johnson 2006, eq. 5.)
-    """
-    loc = distribution.loc
-    variance = distribution.scales.square()
-    weights = distribution.broadcast_weights
-
-    def distance(mean: Tensor, variance: Tensor) -> Tensor:
-        """Mean of ``|N(mean, variance)|``, averaged over the normals."""
-        std = variance.sqrt().clamp_min(torch.finfo(mean.dtype).tiny)
-        z = mean / std
-        density = torch.exp(-0.5 * (z.square() + LOG_2PI))
-        return (weights * (2.0 * std * density + mean * torch.erf(z / 2**0.5))).sum(0)
-
-    pairs = zip(weights.expand_as(loc), loc, variance, strict=True)
-    pair_distances = [w * distance(loc - m, variance + v) for w, m, v in pairs]
-    return distance(loc - y, variance) - 0.5 * torch.stack(pair_distances).sum(0)
-
-
-def integrate(f: Callable[[Tensor], Tensor], start: Tensor, end: Tensor) -> Tensor:
-    """Integrate ``f`` from ``start`` to ``end``, elementwise, by adaptive Gauss-Lobatto quadrature.
-
-    For each element, the panel whose integral changes most by halving is halved (in later steps,
-    several panels at once) until all changes together are below 1e-8 of the integral, at most 100
-    times. A cdf is monotone and the endpoints of each panel are nodes, so no jump is missed.
-    """
-    edges = start + (end - start) * torch.linspace(0.0, 1.0, 5).to(start).reshape(-1, 1, 1)
-    low = edges[:-1]
-    high = edges[1:]
-    coarse = _panels(f, low, high)
-    left, right = _halves(f, low, high)
-    accuracy = max(1e-8, 8.0 * torch.finfo(start.dtype).eps)
-    for step in range(100):
-        error = (coarse - left - right).abs()
-        if bool((error.sum(0) <= accuracy * (left + right).sum(0)).all()):
-            break
-        worst = error.topk(1 + step // 8, dim=0).indices
-        a = low.gather(0, worst)
-        b = high.gather(0, worst)
-        first = left.gather(0, worst)
-        second = right.gather(0, worst)
-        middle = 0.5 * (a + b)
-        first_halves = _halves(f, a, middle)
-        second_halves = _halves(f, middle, b)
-        low = low.scatter(0, worst, a)
-        high = high.scatter(0, worst, middle)
-        low = torch.cat([low, middle])
-        high = torch.cat([high, b])
-        coarse = torch.cat([coarse.scatter(0, worst, first), second])
-        left = torch.cat([left.scatter(0, worst, first_halves[0]), second_halves[0]])
-        right = torch.cat([right.scatter(0, worst, first_halves[1]), second_halves[1]])
-    return (left + right).sum(0)
-
-
-def _halves(f: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the integrals over the left and right half of every panel."""
-    middle = 0.5 * (low + high)
-    return _panels(f, low, middle), _panels(f, middle, high)
-
-
-def _panels(f: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
-    """Apply the Gauss-Lobatto rule with eight nodes to every panel, (P, N, T).
-
-    ``f`` takes (N, T).
-    """
-    legendre = np.polynomial.Legendre.basis(7)
-    # The roots have a complex dtype from NumPy 2.5 on.
-    nodes = np.concatenate([[-1.0], legendre.deriv().roots().real, [1.0]])
-    weights = 2.0 / (8 * 7 * legendre(nodes) ** 2)
-    half = 0.5 * (high - low)
-    total = torch.zeros_like(low)
-    for node, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
-        x = low + half * (node + 1.0)
-        total += weight * half * torch.stack([f(row) for row in x])
-    return total
-
-
-def _sum_over_counts(
-    distribution: TargetPredictive, y: Tensor, low: Tensor, high: Tensor
-) -> Tensor:
-    """Compute the CRPS at integers ``y``, as a sum over the counts between two quantiles.
-
-    Parameters
-    ----------
-    distribution : TargetPredictive
-        Distribution of counts.
-    y : Tensor of shape (N, T)
-        Observed counts.
-    low, high : Tensor of shape (N, T)
-        Quantiles between which counts are summed.
-    """
-    # Outside the quantiles the integrand is 1 for every count up to y.
-    beyond = (y - high).clamp_min(0.0) + (low - y).clamp_min(0.0)
-    inside = torch.minimum(torch.maximum(y, low), high)
-    if float((high - low).max()) > 4096:
-        below = integrate(lambda x: distribution.cdf(x).square(), low, inside)
-        return (
-            beyond + below + integrate(lambda x: (1.0 - distribution.cdf(x)).square(), inside, high)
-        )
-    total = torch.zeros_like(y)
-    for step in range(int((high - low).max()) + 1):
-        count = low + step
-        square = (distribution.cdf(count) - (count >= inside).to(y)).square()
-        total += torch.where(count <= high, square, torch.zeros_like(y))
-    return beyond + total

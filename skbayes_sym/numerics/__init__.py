@@ -4,6 +4,7 @@
 * `random`: random generators, and Monte Carlo estimates with their standard error
 * `linalg`: Cholesky factors, products of layers, ridge regression
 * `gaussian`: divergences, densities and quadrature of normal distributions
+* `integration`, `bisection`: adaptive quadrature, and inverses of distribution functions
 * `optimise`: the gradient loop, convergence of noisy curves, fixed-point acceleration
 * `permanent`: log permanents and their bounds
 * `assignment`: linear assignment, and sampling of permutations

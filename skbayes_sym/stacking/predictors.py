@@ -28,10 +28,10 @@ from skbayes_sym.models.predictive_mixtures import (
     CategoricalMixture,
     LinearPool,
     NormalMixture,
-    RoundedTargets,
     TargetMixture,
     TargetPredictive,
 )
+from skbayes_sym.models.rounded_targets import RoundedTargets
 from skbayes_sym.numerics.runtime import filters_lock
 from skbayes_sym.stacking.tree_arrays import (
     TreeArrays,

@@ -7,13 +7,9 @@ import pytest
 import torch
 from scipy import stats
 
+from skbayes_sym.models.crps import _normal_mixture_crps, crps
 from skbayes_sym.models.likelihoods.counts import Poisson
-from skbayes_sym.models.predictive_mixtures import (
-    NormalMixture,
-    TargetMixture,
-    _normal_mixture_crps,
-    crps,
-)
+from skbayes_sym.models.predictive_mixtures import NormalMixture, TargetMixture
 
 
 def mixture(loc, sd, log_weights=None):

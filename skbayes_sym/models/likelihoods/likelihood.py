@@ -15,13 +15,9 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from skbayes_sym.models.predictive_mixtures import (
-    CategoricalMixture,
-    Predictive,
-    TargetMixture,
-    invert_cdf,
-)
+from skbayes_sym.models.predictive_mixtures import CategoricalMixture, Predictive, TargetMixture
 from skbayes_sym.numerics.arguments import short_repr
+from skbayes_sym.numerics.bisection import invert_cdf
 from skbayes_sym.numerics.gaussian import gauss_hermite
 
 
