@@ -1,6 +1,7 @@
 """Stacks of predictive distributions, the default for tables.
 
 * `estimators`: `PredictiveStackingRegressor` and `PredictiveStackingClassifier`
+* `base`: members by name, checks, fits and summaries that both share
 * `members`: one file per model of the default stack, and their registry
 * `defaults`: constants behind the default stack
 * `task`: training data as members receive them, and what a fitted member returns
