@@ -5,6 +5,7 @@ from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 
 from skbayes_sym.base.device import choose_device, choose_dtype, resolve_device
@@ -17,7 +18,7 @@ from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions, fit_
 from skbayes_sym.factorization.entry_sites import is_normal, set_noise_scale
 from skbayes_sym.factorization.factor_model import FactorModel, FactorState, resolve_symmetry
 from skbayes_sym.factorization.fit import Factorization, FactorizationDefaults
-from skbayes_sym.factorization.frames import check_columns
+from skbayes_sym.factorization.frames import check_columns, warn_like_entries
 from skbayes_sym.factorization.hyperpriors import FactorPrior
 from skbayes_sym.factorization.predict import EntryPredictionMixin
 from skbayes_sym.factorization.ratings import (
@@ -418,6 +419,8 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
         if not is_entry_list(X, self.columns):
             rows, columns = find_frame_labels(X)
             checked = self._check_matrix(X, reset=True)
+            if not sp.issparse(checked):
+                warn_like_entries(checked)
             observed = extract_entries(checked)
             observed = observed._replace(row_labels=rows, column_labels=columns)
             return observed, choose_dtype(checked)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from skbayes_sym.base.messages import warn_user
 from skbayes_sym.base.rows import Array
 from skbayes_sym.numerics.arguments import is_frame, short_repr
 from skbayes_sym.numerics.tables import require_table
@@ -96,6 +97,10 @@ def find_list_columns(X: Any, columns: Any = "auto", *, valued: bool = True) -> 
         If named columns are missing, if two columns could have one role, or if the frame looks like
         a list of entries whose columns aren't known.
     """
+    if getattr(getattr(X, "index", None), "nlevels", 1) == 2 and not is_frame(X):
+        raise ValueError(
+            "X is a Series of entries with their labels as index. Give X.reset_index()."
+        )
     require_table(X)
     if not is_frame(X):
         return None
@@ -208,7 +213,9 @@ def _require_matrix(X: Any, names: list[Any], candidates: Mapping[str, list[Any]
     kinds = {name: _find_kind(X[name]) for name in names}
     if not _looks_like_list(X, names, kinds, candidates):
         return
-    if len(names) == 2:
+    if getattr(getattr(X, "index", None), "name", None) is not None:
+        remedy = f"If its index {X.index.name!r} belongs to the entries, give X.reset_index()"
+    elif len(names) == 2:
         remedy = (
             "An entry needs a value: add a column of values, or give a matrix of 0 and 1 with "
             "likelihood='bernoulli' if entries only say what was chosen"
@@ -290,6 +297,26 @@ def _are_pairs(first: Any, second: Any) -> bool:
     sizes = [int(code.max()) + 1 for code in codes]
     n_pairs = len(np.unique(codes[0].astype(np.int64) * sizes[1] + codes[1]))
     return n_pairs == len(codes[0]) and max(sizes) < len(codes[0]) and min(sizes) > 10
+
+
+def warn_like_entries(X: Array) -> None:
+    """Warn about a matrix of three or four columns that looks like (row, column, value) entries.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_rows, n_columns)
+        Matrix of numbers, of which the fourth column can be a time.
+    """
+    if X.shape[1] not in (3, 4) or not len(X) or np.isnan(X).any():
+        return
+    labels = X[:, :2]
+    if (labels == np.floor(labels)).all() and _are_pairs(labels[:, 0], labels[:, 1]):
+        warn_user(
+            f"X is read as a matrix of {len(X)} rows and {X.shape[1]} columns, but looks like a "
+            "list of entries. If its first columns label rows and columns, give fit the tuple "
+            "(rows, columns, values), or a frame with these columns.",
+            UserWarning,
+        )
 
 
 def _suggest_columns(

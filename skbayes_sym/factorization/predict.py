@@ -192,8 +192,21 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
                 product = sum(products, predictor.draws.new_zeros(())) / len(predictor.draws)
         return product.numpy() / root_k * self.scale_ + self.mean_
 
-    # A matrix has no `predict`, which scikit-learn would expect to return one value per row.
-    @available_if(lambda self: self.__sklearn_is_fitted__() and self._is_list_)
+    def _require_entry_list(self) -> bool:
+        """Raise an error unless `fit` was given a list of entries.
+
+        A matrix has no `predict`, which scikit-learn would expect to return one value per row.
+        """
+        if not self.__sklearn_is_fitted__():
+            raise AttributeError("predict exists after fit with a list of entries.")
+        if not self._is_list_:
+            raise AttributeError(
+                "fit was given a matrix: predict its entries by predict_entries(rows, columns), or "
+                "give fit a list of entries, a frame with columns of rows, columns and values."
+            )
+        return True
+
+    @available_if(_require_entry_list)
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Predict entries as `predict_entries` does, if `fit` was given a list of entries.
 

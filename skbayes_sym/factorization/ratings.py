@@ -473,9 +473,10 @@ def _check_values(raw: Any, name: Hashable) -> Array:
         remedy = ""
         if values.ndim == 1 and values.dtype.kind in "OUST":
             remedy = " Use pandas.to_numeric for text, or .map(...) for words."
+        texts = [value for value in values.ravel().tolist() if isinstance(value, str | bytes)]
         raise ValueError(
             f"{name} of a list of entries must be numbers, 1D; got {values.dtype} of shape "
-            f"{values.shape} such as {short_repr(values[:2].tolist())}.{remedy}"
+            f"{values.shape} such as {short_repr((texts or values.tolist())[:2])}.{remedy}"
         )
     if values.dtype == np.float32:
         return values

@@ -1,12 +1,12 @@
 """Models: networks, likelihoods and priors, all immutable and without weights.
 
-Reading order: `predictive_mixtures` (predictive distributions of new targets), `crps` (their score),
-`positive_targets` and `log_targets` (the same for positive targets), `rounded_targets` (counts),
-`copula` (several targets), `normal_logits`
-(expectations of the softmax under normal logits, and leave-one-out losses), `likelihoods`
-(distributions of targets given outputs), `priors`, `networks` (functions of inputs and flat
-weights), `augmentations` (random transformations of inputs), `model` (network, likelihood, prior
-and group together, training data on the device, and minibatches).
+Reading order: `predictive_mixtures` (predictive distributions of new targets), `crps` (their
+score), `positive_targets` and `log_targets` (the same for positive targets), `rounded_targets`
+(counts), `copula` (several targets), `normal_logits` (expectations of the softmax under normal
+logits, and leave-one-out losses), `likelihoods` (distributions of targets given outputs), `priors`,
+`networks` (functions of inputs and flat weights), `augmentations` (random transformations of
+inputs), `model` (network, likelihood, prior and group together, training data on the device, and
+minibatches).
 
 In: groups of `skbayes_sym.symmetry`, which networks declare. Out: log densities in nats and their
 derivatives. A new likelihood inherits from `TargetLikelihood` or `ClassLikelihood`, a new network

@@ -35,6 +35,30 @@ def expected(fitted):
     return fitted.predict(FRAME)
 
 
+def test_entries_as_rows_of_an_array_are_warned_about():
+    with pytest.warns(
+        UserWarning, match="240 rows and 3 columns, but looks like a list of entries"
+    ):
+        model = fit(FRAME.to_numpy())
+    with pytest.raises(AttributeError) as caught:
+        model.predict(FRAME)
+    assert "predict_entries" in str(caught.value.__cause__)
+
+
+def test_labels_in_the_index_are_explained():
+    with pytest.raises(
+        ValueError, match=r"index 'user' belongs to the entries, give X.reset_index"
+    ):
+        fit(FRAME.set_index("user"))
+    with pytest.raises(ValueError, match=r"Give X.reset_index\(\)"):
+        fit(FRAME.set_index(["user", "item"])["rating"])
+
+
+def test_values_that_are_text_are_shown():
+    with pytest.raises(ValueError, match=r"such as \['five'\]. Use pandas.to_numeric"):
+        fit(FRAME.assign(rating=["five" if i == 7 else 2.0 for i in range(len(FRAME))]))
+
+
 def test_attributes_are_no_ids_values_or_weights(expected):
     """Only well-known names count; weights only where they are asked for."""
     attributes = {"item_price": STARS[::-1], "user_age": USERS, "weight": STARS * 30.0,
