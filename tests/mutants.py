@@ -37,6 +37,52 @@ def planted(module: str, tests: str, *texts: tuple[str, str]) -> list[Mutant]:
 
 MUTANTS = [
     *planted(
+        "numerics/arguments.py",
+        "test_wrong_arguments.py",
+        ("if values is None or not all(is_int):", "if values is None:"),
+        ("except (TypeError, ValueError, OverflowError):", "except (TypeError, ValueError):"),
+    ),
+    *planted(
+        "models/augmentations/tabular.py",
+        "test_wrong_arguments.py",
+        ('object.__setattr__(self, "columns", _as_tuple("ColumnShift", self.columns))', "pass"),
+    ),
+    *planted(
+        "inspection/class_calibration.py",
+        "inspection/test_scores.py",
+        (
+            "return isinstance(label, str | bytes | Real | Decimal | date | np.generic) and ",
+            "return ",
+        ),
+        ("happened = observed == positions[0]", "happened = observed != positions[0]"),
+        ("        warn_reordered_rows(X, y=y)\n", ""),
+    ),
+    Mutant(
+        "base/classifier.py",
+        "if is_known.size > 1 and not is_known.any():",
+        "if False:",
+        "inspection/test_scores.py",
+    ),
+    Mutant(
+        "model_selection/_scorers.py",
+        "        warn_reordered_rows(X, y=y_true, **routed)\n",
+        "",
+        "inspection/test_scores.py",
+    ),
+    *planted(
+        "base/training.py",
+        "base/test_extremes.py",
+        ("if magnitude[column] > LARGEST_TARGET or not is_representable:", "if False:"),
+        ("magnitude[column] > LARGEST_TARGET or not", "not"),
+        ("largest = min(largest, _MAX_WEIGHT)", "pass"),
+    ),
+    *planted(
+        "base/row_parameters.py",
+        "base/test_extremes.py",
+        ("(values < 1.0 / _MAX_EXPOSURE) |", ""),
+        ("values > _MAX_ERROR, limit", "values < 0.0, limit"),
+    ),
+    *planted(
         "base/targets.py",
         "base/test_bad_targets.py",
         ("if is_formatted or 2 * len(refused)", "if 2 * len(refused)"),

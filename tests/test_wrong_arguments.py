@@ -12,16 +12,20 @@ from sklearn.exceptions import FitFailedWarning
 from sklearn.linear_model import Ridge
 
 import skbayes_sym as sk
-from skbayes_sym import acquisition, predictive
+from skbayes_sym import acquisition, predictive, symmetry
 from skbayes_sym.callbacks import HeldOut
 from skbayes_sym.factorization.solvers import VI, Gibbs
+from skbayes_sym.inspection import IntervalCalibrationDisplay
 from skbayes_sym.model_selection import QuantilePredictor, get_scorer
 from skbayes_sym.models import (
     ARD,
+    Affine,
     Categorical,
     ColumnShift,
+    Composed,
     Gaussian,
     HalfNormal,
+    HalfWidth,
     Heteroscedastic,
     Invariances,
     LayerScales,
@@ -29,6 +33,8 @@ from skbayes_sym.models import (
     NegativeBinomial,
     Normal,
     Ordinal,
+    ParamLayout,
+    Rotation2D,
     StudentT,
 )
 
@@ -74,6 +80,68 @@ def test_constructors_check_their_arguments(kind, name, rest):
             continue
         with pytest.raises(ValueError, match=name):
             kind(**rest, **{name: value})
+
+
+# Constructors and their arguments that take columns, axes, indices, names or parts.
+SEQUENCES = [
+    (LogScale, "columns", {}),
+    (ColumnShift, "columns units", {}),
+    (Rotation2D, "columns centre", {}),
+    (HalfWidth, "names limits units", {"names": ("a",), "limits": (1.0,)}),
+    (Composed, "parts", {}),
+    (Affine, "image_shape", {}),
+    (ParamLayout, "shapes", {}),
+    (symmetry.Units, "index permute flip", {"index": torch.zeros(1, 1, dtype=torch.int64)}),
+    (symmetry.Orthogonal, "index", {}),
+    (symmetry.Translation, "inputs", {}),
+    (symmetry.Product, "factors", {}),
+    (symmetry.UnitEntries, "offset sizes strides merged",
+     {"offset": 0, "sizes": (3, 4), "strides": (4, 1)}),
+    (symmetry.AxisUnits, "entries n_units n_signs outer_shape permute",
+     {"entries": (), "n_units": 1}),
+    (symmetry.Wreath, "parts above", {"parts": (symmetry.AxisUnits((), 1),), "above": ((),)}),
+    (symmetry.UnitGap, "group permanent bound n_draws",
+     {"group": symmetry.Trivial(), "permanent": symmetry.Exact()}),
+    (sk.LaplaceRegressor, "hidden_layer_sizes", {}),
+    (sk.LILARegressor, "image_shape", {}),
+]  # fmt: skip
+NO_SEQUENCES = [
+    -1.5, "nonsense", np.nan, object(), b"x", 1 + 2j, lambda: 0, Gaussian, [np.nan], ["a"],
+    [("a", torch.nn.Linear(1, 1)), ("b",)], 10**400, [10**400, "a"], [None], np.eye(3), {1: 2},
+]  # fmt: skip
+VALID = {"n_draws": 10**400, "n_units": 10**400, "n_signs": 10**400, "offset": 10**400}
+
+
+def _make(kind, settings):
+    """Make an object, and fit it if it is an estimator, which doesn't check before."""
+    made = kind(**settings)
+    if isinstance(made, BaseEstimator):
+        made.fit(X, NUMBERS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "rest"),
+    [(kind, name, rest) for kind, names, rest in SEQUENCES for name in names.split()],
+)
+def test_sequences_are_checked(kind, name, rest):
+    for value in NO_SEQUENCES:
+        is_allowed = isinstance(value, int) and value == VALID.get(name)
+        is_allowed |= name == "names" and isinstance(value, list) and value == ["a"]
+        if not is_allowed:
+            with pytest.raises((TypeError, ValueError), match=name):
+                _make(kind, {**rest, name: value})
+
+
+def test_numbers_beyond_floats_are_no_arrays():
+    with pytest.raises(ValueError, match="nominal must be numbers of shape"):
+        IntervalCalibrationDisplay(10**400, [0.5], 1, 0.0)
+
+
+def test_columns_may_be_lists_and_arrays():
+    shift = ColumnShift([0, np.int64(1)])
+    assert shift == ColumnShift((0, 1)) == ColumnShift(np.array([0, 1]))
+    assert hash(shift) == hash(ColumnShift(range(2)))
+    assert hash(Rotation2D([1, 0], [0.0, 1])) == hash(Rotation2D((1, 0), (0.0, 1.0)))
 
 
 # Every likelihood with a vector of parameters, by the name of the vector.
@@ -291,7 +359,7 @@ def test_the_package_lists_its_own_names():
 
 
 @pytest.mark.parametrize(
-    "transformation", [LogScale(), ColumnShift(np.array([0, 1])), ColumnShift(np.eye(3))]
+    "transformation", [LogScale(), ColumnShift(np.array([0, 1])), ColumnShift([1])]
 )
 def test_a_transformation_is_no_prior(transformation):
     with pytest.raises(ValueError, match=r"prior must be .* got (LogScale|ColumnShift)"):

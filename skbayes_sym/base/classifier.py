@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from skbayes_sym.base.columns import warn_similar_levels
+from skbayes_sym.base.messages import warn_user
 from skbayes_sym.base.progress import FLOATS
 from skbayes_sym.base.rows import (
     ENCODE,
@@ -22,6 +23,7 @@ from skbayes_sym.base.rows import (
     numeric_conversion,
     refuse_categorical,
     require_rows,
+    warn_reordered_rows,
 )
 from skbayes_sym.base.scikit_learn import (
     check_classification_targets,
@@ -71,6 +73,11 @@ def encode_classes(classes: Array, labels: Any) -> tuple[Array, Array]:
         If labels are missing.
     TypeError
         If labels and classes have no common order, such as text and numbers.
+
+    Warns
+    -----
+    UserWarning
+        If none of several labels is known.
     """
     labels = label_array(labels)
     refuse_missing_labels(labels.ravel())
@@ -86,7 +93,14 @@ def encode_classes(classes: Array, labels: Any) -> tuple[Array, Array]:
             f"y must hold labels of one kind, as those of fit ({classes.tolist()}), got "
             f"{short_repr(labels.tolist())}."
         ) from error
-    return codes, np.asarray(classes[codes] == labels)
+    is_known = np.asarray(classes[codes] == labels)
+    if is_known.size > 1 and not is_known.any():
+        warn_user(
+            f"y holds none of the classes of fit, {short_repr(classes.tolist())}, but labels such "
+            f"as {short_repr(labels.flat[0])}. Give the labels that fit had.",
+            UserWarning,
+        )
+    return codes, is_known
 
 
 def label_array(labels: Any) -> Array:
@@ -238,7 +252,9 @@ class BayesianClassifierMixin(ClassifierMixin):
         float
             Weighted fraction of rows whose class is predicted.
         """
+        warn_reordered_rows(X, y=y, sample_weight=sample_weight)
         check_not_masked("y", y)
+        require_targets(y)
         encode_classes(self.classes_, y)
         predicted = self.predict(X)
         with filters_lock:
@@ -343,6 +359,7 @@ class BayesianClassifierMixin(ClassifierMixin):
             Log probabilities in nats; -inf for a class that wasn't in the training data.
         """
         check_is_fitted(self)
+        warn_reordered_rows(X, y=y)
         codes, is_known = self._encode_observed_classes(y, num_samples(X))
         # Log probabilities are finite even where probabilities underflow.
         log_prob = self.evaluate_functional(X, lambda p, codes: [p.log_prob(codes)], codes)[0]
@@ -352,6 +369,7 @@ class BayesianClassifierMixin(ClassifierMixin):
         self, X: Any, y: Any, distribution: Callable[[Tensor], Predictive]
     ) -> Array:
         """Log probability of observed classes given every draw of a posterior of draws, (S, N)."""
+        warn_reordered_rows(X, y=y)
         codes, is_known = self._encode_observed_classes(y, len(self.check_inputs(X)))
         (values,) = self.evaluate_functional(
             X, lambda p, y: [p.log_prob_per_draw(y).T], codes, distribution=distribution

@@ -61,6 +61,7 @@ from skbayes_sym.base.rows import (
     is_standardized,
     numeric_conversion,
     require_rows,
+    warn_reordered_rows,
 )
 from skbayes_sym.base.scikit_learn import (
     CallbackSupportMixin,
@@ -87,7 +88,6 @@ from skbayes_sym.numerics.tables import (
     boolean_dtypes,
     check_column_names,
     fill_masked,
-    has_reordered_rows,
     non_string_column_names,
     read_table,
 )
@@ -400,14 +400,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         if row_parameters.get("exposure") is not None:
             targets = targets.as_counts()
 
-        for name, data in (("y", y), ("sample_weight", sample_weight), ("groups", groups)):
-            if has_reordered_rows(X, data):
-                warn_user(
-                    f"X and {name} have the same row labels in different orders, but rows are "
-                    f"matched by position. Give {name}.loc[X.index] if labels tell which rows "
-                    "belong together.",
-                    UserWarning,
-                )
+        warn_reordered_rows(X, y=y, sample_weight=sample_weight, groups=groups, **row_parameters)
 
         # Distinct rows in canonical order, scaled.
         metadata = {"sample_weight": sample_weight, "groups": groups, **row_parameters}
@@ -422,6 +415,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
             callback_arguments={"estimator": self, "X": X, "y": y, "metadata": metadata or None},
             groups=groups,
             row_parameter=self._check_row_parameters(targets, **row_parameters),
+            describe_input=self._describe_input,
         )
         self._training_range_in_ = None
         columns = self.column_encoding()

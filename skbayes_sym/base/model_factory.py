@@ -30,7 +30,7 @@ from skbayes_sym.models.priors import (
     UnboundPrior,
     check_scales,
 )
-from skbayes_sym.numerics.arguments import short_repr
+from skbayes_sym.numerics.arguments import object_array, short_repr
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.group import (
     NotInvariantError,
@@ -92,9 +92,11 @@ def layer_sizes(units: Any) -> tuple[int, ...]:
     ValueError
         If ``units`` isn't made of positive ints.
     """
-    sizes = np.atleast_1d(np.asarray(units))
+    sizes = np.atleast_1d(object_array(units))
     if sizes.ndim != 1 or (sizes.size and not np.issubdtype(sizes.dtype, np.integer)):
-        raise ValueError(f"hidden_layer_sizes must be an int or a sequence of ints, got {units!r}.")
+        raise ValueError(
+            f"hidden_layer_sizes must be an int or a sequence of ints, got {short_repr(units)}."
+        )
     if np.any(sizes < 1):
         raise ValueError(
             f"hidden_layer_sizes must be positive, got {units!r}; () has no hidden layer."

@@ -30,7 +30,7 @@ from skbayes_sym.base.distributions import (
 )
 from skbayes_sym.base.estimator import BayesianEstimator
 from skbayes_sym.base.regressor import BayesianRegressorMixin
-from skbayes_sym.base.rows import Array
+from skbayes_sym.base.rows import Array, warn_reordered_rows
 from skbayes_sym.base.scikit_learn import unwrap
 from skbayes_sym.base.stacking_weights import mixture
 from skbayes_sym.base.transformed_distribution import transformed_predictive
@@ -400,6 +400,7 @@ def predictive(model: Any, X: Any, *, noise_std: Any = None, exposure: Any = Non
     >>> distribution.interval(0.9).shape, round(float(distribution.crps(y[400:]).mean()), 1)
     ((42, 2), 24.1)
     """
+    warn_reordered_rows(X, noise_std=noise_std, exposure=exposure)
     distribution = _predict_distribution(model, X)
     if noise_std is None and exposure is None:
         return distribution

@@ -26,6 +26,7 @@ from skbayes_sym.base.rows import (
     numeric_conversion,
     refuse_categorical,
     require_rows,
+    warn_reordered_rows,
 )
 from skbayes_sym.base.scikit_learn import check_array, validate_data
 from skbayes_sym.base.targets import (
@@ -390,6 +391,7 @@ class BayesianRegressorMixin(RegressorMixin):
         ndarray of shape (n_samples,)
             Log density in nats of ``y`` as given, joint over the targets of a row.
         """
+        warn_reordered_rows(X, y=y)
         targets = self._check_observed_targets(y)
         return self.evaluate_functional(X, lambda p, y: [p.log_prob(y)], targets)[0]
 
@@ -552,6 +554,7 @@ class BayesianRegressorMixin(RegressorMixin):
         ValueError
             If exposures are given and the model isn't one of counts, or R^2 isn't finite.
         """
+        warn_reordered_rows(X, y=y, sample_weight=sample_weight, exposure=exposure)
         predicted = self.predict(X)
         check_not_masked("y", y)
         require_targets(y)
@@ -572,6 +575,7 @@ class BayesianRegressorMixin(RegressorMixin):
 
     def _log_density_by_draw(self, X: Any, y: Any) -> Array:
         """Log density of observed targets given every draw of a posterior of draws, (S, N)."""
+        warn_reordered_rows(X, y=y)
         targets = self._check_observed_targets(y)
         (values,) = self.evaluate_functional(X, lambda p, y: [p.log_prob_per_draw(y).T], targets)
         return values.T

@@ -14,6 +14,11 @@ from skbayes_sym.base.rows import Array, numeric_conversion
 from skbayes_sym.base.scikit_learn import fit_context
 from skbayes_sym.numerics.arguments import check_not_masked
 
+# Largest known error, whose square is a number.
+_MAX_ERROR = 1e150
+# Largest exposure; products with counts and weights are numbers.
+_MAX_EXPOSURE = 1e100
+
 
 def check_noise_std(noise_std: Any, shape: tuple[int, int]) -> Array:
     """Return known standard deviations of targets.
@@ -36,6 +41,8 @@ def check_noise_std(noise_std: Any, shape: tuple[int, int]) -> Array:
     """
     values = _check_rows("noise_std", noise_std, shape)
     _refuse_rows("noise_std", values, values < 0.0, "at least 0: they are standard deviations")
+    limit = f"at most {_MAX_ERROR:g}, whose square is a number: leave out such rows"
+    _refuse_rows("noise_std", values, values > _MAX_ERROR, limit)
     return values
 
 
@@ -60,6 +67,9 @@ def check_exposure(exposure: Any, shape: tuple[int, int]) -> Array:
     """
     values = _check_rows("exposure", exposure, shape)
     _refuse_rows("exposure", values, values <= 0.0, "positive: leave out rows without exposure")
+    is_extreme = (values < 1.0 / _MAX_EXPOSURE) | (values > _MAX_EXPOSURE)
+    limits = f"between {1.0 / _MAX_EXPOSURE:g} and {_MAX_EXPOSURE:g}: use another unit"
+    _refuse_rows("exposure", values, is_extreme, limits)
     return values
 
 

@@ -10,9 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from skbayes_sym.base.groups import number_by_appearance
+from skbayes_sym.base.messages import warn_user
 from skbayes_sym.base.scikit_learn import StrOptions
 from skbayes_sym.numerics.arguments import is_frame
-from skbayes_sym.numerics.tables import column_names, is_declared_categorical, read_table
+from skbayes_sym.numerics.tables import (
+    column_names,
+    has_reordered_rows,
+    is_declared_categorical,
+    read_table,
+)
 
 Array = npt.NDArray[Any]
 
@@ -412,6 +418,26 @@ def refuse_categorical(X: Any) -> None:
             f"{_enumerate(categorical)}).{ENCODE} If "
             "their levels are numbers that measure something, convert them by astype(float)."
         )
+
+
+def warn_reordered_rows(X: Any, **columns: Any) -> None:
+    """Warn if a frame and a column of pandas have the same row labels in different orders.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features)
+        Inputs as the user gave them.
+    **columns : array-like of shape (n_samples,) or None
+        Targets, weights and the like by the names of the arguments.
+    """
+    for name, column in columns.items():
+        if has_reordered_rows(X, column):
+            warn_user(
+                f"X and {name} have the same row labels in different orders, but rows are "
+                f"matched by position. Give {name}.loc[X.index] if labels tell which rows "
+                "belong together.",
+                UserWarning,
+            )
 
 
 def require_rows(X: Any) -> None:

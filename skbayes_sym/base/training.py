@@ -49,14 +49,28 @@ _SHAPE_RANGE = (1e-4, 1e2)
 
 # Largest scaled value, so that products of a few values stay in the range of the precision.
 LARGEST = {torch.float32: 1e12, torch.float64: 1e100}
+# Largest target in the user's unit, whose square is a number.
+LARGEST_TARGET = 1e150
+# Largest sample weight; sums of so many repetitions are in the range of float32.
+_MAX_WEIGHT = 1e30
 
 
 def check_weight_range(weight: Array, largest: float) -> None:
-    """Raise a ValueError if a positive weight exceeds ``largest`` or is below its inverse."""
-    if len(weight) and not 1.0 / largest <= weight.min() <= weight.max() <= largest:
+    """Raise a ValueError if a positive weight exceeds ``largest`` or 1e30, or is below 1/largest.
+
+    Parameters
+    ----------
+    weight : ndarray of shape (n,)
+        Positive weights.
+    largest : float
+        Largest number whose products are in the range of the precision.
+    """
+    smallest = 1.0 / largest
+    largest = min(largest, _MAX_WEIGHT)
+    if len(weight) and not smallest <= weight.min() <= weight.max() <= largest:
         raise ValueError(
             f"sample_weight lies between {weight.min():.3g} and {weight.max():.3g}: numbers "
-            f"from {1.0 / largest:g} to {largest:g} are in this arithmetic's range. Rescale "
+            f"from {smallest:g} to {largest:g} are in this arithmetic's range. Rescale "
             "the weights, or give X as float64."
         )
 
@@ -133,6 +147,7 @@ class Training:
         callback_arguments: Mapping[str, Any],
         groups: Any = None,
         row_parameter: Array | None = None,
+        describe_input: Callable[[int], str] = "column {} of X".format,
     ) -> "Training":
         """Bring validated rows into canonical form and scale them.
 
@@ -158,6 +173,8 @@ class Training:
             Groups of rows that are left out together.
         row_parameter : ndarray of shape (n_samples, n_targets), optional
             Known parameter of the likelihood of every row, validated.
+        describe_input : callable (position) -> str
+            Words for a column of ``X`` in error messages.
 
         Returns
         -------
@@ -213,7 +230,7 @@ class Training:
             class_labels=targets.classes,
             outliers=outliers,
         )
-        data._check_rows()
+        data._check_rows(describe_input)
         return data
 
     @property
@@ -445,8 +462,13 @@ class Training:
             return y
         return np.concatenate([y, self.rows.row_parameter / self.y_scaling.scale], axis=1)
 
-    def _check_rows(self) -> None:
+    def _check_rows(self, describe_input: Callable[[int], str]) -> None:
         """Warn of a single row, and refuse columns whose squares leave the range of the precision.
+
+        Parameters
+        ----------
+        describe_input : callable (position) -> str
+            Words for a column of ``X``.
 
         Raises
         ------
@@ -466,27 +488,54 @@ class Training:
         if magnitude.max() > largest:
             column = int(magnitude.argmax())
             raise ValueError(
-                f"column {column} of X reaches {magnitude[column]:.3g}, beyond the {largest:g} "
+                f"{describe_input(column)} reaches {magnitude[column]:.3g}, beyond the {largest:g} "
                 f"whose squares this arithmetic holds: use standardize=True, {remedy}"
             )
-        if self.y_scaling is None:
-            return
+        if self.y_scaling is not None:
+            self._check_targets(self.y_scaling, largest)
+
+    def _check_targets(self, y_scaling: Scaling, largest: float) -> None:
+        """Refuse targets and their known parameters if squares leave the range of numbers.
+
+        Parameters
+        ----------
+        y_scaling : Scaling
+            Scaling of the targets.
+        largest : float
+            Largest scaled value.
+
+        Raises
+        ------
+        ValueError
+            Naming the target.
+        """
         parameter = self.rows.row_parameter
-        if parameter is not None and (parameter / self.y_scaling.scale).max() > largest:
+        if parameter is not None and (parameter / y_scaling.scale).max() > largest:
             raise ValueError(
                 f"noise_std or exposure reaches {parameter.max():.3g}, beyond the numbers whose "
                 "squares this arithmetic holds: leave out such rows, or give X as float64."
             )
-        magnitude = np.abs(self.y_scaling.apply(self.rows.y_range)).max(axis=0)
+
+        # Methods compute with scaled targets, and predictions have variances in the user's unit.
+        scaled = np.abs(y_scaling.apply(self.rows.y_range)).max(axis=0)
         std = self.target_std
-        is_out_of_range = (magnitude > largest) | (std < 1.0 / largest)
-        if is_out_of_range.any():
-            column = int(is_out_of_range.argmax())
-            raise ValueError(
-                f"column {column} of y reaches {magnitude[column]:.3g} and spreads by "
-                f"{std[column]:.3g}, which must lie between {1.0 / largest:g} and {largest:g} "
-                f"in this arithmetic: use standardize=True, {remedy}"
-            )
+        magnitude = np.abs(self.rows.y_range).max(axis=0)
+        for column in range(len(std)):
+            name = "y" if len(std) == 1 else f"column {column} of y"
+            if scaled[column] > largest or std[column] < 1.0 / largest:
+                raise ValueError(
+                    f"{name} reaches {scaled[column]:.3g} and spreads by {std[column]:.3g}, which "
+                    f"must lie between {1.0 / largest:g} and {largest:g} in this arithmetic: use "
+                    "standardize=True, rescale it, or give X as float64."
+                )
+            is_representable = y_scaling.scale[column] >= 1.0 / LARGEST_TARGET
+            if magnitude[column] > LARGEST_TARGET or not is_representable:
+                raise ValueError(
+                    f"{name} reaches {magnitude[column]:.3g} and spreads by "
+                    f"{y_scaling.scale[column]:.3g}, which must lie between "
+                    f"{1.0 / LARGEST_TARGET:g} and {LARGEST_TARGET:g}, since the variances of "
+                    "predictions are squares: rescale it."
+                )
 
     def tensor(self, values: Array) -> Tensor:
         """Return an array as a tensor on the device, floats in the precision of the fit."""

@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils.validation import check_is_fitted
 
+from skbayes_sym.base.classifier import encode_classes, label_array
 from skbayes_sym.base.columns import Columns
 from skbayes_sym.base.predictive import predictive, predicts_distribution
 from skbayes_sym.base.rows import Array, numeric_conversion
@@ -137,6 +138,35 @@ def check_observations(y: Any, target: int) -> Array:
     with numeric_conversion("y"):
         values = check_array(y, dtype=float, ensure_2d=False, input_name="y")
     return select_target(values, target, ndim=1)
+
+
+def check_observed_classes(classifier: Any, y: Any) -> Array:
+    """Return the positions of observed labels among the classes, (n,).
+
+    Parameters
+    ----------
+    classifier : estimator
+        Fitted classifier.
+    y : array-like of shape (n,) or (n, 1)
+        Observed labels.
+
+    Returns
+    -------
+    ndarray of int of shape (n,)
+        Positions, -1 for labels that aren't classes.
+
+    Raises
+    ------
+    ValueError
+        If labels are missing or have several axes.
+    """
+    labels = label_array(y)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim != 1:
+        raise ValueError(f"y must hold one label for each row, got shape {labels.shape}.")
+    codes, is_known = encode_classes(np.asarray(classifier.classes_), labels)
+    return np.where(is_known, codes, -1)
 
 
 def read_dates(column: Any) -> Array:

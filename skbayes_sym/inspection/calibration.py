@@ -7,7 +7,7 @@ from scipy.stats import binom
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_consistent_length
 
-from skbayes_sym.base.rows import Array
+from skbayes_sym.base.rows import Array, warn_reordered_rows
 from skbayes_sym.inspection._drawing import COLOURS, GREY, MARKERS, Display, hide_frame
 from skbayes_sym.inspection._fitted import predict_regression, select_target
 from skbayes_sym.metrics import interval_calibration_error
@@ -142,6 +142,7 @@ class IntervalCalibrationDisplay(Display):
             If the estimator doesn't predict a distribution of a regression target.
         """
         check_consistent_length(X, y)
+        warn_reordered_rows(X, y=y)
         model, distribution = predict_regression(estimator, X, cls.__name__)
         name = check_name(cls.__name__, "name", name, type(model).__name__)
         return cls.from_predictions(

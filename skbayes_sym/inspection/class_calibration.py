@@ -1,5 +1,8 @@
 """Calibration of class probabilities: predicted probability and observed frequency."""
 
+from datetime import date
+from decimal import Decimal
+from numbers import Real
 from typing import Any, Self
 
 import numpy as np
@@ -7,9 +10,13 @@ from scipy.stats import beta
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_consistent_length
 
-from skbayes_sym.base.rows import Array
+from skbayes_sym.base.rows import Array, warn_reordered_rows
 from skbayes_sym.inspection._drawing import COLOURS, GREY, MARKERS, Display, hide_frame
-from skbayes_sym.inspection._fitted import require_attributes, unwrap_fitted
+from skbayes_sym.inspection._fitted import (
+    check_observed_classes,
+    require_attributes,
+    unwrap_fitted,
+)
 from skbayes_sym.numerics.arguments import check_arrays, check_count, check_name, short_repr
 
 _DIAGONAL = "perfect"
@@ -158,6 +165,7 @@ class ClassCalibrationDisplay(Display):
             If ``pos_label`` isn't a class of the estimator.
         """
         check_consistent_length(X, y)
+        warn_reordered_rows(X, y=y)
         model: Any = unwrap_fitted(estimator).model
         required = ["predict_proba", "classes_"]
         require_attributes(model, required, cls.__name__, "a classifier with probabilities")
@@ -165,20 +173,20 @@ class ClassCalibrationDisplay(Display):
         classifier: Any = estimator
         probabilities = np.asarray(classifier.predict_proba(X))
         classes = np.asarray(classifier.classes_)
-        observed = np.asarray(y)
+        observed = check_observed_classes(classifier, y)
         if pos_label is None and len(classes) > 2:
-            happened = classes[probabilities.argmax(axis=1)] == observed
+            happened = probabilities.argmax(axis=1) == observed
             probability = probabilities.max(axis=1)
             event = "the most probable class"
         else:
             label = classes[-1] if pos_label is None else pos_label
-            positions = np.flatnonzero(classes == label)
+            positions = np.flatnonzero([_is_same(name, label) for name in classes.tolist()])
             if len(positions) != 1:
                 raise ValueError(
                     f"pos_label must be one of the classes {classes.tolist()}, got "
                     f"{short_repr(pos_label)}."
                 )
-            happened = observed == label
+            happened = observed == positions[0]
             probability = probabilities[:, positions[0]]
             event = f"class {label}"
         return cls.from_predictions(
@@ -271,3 +279,8 @@ class ClassCalibrationDisplay(Display):
         )
         self.ax_.legend(loc="upper left", frameon=False, fontsize="small")
         hide_frame(self.ax_)
+
+
+def _is_same(name: Any, label: Any) -> bool:
+    """Whether a label of any type is a class."""
+    return isinstance(label, str | bytes | Real | Decimal | date | np.generic) and name == label

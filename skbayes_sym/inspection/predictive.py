@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_consistent_length
 
 from skbayes_sym.base.predictive import predictive
 from skbayes_sym.base.regressor import check_quantile_levels
-from skbayes_sym.base.rows import Array
+from skbayes_sym.base.rows import Array, warn_reordered_rows
 from skbayes_sym.base.scikit_learn import check_array
 from skbayes_sym.inspection._drawing import (
     BLUE,
@@ -24,6 +24,7 @@ from skbayes_sym.inspection._drawing import (
 )
 from skbayes_sym.inspection._fitted import (
     check_observations,
+    check_observed_classes,
     list_feature_names,
     predict_regression,
     read_dates,
@@ -229,6 +230,7 @@ class PredictiveDisplay(Display):
         """
         if y is not None:
             check_consistent_length(X, y)
+            warn_reordered_rows(X, y=y)
         names = list_feature_names(estimator, X)
         if feature is None and len(names) == 1:
             feature = 0
@@ -259,6 +261,9 @@ class PredictiveDisplay(Display):
         if not (y is None or average or len(names) > 1):
             arguments |= {"x_observed": axis.observed, "y_observed": np.asarray(y)}
         if is_classifier(model):
+            if "y_observed" in arguments:
+                check_observed_classes(estimator, y)
+                arguments["y_observed"] = arguments["y_observed"].ravel()
             arguments |= _average_probabilities(estimator, rows, len(axis.points))
         else:
             if "y_observed" in arguments:

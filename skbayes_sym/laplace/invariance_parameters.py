@@ -27,6 +27,7 @@ from skbayes_sym.models.augmentations.augmentation import (
 )
 from skbayes_sym.models.augmentations.images import Affine
 from skbayes_sym.models.augmentations.tabular import Rotation2D
+from skbayes_sym.numerics.arguments import object_array, short_repr
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
 
@@ -40,10 +41,10 @@ def image_shape(dimensions: Any, n_features: int) -> ImageShape | None:
     """
     if dimensions is None:
         return None
-    values = np.asarray(dimensions)
+    values = object_array(dimensions)
     is_numeric = values.dtype.kind in "iuf" and np.isfinite(values).all()
     if values.ndim != 1 or len(values) not in (2, 3) or not is_numeric or np.any(values % 1):
-        raise ValueError(f"image_shape must be (H, W) or (C, H, W), got {dimensions!r}.")
+        raise ValueError(f"image_shape must be (H, W) or (C, H, W), got {short_repr(dimensions)}.")
     shape = tuple(int(s) for s in values)
     if min(shape) < 1 or prod(shape) != n_features:
         raise ValueError(
@@ -125,17 +126,19 @@ class TransformationFamilies:
         Raises
         ------
         ValueError
-            If the squares of a column overflow.
+            If the squares of a column over- or underflow.
         """
         if not self.families:
             return Identity()
         rows = data.rows
         std = tuple(column_scaling(rows.X, rows.weight, enabled=True).scale.tolist())
-        if max(std) > LARGEST[torch.float64]:
-            raise ValueError(
-                f"column {std.index(max(std))} of X spreads by {max(std):.3g}, beyond the "
-                f"{LARGEST[torch.float64]:g} whose squares numbers hold: rescale it."
-            )
+        largest = LARGEST[torch.float64]
+        for column, spread in enumerate(std):
+            if not 1.0 / largest <= spread <= largest:
+                raise ValueError(
+                    f"column {column} of X spreads by {spread:.3g}, which must lie between "
+                    f"{1.0 / largest:g} and {largest:g}, whose squares are numbers: rescale it."
+                )
         bound = [family.bind(std, self.image_shape) for family in self.families]
         for family in bound:
             _warn_if_standardised(family, rows)

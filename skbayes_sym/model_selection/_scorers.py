@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator, MetaEstimatorMixin, RegressorMixin
 
 from skbayes_sym.base.distributions import PredictiveDistribution, observed_targets
 from skbayes_sym.base.predictive import predictive, predicts_distribution
-from skbayes_sym.base.rows import Array
+from skbayes_sym.base.rows import Array, warn_reordered_rows
 from skbayes_sym.base.scikit_learn import (
     BaseScorer,
     check_sample_weight,
@@ -17,6 +17,7 @@ from skbayes_sym.base.scikit_learn import (
     num_samples,
     unwrap,
 )
+from skbayes_sym.base.targets import require_targets
 from skbayes_sym.numerics.arguments import is_number, short_repr
 
 
@@ -299,6 +300,8 @@ class DistributionScorer(BaseScorer):
         float
             Mean score.
         """
+        require_targets(y_true)
+        warn_reordered_rows(X, y=y_true, **routed)
         sample_weight = routed.pop("sample_weight", None)
         scores = self._score_rows(estimator, X, y_true, **routed)
         return _average(scores, y_true, sample_weight)

@@ -1,6 +1,6 @@
 """Checks of arguments, with messages that state name, expectation and received value."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from math import inf, isnan
 from numbers import Integral, Real
 from typing import Any
@@ -179,6 +179,87 @@ def check_arrays(
     return checked
 
 
+def check_ints(owner: str, name: str, value: Any, minimum: int | None = 0) -> tuple[int, ...]:
+    """Return a sequence of ints as a tuple, or raise TypeError.
+
+    Parameters
+    ----------
+    owner, name : str
+        Names of the object and of the argument, for the error message.
+    value : sequence of int
+        The argument.
+    minimum : int or None
+        Smallest int; None for any.
+    """
+    if minimum is None:
+        limit = ""
+        low = -inf
+    else:
+        limit = f" of at least {minimum}"
+        low = minimum
+    is_sequence = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str | bytes)
+    values = list(value) if is_sequence and getattr(value, "ndim", 1) == 1 else None
+    is_int = [
+        isinstance(item, Integral) and not isinstance(item, bool | np.bool_) and int(item) >= low
+        for item in values or ()
+    ]
+    if values is None or not all(is_int):
+        raise TypeError(
+            f"{name} of {owner} must be a sequence of int{limit}, got {short_repr(value)}."
+        )
+    return tuple(int(item) for item in values)
+
+
+def check_tensor(owner: str, name: str, value: Any, ndim: int, *, is_index: bool = False) -> None:
+    """Raise TypeError unless the value is a tensor with this number of axes.
+
+    Parameters
+    ----------
+    owner, name : str
+        Names of the object and of the argument, for the error message.
+    value : Tensor
+        The argument.
+    ndim : int
+        Number of axes.
+    is_index : bool
+        Whether it must hold positions, which are int64 and at least 0.
+    """
+    # An attribute instead of the type, since students check arguments without torch.
+    is_tensor = hasattr(value, "requires_grad") and value.ndim == ndim
+    if is_tensor and is_index:
+        is_tensor = str(value.dtype) == "torch.int64"
+        is_tensor = is_tensor and (not value.numel() or bool((value >= 0).all()))
+    elif is_tensor:
+        is_tensor = value.is_floating_point()
+    if not is_tensor:
+        kind = "positions (int64, at least 0)" if is_index else "floating-point numbers"
+        raise TypeError(
+            f"{name} of {owner} must be a tensor of {kind} with {ndim} axes, got "
+            f"{short_repr(value)}."
+        )
+
+
+def check_parts(
+    owner: str, name: str, value: Any, attributes: Collection[str], example: str
+) -> None:
+    """Raise TypeError unless the value is a tuple of objects with these attributes.
+
+    Parameters
+    ----------
+    owner, name : str
+        Names of the object and of the argument, for the error message.
+    value : tuple
+        The argument.
+    attributes : collection of str
+        Attributes that every object must have.
+    example : str
+        What the objects are, for the error message.
+    """
+    is_tuple = isinstance(value, tuple)
+    if not is_tuple or not all(hasattr(part, a) for part in value for a in attributes):
+        raise TypeError(f"{name} of {owner} must be a tuple of {example}, got {short_repr(value)}.")
+
+
 def check_names(owner: str, name: str, value: Any, n: int) -> list[str]:
     """Return ``n`` strings, or raise ValueError.
 
@@ -283,8 +364,18 @@ def _as_numeric(value: Any) -> NDArray[Any] | None:
         if array.dtype.kind in "iufb":
             return array
         return np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
+
+
+def object_array(value: Any) -> NDArray[Any]:
+    """Return an array, or one of objects without axes if the value is ragged or no array."""
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):
+        array = np.empty((), dtype=object)
+        array[()] = value
+        return array
 
 
 def select_optional(values: Any, index: Any) -> Any:

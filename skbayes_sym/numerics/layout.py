@@ -8,6 +8,8 @@ from math import prod
 import torch
 from torch import Tensor
 
+from skbayes_sym.numerics.arguments import check_ints, short_repr
+
 
 @dataclass(frozen=True)
 class ParamLayout:
@@ -32,6 +34,15 @@ class ParamLayout:
     """
 
     shapes: Mapping[str, tuple[int, ...]]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.shapes, Mapping):
+            raise TypeError(
+                "shapes of ParamLayout must map names of parameters to their shapes, got "
+                f"{short_repr(self.shapes)}."
+            )
+        for name, shape in self.shapes.items():
+            check_ints("ParamLayout", f"shapes[{name!r}]", shape)
 
     @cached_property
     def slices(self) -> dict[str, slice]:

@@ -20,6 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skbayes_sym.numerics.arguments import (
+    check_count,
+    check_flag,
+    check_ints,
+    check_parts,
+    short_repr,
+)
 from skbayes_sym.numerics.assignment import best_assignment
 from skbayes_sym.symmetry.group import (
     InPlaceActionMixin,
@@ -60,6 +67,16 @@ class UnitEntries:
     flips: tuple[tuple[bool, ...], ...] = ()
     is_pair: bool = False
     merged: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_count("offset of UnitEntries", self.offset, 0)
+        for name in ("sizes", "strides", "merged"):
+            check_ints("UnitEntries", name, getattr(self, name))
+        if len(self.sizes) != len(self.strides):
+            raise ValueError(
+                f"sizes and strides of UnitEntries must have one entry for each axis, got "
+                f"{self.sizes} and {self.strides}."
+            )
 
     def read(self, theta: Tensor) -> Tensor:
         """Return the entries, (*B, P) -> (*B, *shape); a view unless axes are merged."""
@@ -135,6 +152,13 @@ class AxisUnits(SignedPermutations):
     n_signs: int = 0
     outer_shape: tuple[int, ...] = ()
     permute: bool = True
+
+    def __post_init__(self) -> None:
+        check_parts("AxisUnits", "entries", self.entries, ("offset", "strides"), "UnitEntries")
+        check_count("n_units of AxisUnits", self.n_units, 0)
+        check_count("n_signs of AxisUnits", self.n_signs, 0)
+        check_ints("AxisUnits", "outer_shape", self.outer_shape)
+        check_flag("permute", self.permute)
 
     @cached_property
     def n_params(self) -> int:  # type: ignore[override]
@@ -382,6 +406,14 @@ class Wreath(InPlaceActionMixin, SimpleGroup):
     above: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
+        check_parts("Wreath", "parts", self.parts, ("entries", "n_units"), "AxisUnits")
+        if not isinstance(self.above, tuple) or len(self.above) != len(self.parts):
+            raise TypeError(
+                "above of Wreath must be a tuple with a tuple of ints for each part, got "
+                f"{short_repr(self.above)}."
+            )
+        for names in self.above:
+            check_ints("Wreath", "above", names, minimum=None)
         for k, names in enumerate(self.above):
             if any(j >= k or not {*self.above[j]} <= {*names} for j in names if j >= 0):
                 raise ValueError(

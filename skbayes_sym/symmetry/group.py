@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skbayes_sym.numerics.arguments import check_parts
 from skbayes_sym.numerics.layout import ParamLayout
 
 
@@ -246,6 +247,10 @@ class Product(WeightValidationMixin):
 
     # Bound on the sweeps of `align`, which ends when no factor moves.
     _max_sweeps: int = 50
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        check_parts(name, "factors", self.factors, ("act", "log_order"), "symmetry groups")
 
     def __repr__(self) -> str:
         n = len(self.factors)

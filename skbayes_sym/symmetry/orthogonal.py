@@ -8,6 +8,7 @@ from math import cos, inf, sin
 import torch
 from torch import Tensor
 
+from skbayes_sym.numerics.arguments import check_tensor
 from skbayes_sym.numerics.random import random_orthogonal
 from skbayes_sym.symmetry.group import SimpleGroup, WeightValidationMixin
 from skbayes_sym.symmetry.units import gather_units
@@ -31,6 +32,9 @@ class Orthogonal(WeightValidationMixin, SimpleGroup):
     """
 
     index: Tensor
+
+    def __post_init__(self) -> None:
+        check_tensor("Orthogonal", "index", self.index, 2, is_index=True)
 
     def __repr__(self) -> str:
         n, k = self.index.shape

@@ -14,6 +14,7 @@ from math import inf
 import torch
 from torch import Tensor
 
+from skbayes_sym.numerics.arguments import check_tensor
 from skbayes_sym.symmetry.group import SimpleGroup, WeightValidationMixin
 
 
@@ -35,6 +36,9 @@ class Translation(WeightValidationMixin, SimpleGroup):
     """
 
     inputs: Tensor
+
+    def __post_init__(self) -> None:
+        check_tensor("Translation", "inputs", self.inputs, 2)
 
     def __repr__(self) -> str:
         n, k = self._null_space.shape

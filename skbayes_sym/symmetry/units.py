@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skbayes_sym.numerics.arguments import check_flag, check_tensor
 from skbayes_sym.numerics.assignment import best_assignment
 from skbayes_sym.numerics.random import random_permutations
 from skbayes_sym.symmetry.group import (
@@ -282,6 +283,11 @@ class Units(SignedPermutations):
     permute: bool = True
     flip: bool = False
     outer_shape: tuple[int, ...] = field(default=(), init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_tensor("Units", "index", self.index, 2, is_index=True)
+        check_flag("permute", self.permute)
+        check_flag("flip", self.flip)
 
     @cached_property
     def n_params(self) -> int:  # type: ignore[override]

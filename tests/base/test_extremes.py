@@ -5,7 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
-from fits import FITS, LABELS, NUMBERS, X, fitted
+from fits import COUNTS, FITS, LABELS, NUMBERS, X, fitted
 from sklearn.base import clone
 
 import skbayes_sym as sk
@@ -37,7 +37,7 @@ def test_columns_that_span_no_number_or_all_are_refused(values, words):
 
 def test_coefficients_that_are_no_numbers_are_refused():
     with pytest.raises(ValueError, match="coefficients exceed all numbers"):
-        sk.BayesianLinearRegressor().fit(1e-200 * X, 1e200 * NUMBERS)
+        sk.BayesianLinearRegressor().fit(1e-200 * X, 1e140 * NUMBERS)
 
 
 @pytest.mark.parametrize("factor", [1e-200, 1e200])
@@ -52,8 +52,43 @@ def test_predictions_dont_depend_on_the_scale_of_columns_and_go_with_that_of_tar
 @pytest.mark.parametrize("name", ["linear-gaussian", "bayesian-mlp"])
 def test_noise_goes_with_the_scale_of_targets_whose_squares_are_no_numbers(name):
     model = clone(FITS[name].estimator).set_params(standardize=True)
-    plain, scaled = clone(model).fit(X, NUMBERS), clone(model).fit(X, 2.0**600 * NUMBERS)
-    assert scaled.noise_std_ == pytest.approx(2.0**600 * plain.noise_std_)
+    plain, scaled = clone(model).fit(X, NUMBERS), clone(model).fit(X, 2.0**490 * NUMBERS)
+    assert scaled.noise_std_ == pytest.approx(2.0**490 * plain.noise_std_)
+
+
+BEYOND = [
+    *({"y": y} for y in (1e308 * np.sign(NUMBERS), 3e307 * np.sign(NUMBERS), 1e160 * NUMBERS)),
+    *({"y": y} for y in (1e-160 * NUMBERS, 1e-307 * NUMBERS, np.full(24, 1e200))),
+    {"X": X * [1.0, 1e120, 1.0], "standardize": False},
+    {"noise_std": np.full(24, 1e155)},
+    *({"exposure": np.full(24, e), "likelihood": "poisson", "y": COUNTS} for e in (1e-308, 1e308)),
+    *({"sample_weight": np.full(24, w)} for w in (1e60, 1e-110)),
+]
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:.*y is constant")
+@pytest.mark.parametrize("given", BEYOND)
+def test_data_whose_squares_are_no_numbers_are_refused(given):
+    """The variances of predictions would be 0 or infinite."""
+    arguments = {"X": X, "y": NUMBERS, **given}
+    names = [name for name in ("standardize", "likelihood") if name in arguments]
+    model = sk.LaplaceRegressor((2,), max_iter=1, optimizer="adam")
+    model.set_params(**{name: arguments.pop(name) for name in names})
+    name = {"X": "column 1 of X"}.get(next(iter(given)), next(iter(given)))
+    with pytest.raises(ValueError, match=f"^{name} .*1e[+-]"):
+        model.fit(**arguments)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("factor", [1e149, 1e-148])
+def test_targets_whose_squares_are_numbers_have_densities_and_variances(factor):
+    model = sk.BayesianLinearRegressor(standardize=True)
+    plain, scaled = clone(model).fit(X, NUMBERS), clone(model).fit(X, factor * NUMBERS)
+    std = scaled.predict(X, return_std=True)[1]
+    np.testing.assert_allclose(std / factor, plain.predict(X, return_std=True)[1])
+    density = scaled.log_predictive_density(X, factor * NUMBERS) + np.log(factor)
+    np.testing.assert_allclose(density, plain.log_predictive_density(X, NUMBERS), atol=1e-9)
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")

@@ -244,10 +244,11 @@ def test_numbers_beyond_arithmetic_are_refused(
             kind(**given).fit(X.astype(dtype), 1e-20 * COUNTS, sample_weight=weight)
 
 
-def test_inputs_too_wide_to_shift_are_refused() -> None:
+@pytest.mark.parametrize("factor", [1e200, 1e-200])
+def test_inputs_too_wide_or_narrow_to_shift_are_refused(factor: float) -> None:
     lila = sk.LILARegressor(invariances=ColumnShift())
     with pytest.raises(ValueError, match=r"^column \d of X spreads by .* rescale it"):
-        lila.fit(1e200 * X, COUNTS)
+        lila.fit(factor * X, COUNTS)
 
 
 OBJECTS: list[Case] = [

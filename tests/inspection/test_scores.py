@@ -5,18 +5,24 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
+from fits import LABELS, NUMBERS, fitted
+from fits import X as ROWS
+from scipy import sparse
+from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.linear_model import BayesianRidge, LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skbayes_sym import BayesianLinearRegressor, PredictiveStackingRegressor
+from skbayes_sym import BayesianLinearRegressor, PredictiveStackingRegressor, predictive
 from skbayes_sym.inspection import (
     ClassCalibrationDisplay,
+    IntervalCalibrationDisplay,
     ModelComparisonDisplay,
+    PredictiveDisplay,
     StackWeightsDisplay,
 )
-from skbayes_sym.model_selection import compare_models
+from skbayes_sym.model_selection import compare_models, get_scorer
 
 
 def test_frequencies_are_counted_in_bins_of_equal_size(axes):
@@ -52,6 +58,56 @@ def test_classes_are_selected_and_searched_in_pipelines(axes):
     assert top.n_events.sum() == np.sum(model.predict(X) == names)
     with pytest.raises(ValueError, match=r"pos_label must be one of .*setosa.* got 'rose'"):
         ClassCalibrationDisplay.from_estimator(model, X, names, pos_label="rose")
+
+
+@pytest.mark.parametrize(
+    "pos_label",
+    [np.full(7, np.nan), np.nan, ["high"], pd.NA, np.array("high"), object(), sparse.eye_array(2)],
+)
+def test_labels_of_other_types_are_no_classes(pos_label):
+    model = fitted("linear-labels")
+    with pytest.raises(ValueError, match=r"pos_label must be one of the classes .*, got"):
+        ClassCalibrationDisplay.from_estimator(model, ROWS, LABELS, pos_label=pos_label)
+
+
+def test_observed_labels_are_those_of_fit(axes):
+    model = fitted("linear-labels")
+    display = ClassCalibrationDisplay.from_estimator(model, ROWS, LABELS)
+    column = pd.DataFrame({"label": LABELS})
+    same = ClassCalibrationDisplay.from_estimator(model, ROWS, column, ax=axes)
+    np.testing.assert_array_equal(same.frequency, display.frequency)
+    with pytest.raises(ValueError, match="missing labels"):
+        ClassCalibrationDisplay.from_estimator(model, ROWS, [None, *LABELS[1:]])
+    score = get_scorer("log_density")
+    evaluations = (ClassCalibrationDisplay.from_estimator, type(model).score, score)
+    for evaluate in evaluations:
+        with pytest.warns(UserWarning, match="y holds none of the classes .*such as 'HIGH'"):
+            evaluate(model, ROWS, np.full(24, "HIGH"))
+    for evaluate in (type(model).score, score):
+        with pytest.raises(TypeError, match="y must hold one target for each row"):
+            evaluate(model, ROWS, "high")
+    narrow = clone(model).fit(ROWS[:, :1], LABELS)
+    PredictiveDisplay.from_estimator(narrow, ROWS[:, :1], column, ax=axes)
+
+
+def test_rows_in_another_order_are_warned_about(axes):
+    frame = pd.DataFrame(ROWS)
+    for name, y in (("linear-labels", LABELS), ("linear-gaussian", NUMBERS)):
+        model = clone(fitted(name)).fit(frame, y)
+        others = pd.Series(y).iloc[::-1]
+        evaluations = [type(model).score, type(model).log_predictive_density]
+        evaluations.append(get_scorer("log_density"))
+        if name == "linear-labels":
+            evaluations.append(ClassCalibrationDisplay.from_estimator)
+        else:
+            evaluations.append(IntervalCalibrationDisplay.from_estimator)
+            evaluations.append(PredictiveDisplay.from_estimator)
+        for evaluate in evaluations:
+            evaluate(model, frame, pd.Series(y))
+            with pytest.warns(UserWarning, match="X and y have the same row labels in different"):
+                evaluate(model, frame, others)
+    with pytest.warns(UserWarning, match="X and noise_std have the same row labels"):
+        predictive(model, frame, noise_std=pd.Series(np.ones(24)).iloc[::-1])
 
 
 def test_two_classifiers_share_axes_and_differ_in_colour(axes):

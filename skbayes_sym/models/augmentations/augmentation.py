@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from skbayes_sym.numerics.arguments import check_count, check_positive
+from skbayes_sym.numerics.arguments import check_count, check_positive, is_number, short_repr
 from skbayes_sym.numerics.runtime import constant
 
 # Half-width before learning. At 0 the gradient vanishes, since every family is even in eta.
@@ -84,6 +84,21 @@ class HalfWidth:
     limits: tuple[float, ...]
     units: tuple[float, ...] = ()
     correlated: bool = False
+
+    def __post_init__(self) -> None:
+        lists = {"names": self.names, "limits": self.limits, "units": self.units}
+        for name, value in lists.items():
+            is_default = name == "units" and isinstance(value, tuple) and not value
+            if not isinstance(value, tuple) or (len(value) != len(self.names) and not is_default):
+                raise TypeError(
+                    f"{name} of HalfWidth must be a tuple with an entry for each of the "
+                    f"generators in names, got {short_repr(value)}."
+                )
+        for name, values in (("limits", self.limits), ("units", self.units)):
+            if not all(is_number(value) and value > 0.0 for value in values):
+                raise TypeError(
+                    f"{name} of HalfWidth must be positive numbers, got {short_repr(values)}."
+                )
 
     @property
     def n_noise(self) -> int:
@@ -317,9 +332,10 @@ class Composed:
 
     def __post_init__(self) -> None:
         is_sequence = isinstance(self.parts, tuple | list)
-        if not is_sequence or not all(hasattr(part, "bind") for part in self.parts):
+        if not is_sequence or not self.parts or not all(hasattr(p, "bind") for p in self.parts):
             raise TypeError(
-                f"parts must be a tuple of augmentations, such as Rotation2D(), got {self.parts!r}."
+                f"parts must be a tuple of augmentations, such as Rotation2D(), got "
+                f"{short_repr(self.parts)}."
             )
 
     @cached_property

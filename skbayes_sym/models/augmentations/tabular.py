@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import pi
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,13 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.models.augmentations.augmentation import HalfWidth, ImageShape
-from skbayes_sym.numerics.arguments import check_flag
+from skbayes_sym.numerics.arguments import check_flag, check_ints, is_number, short_repr
 from skbayes_sym.numerics.runtime import constant, index_tensor
+
+
+def _as_tuple(owner: str, columns: Any) -> tuple[Any, ...]:
+    """Return positions of columns as a tuple; TypeError for anything but a sequence of ints."""
+    return check_ints(owner, "columns", columns, minimum=None)
 
 
 def _check_columns(owner: str, columns: Any, n_features: int) -> tuple[int, ...]:
@@ -36,15 +40,13 @@ def _check_columns(owner: str, columns: Any, n_features: int) -> tuple[int, ...]
     """
     if columns is None:
         columns = range(n_features)
-    is_sequence = isinstance(columns, Sequence | range | np.ndarray)
-    if not is_sequence or not all(isinstance(c, Integral) for c in columns):
-        raise TypeError(f"columns of {owner} must be a sequence of int, got {columns!r}.")
+    columns = _as_tuple(owner, columns)
     if any(not 0 <= c < n_features for c in columns) or len(set(columns)) != len(columns):
         raise ValueError(
             f"{owner} needs different columns between 0 and {n_features - 1}, got {columns!r} for "
             f"inputs with {n_features} columns."
         )
-    return tuple(int(c) for c in columns)
+    return columns
 
 
 def _bound_columns(columns: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -71,6 +73,16 @@ class Rotation2D:
 
     columns: tuple[int, int] = (0, 1)
     centre: tuple[float, float] = (0.0, 0.0)
+
+    def __post_init__(self) -> None:
+        # Columns and centre may be lists, but tuples are hashed.
+        object.__setattr__(self, "columns", _as_tuple("Rotation2D", self.columns))
+        is_sequence = isinstance(self.centre, tuple | list | np.ndarray)
+        if not is_sequence or len(self.centre) != 2 or not all(map(is_number, self.centre)):
+            raise TypeError(
+                f"centre of Rotation2D must be two numbers, got {short_repr(self.centre)}."
+            )
+        object.__setattr__(self, "centre", tuple(float(value) for value in self.centre))
 
     @property
     def half_width(self) -> HalfWidth:
@@ -110,6 +122,14 @@ class ColumnShift:
     columns: tuple[int, ...] | None = None
     units: tuple[float, ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.columns is not None:
+            object.__setattr__(self, "columns", _as_tuple("ColumnShift", self.columns))
+        if not isinstance(self.units, tuple) or not all(map(is_number, self.units)):
+            raise TypeError(
+                f"units of ColumnShift must be a tuple of numbers, got {short_repr(self.units)}."
+            )
+
     @property
     def half_width(self) -> HalfWidth:
         """Distribution of the coefficients."""
@@ -147,6 +167,8 @@ class LogScale:
     joint: bool = True
 
     def __post_init__(self) -> None:
+        if self.columns is not None:
+            object.__setattr__(self, "columns", _as_tuple("LogScale", self.columns))
         check_flag("joint", self.joint)
 
     @property

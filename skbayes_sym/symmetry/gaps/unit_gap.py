@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from skbayes_sym.numerics.arguments import check_count, short_repr
 from skbayes_sym.numerics.assignment import sample_assignments
 from skbayes_sym.numerics.permanent import (
     BETHE_ITERATIONS,
@@ -358,8 +359,18 @@ class UnitGap:
     is_random: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.bound not in ("lower", "upper"):
-            raise ValueError(f'bound must be "lower" or "upper", got {self.bound!r}.')
+        if not hasattr(self.group, "factors"):
+            raise TypeError(
+                f"group of UnitGap must be a symmetry group, got {short_repr(self.group)}."
+            )
+        if not hasattr(self.permanent, "side"):
+            raise TypeError(
+                "permanent of UnitGap must be an estimate of permanents, such as Exact(), got "
+                f"{short_repr(self.permanent)}."
+            )
+        check_count("n_draws of UnitGap", self.n_draws)
+        if not isinstance(self.bound, str) or self.bound not in ("lower", "upper"):
+            raise ValueError(f'bound must be "lower" or "upper", got {short_repr(self.bound)}.')
         if self.permanent.side not in {"exact", self.bound}:
             raise ValueError(
                 f"a {self.bound} bound on the gap needs an exact or {self.bound} estimate of the "
