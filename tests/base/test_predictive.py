@@ -130,7 +130,7 @@ def test_other_classifiers():
     columns = (model.classes_[1] == LABELS).astype(int)
     expected = np.log(model.predict_proba(X)[np.arange(len(X)), columns])
     np.testing.assert_allclose(distribution.log_prob(LABELS), expected)
-    assert distribution.log_prob(["never"] * len(X))[0] == -np.inf
+    assert distribution.log_prob(["never", *LABELS[1:]])[0] == -np.inf
     with pytest.raises(TypeError, match=r"LogisticRegression.*a model of this package"):
         distribution.uncertainty()
 
