@@ -74,10 +74,11 @@ from skbayes_sym.base.scikit_learn import (
 )
 from skbayes_sym.base.targets import Targets
 from skbayes_sym.base.training import Training, default_batch_size
+from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
-from skbayes_sym.models.networks.modules import ModuleNetwork
+from skbayes_sym.models.networks.modules import ModuleNetwork, has_bounded_outputs
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import HalfNormal, LayerScales, Prior, UnboundPrior
 from skbayes_sym.numerics.arguments import is_number, short_repr
@@ -94,6 +95,8 @@ from skbayes_sym.numerics.tables import (
 from skbayes_sym.symmetry.group import SymmetryGroup, Trivial
 
 CachedValue = TypeVar("CachedValue")
+
+_N_TESTED_ROWS = 16  # rows at which the outputs of a module are tested
 
 
 class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
@@ -488,6 +491,14 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         """Return network, likelihood, prior and the symmetry group that the method uses."""
         likelihood = self._make_likelihood(data)
         network = self._make_network(data, likelihood.n_outputs(self._count_outputs(data)))
+        if isinstance(likelihood, Categorical) and isinstance(network, ModuleNetwork):
+            x = data.x_scaling.apply(data.rows.X[:_N_TESTED_ROWS])
+            if has_bounded_outputs(network, torch.from_numpy(x).float()):
+                warn_user(
+                    "the outputs of network lie between -1 and 1 for any weights. They must be "
+                    "logits: remove the Softmax, Sigmoid or Tanh behind its last layer.",
+                    UserWarning,
+                )
         weights = prior_allocation(network.layout.n_params)
         require_memory([data.rows_allocation, weights], data.device)
         prior = self._make_prior(network)

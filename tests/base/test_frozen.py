@@ -1,10 +1,12 @@
 """Frozen parameters and buffers of a module keep their values in every estimator that takes one."""
 
 import copy
+import warnings
 
 import numpy as np
 import pytest
 import torch
+from sklearn.exceptions import ConvergenceWarning
 from torch import nn
 
 import skbayes_sym as sk
@@ -128,3 +130,18 @@ def test_nothing_to_train_is_refused_in_words():
         layer.weight.requires_grad_(False)
     with pytest.raises(ValueError, match="no Linear or Conv2d layer whose weights are trained"):
         sk.LaplaceRegressor(network=net).fit(np.zeros((4, 3)), np.arange(4.0))
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_outputs_that_are_no_logits_are_warned_about(name):
+    torch.manual_seed(0)
+    layers = nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)
+    X = np.random.default_rng(0).normal(size=(12, 3))
+    y = np.arange(12) % 3
+    for last in nn.Softmax(1), nn.Sigmoid():
+        with pytest.warns(UserWarning, match="outputs of network lie between -1 and 1"):
+            CLASSIFIERS[name](nn.Sequential(*layers, last)).fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        CLASSIFIERS[name](nn.Sequential(*layers)).fit(X, y)

@@ -237,6 +237,22 @@ class ModuleNetwork(BaseNetwork):
         return {n: v.clone() if n in buffers else v for n, v in converted.items()}
 
 
+def has_bounded_outputs(network: ModuleNetwork, x: Tensor) -> bool:
+    """Return whether large weights leave all outputs in [-1, 1], as behind a softmax or a sigmoid.
+
+    Parameters
+    ----------
+    network : ModuleNetwork
+        The network, whose initial weights are multiplied by a hundred.
+    x : Tensor of shape (N, n_features)
+        Inputs.
+    """
+    theta = 100.0 * network.init(1, generator=torch.Generator().manual_seed(0))[0]
+    with torch.no_grad():
+        outputs = network.forward(theta.to(x), x.reshape(-1, *network.input_shape))
+    return bool((outputs.abs() <= 1.0).all() & (outputs != 0.0).any())
+
+
 @contextmanager
 def _hooks(
     layers: dict[str, Any], inputs: dict[str, Tensor], preactivations: dict[str, Tensor]
