@@ -37,6 +37,25 @@ def planted(module: str, tests: str, *texts: tuple[str, str]) -> list[Mutant]:
 
 MUTANTS = [
     *planted(
+        "base/columns.py",
+        "base/test_messy_tables.py",
+        ("differs.mean(axis=0) >= _MIN_VARYING", "differs.any(axis=0)"),
+        ("> _MAX_ROUNDING * size", "> 0.0 * size"),
+        ('if column.kind != "categorical" and start not in kept:', "if False:"),
+    ),
+    Mutant(
+        "base/columns.py",
+        "limit = max(_FAR_FACTOR * (high - low), _FAR_DAYS)",
+        "limit = np.inf",
+        "base/test_dates.py",
+    ),
+    Mutant(
+        "stacking/predictors.py",
+        "complete[:, self.estimator.classes_.astype(int)] = values",
+        "complete[:, : values.shape[1]] = values",
+        "stacking/test_groups.py",
+    ),
+    *planted(
         "numerics/arguments.py",
         "test_wrong_arguments.py",
         ("if values is None or not all(is_int):", "if values is None:"),

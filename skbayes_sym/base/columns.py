@@ -72,6 +72,16 @@ _N_NAMED = 5
 # pattern from a trend.
 _MIN_CYCLES = 2.0
 
+# Relative difference up to which a value equals a constant, and the proportion of other values from
+# which a column varies. Pixels and indicators of rare levels differ in fewer rows.
+_MAX_ROUNDING = 1e-6
+_MIN_VARYING = 0.05
+# A training date is far from the others if it is beyond the central 80 % of them by more than ten
+# times their range and ten years. Fewer dates have no range.
+_FAR_FACTOR = 10.0
+_FAR_DAYS = 3652.5
+_MIN_DATES = 5
+
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
@@ -308,6 +318,7 @@ class Columns:
         Encoding
         """
         values, codes = _encode_table(self.columns, table)
+        self._warn_varying(values)
         values = values[:, self.kept]
         is_open = np.zeros(len(values), dtype=bool)
         for column, column_values, column_codes in zip(
@@ -335,6 +346,22 @@ class Columns:
             ]
             alternatives.append(_encode_codes(self.columns, rows, filled)[:, self.kept])
         return Encoding(values, is_open, alternatives)
+
+    def _warn_varying(self, encoded: Array) -> None:
+        """Warn of encoded rows (n_rows, all outputs) that vary where the training rows didn't."""
+        kept = set(self.kept.tolist())
+        constant = []
+        outputs = []
+        start = 0
+        for column in self.columns:
+            if column.kind != "categorical" and start not in kept:
+                constant.append(column)
+                outputs.append(start)
+            start += len(column.output_names)
+        if constant:
+            descriptions = [_describe_constant(column) for column in constant]
+            medians = np.array([column.median for column in constant])
+            warn_varying(descriptions, medians, encoded[:, outputs])
 
     @staticmethod
     def _is_open(column: Column, codes: Array) -> Array:
@@ -378,6 +405,49 @@ def warn_not_boolean(name: str, numbers: Array) -> None:
             "Convert the column to the Booleans that fit had.",
             UserWarning,
         )
+
+
+def _describe_constant(column: Column) -> str:
+    """Return the name and the value of a column that was constant in `fit`."""
+    if column.date is not None:
+        value = format_days(column.date.reference + column.median)
+    elif column.kind == "boolean":
+        value = str(bool(column.median))
+    else:
+        value = f"{column.median:g}"
+    if column.has_missing and column.median == 0.0:
+        value += " or missing"
+    return f"{column.name!r} ({value} in fit)"
+
+
+def warn_varying(columns: Sequence[str], constants: Array, numbers: Array) -> None:
+    """Warn if columns that were constant in `fit` have other values in several rows.
+
+    Parameters
+    ----------
+    columns : sequence of str
+        Descriptions of J columns.
+    constants : ndarray of shape (J,)
+        Values in `fit`.
+    numbers : ndarray of shape (n_rows, J)
+        Values now, nan where missing.
+    """
+    # A float32 is the same number.
+    size = np.maximum(np.abs(constants), np.abs(numbers))
+    with np.errstate(invalid="ignore", over="ignore"):
+        differs = np.abs(numbers - constants) > _MAX_ROUNDING * size
+    is_varying = differs.any(axis=0) & (differs.mean(axis=0) >= _MIN_VARYING)
+    positions = np.flatnonzero(is_varying).tolist()
+    if not positions:
+        return
+    listed = [columns[j] for j in positions[:_N_NAMED]]
+    if len(positions) > _N_NAMED:
+        listed.append("...")
+    warn_user(
+        f"X varies in columns that were constant in fit, so that their effect is unknown: "
+        f"{', '.join(listed)}. Fit to rows in which they vary, or check the values.",
+        UserWarning,
+    )
 
 
 def warn_booleans(names: Sequence[str]) -> None:
@@ -545,6 +615,7 @@ def _fit_dates(name: str, values: Array) -> Column:
         )
     offset = most_frequent_offset(name, values, order.day_first, missing)
     days = read_days(name, values, order.day_first, offset, missing)[~missing]
+    _warn_far_dates(name, days, np.flatnonzero(~missing))
     reference = float(days.min()) if len(days) else 0.0
     parts = tuple(part for part in CALENDAR if _repeats(part, days))
     date = DateEncoding(reference, order.day_first, offset, parts)
@@ -555,6 +626,37 @@ def _fit_dates(name: str, values: Array) -> Column:
     has_missing = bool(missing.any())
     has_indicator = has_missing and _MIN_MISSING <= float(missing.mean()) < 1.0
     return Column(name, "date", (), (), median, has_indicator, has_missing, date)
+
+
+def _warn_far_dates(name: str, days: Array, rows: Array) -> None:
+    """Warn of training dates far from all others, such as mistyped years.
+
+    Parameters
+    ----------
+    name : str
+        Name of the column.
+    days : ndarray of shape (n,)
+        Days since 1970-01-01.
+    rows : ndarray of int of shape (n,)
+        Their rows.
+    """
+    if len(days) < _MIN_DATES:
+        return
+    low, high = np.quantile(days, [0.1, 0.9])
+    limit = max(_FAR_FACTOR * (high - low), _FAR_DAYS)
+    is_far = (days > high + limit) | (days < low - limit)
+    if not is_far.any():
+        return
+    near = days[~is_far]
+    row = int(is_far.argmax())
+    n_rows = "1 row" if is_far.sum() == 1 else f"{int(is_far.sum())} rows"
+    warn_user(
+        f"column {name!r} of X holds dates far from all others in {n_rows}, such as "
+        f"{format_days(days[row])} in row {rows[row]}, where the others are from "
+        f"{format_days(near.min())} to {format_days(near.max())}. Correct them, or give missing "
+        "values if they mean that a date isn't known.",
+        UserWarning,
+    )
 
 
 def _repeats(part: str, days: Array) -> bool:

@@ -24,6 +24,7 @@ from skbayes_sym.base.columns import (
     column_medians,
     warn_booleans,
     warn_not_boolean,
+    warn_varying,
 )
 from skbayes_sym.base.device import choose_device, gradient_flops, resolve_device
 from skbayes_sym.base.extrapolation import (
@@ -158,6 +159,9 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
     # Whether columns hold only 0 and 1, and whether their dtype is Boolean.
     _binary_in_: Array | None = None
     _boolean_in_: Array | None = None
+    # Values of columns that are constant in the training data, and nan for others; None for encoded
+    # tables and images.
+    _constant_in_: Array | None = None
     # Range of the columns of a table; None if predictions beyond it aren't changed.
     _training_range_in_: TrainingRange | None = None
     # Tensors that are derived from the fitted arrays when they are first needed.
@@ -464,9 +468,14 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         if columns is None:
             self._binary_in_ = ((inputs == 0.0) | (inputs == 1.0)).all(axis=0)
             self._boolean_in_ = boolean_dtypes(X)
+            self._constant_in_ = None
+            if len(inputs) > 1 and getattr(self, "image_shape", None) is None:
+                is_constant = (inputs == inputs[0]).all(axis=0)
+                self._constant_in_ = np.where(is_constant, inputs[0], np.nan)
         else:
             self._binary_in_ = columns.binary_columns(inputs)
             self._boolean_in_ = None
+            self._constant_in_ = None
         if self._accepts_tables:
             self.columns_in_ = columns
             if columns is None:
@@ -856,7 +865,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         return checked
 
     def _warn_changed_types(self, X: Any, numbers: Array | None = None) -> None:
-        """Warn of Booleans in place of numbers, or of numbers in place of Booleans.
+        """Warn of Booleans in place of numbers and the reverse, and of columns that began to vary.
 
         Parameters
         ----------
@@ -874,6 +883,15 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         if numbers is not None and self._boolean_in_ is not None:
             for j in np.flatnonzero(self._boolean_in_):
                 warn_not_boolean(names[j], numbers[:, j])
+        if numbers is not None and self._constant_in_ is not None:
+            constant = np.flatnonzero(~np.isnan(self._constant_in_))
+            if len(constant):
+                values = self._constant_in_[constant]
+                columns = [
+                    f"{names[j]!r} ({value:g} in fit)"
+                    for j, value in zip(constant, values, strict=True)
+                ]
+                warn_varying(columns, values, numbers[:, constant])
 
     def _join_raw_rows(self, encoded: Array, _X: Any) -> Any:
         """Return the inputs that the model takes; a stack keeps the raw rows beside them."""

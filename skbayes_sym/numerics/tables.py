@@ -112,6 +112,8 @@ def require_table(X: Any) -> None:
     remedy = None
     if isinstance(X, str | bytes | PathLike):
         remedy = "read the file first, such as by pandas.read_csv(X)"
+    elif isinstance(X, memoryview):
+        remedy = "give numpy.asarray(X)"
     elif isinstance(X, Mapping) and not issparse(X):  # some sparse arrays are dictionaries
         remedy = "give pandas.DataFrame(X)"
     elif isinstance(X, Sequence) and len(X) > 0 and isinstance(X[0], Mapping):

@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
 
+from skbayes_sym.base.classifier import label_array
+from skbayes_sym.base.messages import warn_user
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import check_cv, num_samples, split_rows
 from skbayes_sym.numerics.arguments import short_repr
@@ -94,7 +96,8 @@ def split_original_rows(
     Raises
     ------
     ValueError
-        If ``cv`` splits no rows, leaves out a row twice, or leaves out too few rows.
+        If ``cv`` splits no rows, leaves out a row twice, leaves out too few rows, or trains on
+        single classes.
     """
     n_rows = num_samples(X)
     try:
@@ -115,6 +118,14 @@ def split_original_rows(
         ) from error
     is_train = is_train[:, first_index]
     is_test = is_test[:, first_index]
+    if is_classification:
+        labels = label_array(y).ravel()[first_index]
+        has_classes = np.array(
+            [np.unique(labels[train]).size > 1 for train in is_train], dtype=bool
+        )
+        _warn_single_classes(cv, has_classes)
+        is_train = is_train[has_classes]
+        is_test = is_test[has_classes]
     n_tests = is_test.sum(axis=0)
     if (n_tests > 1).any():
         row = first_index[n_tests > 1].min()
@@ -139,6 +150,31 @@ def split_original_rows(
     if n_scored < len(first_index):
         folds.sort(key=lambda fold: -len(fold[0]))
     return folds
+
+
+def _warn_single_classes(cv: Any, has_classes: Array) -> None:
+    """Warn of folds whose training rows are all of one class, or raise if all are.
+
+    Parameters
+    ----------
+    cv : splitter or iterable
+        Parameter of the stack.
+    has_classes : ndarray of bool of shape (n_folds,)
+        Whether the training rows of a fold have several classes.
+    """
+    n_single = int((~has_classes).sum())
+    if not n_single:
+        return
+    remedy = "Use fewer folds, or folds with several classes, as by StratifiedKFold."
+    if n_single == len(has_classes):
+        raise ValueError(
+            f"cv={short_repr(cv)}: the training rows of every fold are all of one class. {remedy}"
+        )
+    warn_user(
+        f"the training rows of {n_single} of {len(has_classes)} folds of cv are all of one class: "
+        f"these folds aren't used, and the rows that they leave out aren't scored. {remedy}",
+        UserWarning,
+    )
 
 
 def require_whole_groups(cv: Any, folds: list[tuple[Array, Array]], groups: Array | None) -> None:

@@ -296,7 +296,15 @@ class ForestPredictor(TreesPredictor):
     def _leaf_tables(self) -> list[tuple[Callable[[Array], Array], Array, Array]]:
         """Function that finds leaves, and predictions and impurities of all nodes, by tree."""
         trees = [estimator.tree_ for estimator in self.estimator.estimators_]
-        return [(tree.apply, tree.value[:, 0], tree.impurity) for tree in trees]
+        return [(tree.apply, self._complete(tree.value[:, 0]), tree.impurity) for tree in trees]
+
+    def _complete(self, values: Array) -> Array:
+        """Return leaf values (n_nodes, n_classes), with zeros for classes that a fold lacks."""
+        if values.shape[1] >= self.n_classes:
+            return values
+        complete = np.zeros((len(values), self.n_classes))
+        complete[:, self.estimator.classes_.astype(int)] = values
+        return complete
 
     def average_leaves(
         self, x: Tensor, weight: Array | None = None, *, with_squares: bool = True

@@ -285,3 +285,15 @@ def test_estimators_of_numbers_refuse_dates_by_name():
     frame = pd.DataFrame({"day": DAYS})
     with pytest.raises(ValueError, match=r"such as dates \(in 'day'\)\. Give numbers: days since"):
         BayesianLinearRegressor().fit(frame, np.arange(60.0))
+
+
+@pytest.mark.parametrize("far", ["2200-01-01", "0202-03-04", "1970-01-01"])
+def test_training_dates_far_from_the_others_are_warned_about(far):
+    days = pd.date_range("2020-01-01", periods=40, freq="20D").strftime("%Y-%m-%d").to_list()
+    model = PredictiveStackingRegressor([("a", "linear")], random_state=0)
+    frame = pd.DataFrame({"day": days, "z": np.random.default_rng(0).normal(size=40)})
+    model.fit(frame, frame["z"])
+    frame.loc[7, "day"] = far
+    words = f"'day' of X holds dates far from all others in 1 row, such as {far} in row 7"
+    with pytest.warns(UserWarning, match=words):
+        model.fit(frame, frame["z"])

@@ -2,10 +2,12 @@
 
 import datetime
 import pickle
+from io import StringIO
 
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import clone
 
 from skbayes_sym import (
     BayesianLinearRegressor,
@@ -130,3 +132,44 @@ def test_missing_values_are_located_where_they_are_refused():
     message = "Input X contains NaN. The first is in row 7, column 'b'. Fill missing values"
     with pytest.raises(ValueError, match=message):
         BayesianLinearRegressor().fit(X, Y)
+
+
+def test_a_memoryview_is_no_table():
+    with pytest.raises(TypeError, match=r"got memoryview: give numpy.asarray\(X\)"):
+        STACK.fit(memoryview(np.column_stack([A, A])), Y)
+
+
+CONSTANT = pd.DataFrame(
+    {"a": A, "k": 3.0, "b": True, "e": np.nan, "d": pd.Timestamp("2020-01-01"), "s": "x"}
+)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "words"),
+    [
+        ("k", 4.0, r"'k' \(3 in fit\)"),
+        ("b", False, r"'b' \(True in fit\)"),
+        ("e", 1.0, r"'e' \(0 or missing in fit\)"),
+        ("d", pd.Timestamp("2021-01-01"), r"'d' \(2020-01-01 in fit\)"),
+    ],
+)
+def test_columns_that_begin_to_vary_are_warned_about(column, value, words):
+    """A model can't know their effect, and a file that is read again has the same values."""
+    model = clone(STACK).fit(CONSTANT, Y)
+    model.predict(CONSTANT)
+    model.predict(pd.read_csv(StringIO(CONSTANT.to_csv(index=False))))
+    with pytest.warns(UserWarning, match=f"X varies in columns .*unknown: {words}"):
+        model.predict(CONSTANT.assign(**{column: value}))
+
+
+@pytest.mark.parametrize("model", [STACK, BayesianLinearRegressor()])
+def test_constants_of_arrays_are_compared_up_to_single_precision(model):
+    X = np.column_stack([A, np.full(N, 0.1), np.zeros(N)])
+    model = clone(model).fit(X, Y)
+    model.predict(X.astype(np.float32))
+    rare = X.copy()
+    rare[0, 2] = 1.0  # a pixel at the margin
+    model.predict(rare)
+    rare[:10, 2] = 1.0
+    with pytest.warns(UserWarning, match=r"X varies in columns .*unknown: '2' \(0 in fit\)\. Fit"):
+        model.predict(rare)

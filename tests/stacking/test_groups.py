@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from sklearn import clone, config_context
+from sklearn.ensemble import ExtraTreesClassifier
 from sklearn.linear_model import BayesianRidge, LogisticRegression, Ridge
 from sklearn.model_selection import (
     GridSearchCV,
@@ -30,6 +31,7 @@ from skbayes_sym.base.progress import PREDICT_ROWS
 from skbayes_sym.model_selection import compare_models
 from skbayes_sym.models.model import Data
 from skbayes_sym.stacking.members.gaussian_process import condition
+from skbayes_sym.stacking.predictors import ForestPredictor
 
 
 @pytest.mark.parametrize("n_conditioned", [20, 13])
@@ -309,3 +311,26 @@ def test_searches_with_time_series_splits_take_stacks():
     assert search.fit(X, Y).best_score_ > 0.0
     table = compare_models({"stack": stack, "ridge": BayesianRidge()}, X, Y, cv=TimeSeriesSplit(2))
     assert np.isfinite(table.log_density).all()
+
+
+def test_folds_that_train_on_one_class_are_left_out():
+    """All members are scored by the other folds, and nothing is fitted if there are none."""
+    labels = np.repeat(["a", "b", "c"], 20)
+    X = np.random.default_rng(0).normal(size=(60, 2)) + (labels[:, None] == "b")
+    members = [("l", "linear"), ("t", "trees"), ("u", LogisticRegression())]
+    stack = PredictiveStackingClassifier(members, cv=TimeSeriesSplit(10), random_state=0)
+    with pytest.warns(UserWarning, match="training rows of 3 of 10 folds of cv are all of one"):
+        stack.fit(X, labels)
+    assert set(stack.named_estimators_) == {"l", "t", "u"}
+    stack.set_params(cv=[(np.arange(20), np.arange(20, 60))])
+    with pytest.raises(ValueError, match="training rows of every fold are all of one class"):
+        stack.fit(X, labels)
+
+
+def test_trees_of_a_fold_give_classes_that_it_lacks_no_probability():
+    codes = np.repeat([0, 2], 10)
+    X = np.random.default_rng(0).normal(size=(20, 2)) + codes[:, None]
+    forest = ExtraTreesClassifier(5, random_state=0).fit(X, codes)
+    average, _ = ForestPredictor(forest, 2, 3).average_leaves(torch.as_tensor(X))
+    np.testing.assert_allclose(average[:, [0, 2]], forest.predict_proba(X), atol=1e-12)
+    assert not average[:, 1].any()

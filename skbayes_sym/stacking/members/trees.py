@@ -106,16 +106,9 @@ class ExtraTrees(Member):
         for k, (train, test) in enumerate(task.folds):
             report_progress(k, len(task.folds))
             forest = self._fit_forest(task.take(train), n_trees)
-            codes = np.zeros(1, dtype=int)
-            if task.n_classes:  # a fold can lack classes
-                codes = forest.classes_.astype(int)
-            n_classes = len(codes) if task.n_classes else 0
-            predictor = ForestPredictor(forest, n_columns, n_classes)
+            predictor = ForestPredictor(forest, n_columns, task.n_classes)
             index = torch.as_tensor(test)
-            averages, mean_square[index] = predictor.average_leaves(task.rows.x[index])
-            in_classes = torch.zeros(len(index), average.shape[1], dtype=torch.float64)
-            in_classes[:, torch.as_tensor(codes)] = averages
-            average[index] = in_classes
+            average[index], mean_square[index] = predictor.average_leaves(task.rows.x[index])
         return average, mean_square
 
     def _fit_forest(self, task: StackTask, n_trees: int) -> Any:
