@@ -1525,6 +1525,11 @@ MUTANTS = [
     ),
     *planted(
         "laplace/adam_laplace.py",
+        "lila/test_estimators.py",
+        ("needs_gradient or not problem.model.n_half_widths", "needs_gradient"),
+    ),
+    *planted(
+        "laplace/adam_laplace.py",
         "base/test_defaults.py",
         ("if self._has_narrow_start(model.likelihood):", "if False:"),
     ),

@@ -146,7 +146,7 @@ class Updates(Optimizer):
         "online" accumulates the gradient of the evidence during the training steps, with the
         preconditioner of the previous update. "exact" makes two additional passes over the data per
         update. "auto" is "online" for minibatches, and for `LILARegressor` and `LILAClassifier` if
-        they learn half-widths or noise, because its cost doesn't depend on their number.
+        they learn half-widths, because its cost doesn't depend on their number.
     keep_best : bool, default=True
         Whether to return to the parameters of the highest evidence during training, if that is
         higher than at the end.

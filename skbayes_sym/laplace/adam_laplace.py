@@ -294,7 +294,7 @@ class AdamLaplace:
 
     def _is_online(self, problem: AveragedProblem) -> bool:
         """Whether the sums of an update may come from the training steps themselves."""
-        if self._updates.gradient == "auto" and self.invariances is None:
+        if self._updates.gradient == "auto" and not problem.model.n_half_widths:
             return problem.evidence.batch_size < problem.data.n_rows
         return self._updates.gradient != "exact"
 
@@ -314,7 +314,7 @@ class AdamLaplace:
     def _make_trainer(self, problem: AveragedProblem) -> AlternatingTrainer:
         data = problem.data
         # Online, the evidence is that of weights that still move. Its noise mustn't end a fit.
-        allows_noise = self.invariances is None and self._is_online(problem)
+        allows_noise = not problem.model.n_half_widths and self._is_online(problem)
         schedule = self._make_schedule(problem, allows_noise=allows_noise)
 
         # Joint density of weights and data, in minibatches.
@@ -375,7 +375,7 @@ class AdamLaplace:
         evidence = problem.evidence
         online = None
         needs_gradient = rates.half_width > 0 or rates.likelihood > 0
-        if self._is_online(problem) and (needs_gradient or self.invariances is None):
+        if self._is_online(problem) and (needs_gradient or not problem.model.n_half_widths):
             online = OnlineEvidence(evidence, needs_gradient=needs_gradient)
             epoch = -(-problem.data.n_rows // problem.evidence.batch_size)
             layers = problem.model.network.weight_layers

@@ -19,6 +19,7 @@ from skbayes_sym import (
     LILARegressor,
     Updates,
 )
+from skbayes_sym.laplace.evidence import LaplaceEvidence
 from skbayes_sym.models import (
     Affine,
     Augerino,
@@ -131,6 +132,24 @@ def test_no_invariance_is_the_laplace_estimator():
     assert np.array_equal(lila.predict_proba(X), laplace.predict_proba(X))
     assert lila.log_evidence_ == laplace.log_evidence_
     assert lila.invariance_ == {}
+
+
+def test_the_prior_alone_is_learned_from_the_training_steps(monkeypatch):
+    """Only the reported evidence takes a pass over all data of its own, also for LILA."""
+    n_passes = 0
+    one_pass = LaplaceEvidence.one_pass
+
+    def count(*args):
+        nonlocal n_passes
+        n_passes += 1
+        return one_pass(*args)
+
+    monkeypatch.setattr(LaplaceEvidence, "one_pass", count)
+    X, y = make_arcs(0)
+    optimizer = EvidenceAdam(batch_size=len(X) // 4, updates=Updates(5, keep_best=False))
+    params = {"max_iter": 20, "tol": None, "prior": "learn", "optimizer": optimizer}
+    LILAClassifier((4,), invariances=None, random_state=0, **params).fit(X, y)
+    assert n_passes == 1
 
 
 @pytest.mark.long
