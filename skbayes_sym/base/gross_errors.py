@@ -89,12 +89,16 @@ def _find_in_target(X: Array, y: Array, weight: Array) -> Mask:
     # Clipped values can't dominate the forest.
     low, high = np.quantile(scaled, [0.05, 0.95])
     clipped = scaled.clip(low - CLIP_MARGIN, high + CLIP_MARGIN)
-    predicted = _predict_out_of_bag(X, clipped, weight, MIN_LEAF_ROWS)
+    residual = np.abs(scaled - _predict_out_of_bag(X, clipped, weight, MIN_LEAF_ROWS))
+    scale = np.median(residual[~is_apart]) / 0.6745
+    is_extreme = find_extreme_residuals(residual, scale, is_apart)
+    if not is_extreme.any():
+        return is_extreme
 
     # Values that X explains, such as those of a rare category, are apart from others for a reason.
     levels = add_absent_levels(X)
     is_explained = _predict_out_of_bag(levels, is_apart.astype(float), weight, 1) > MAX_EXPLAINED
-    return find_extreme_residuals(np.abs(scaled - predicted), is_apart & ~is_explained)
+    return find_extreme_residuals(residual, scale, is_apart & ~is_explained)
 
 
 def add_absent_levels(X: Array) -> Array:
@@ -212,13 +216,15 @@ def _predict_out_of_bag(X: Array, y: Array, weight: Array, min_leaf_rows: int) -
     return total / n_trees.clip(1.0)
 
 
-def find_extreme_residuals(residual: Array, is_candidate: Mask) -> Mask:
+def find_extreme_residuals(residual: Array, scale: float, is_candidate: Mask) -> Mask:
     """Find candidates whose residuals are too large for the tail of the other residuals.
 
     Parameters
     ----------
     residual : ndarray of shape (n,)
         Absolute residuals.
+    scale : float
+        Robust standard deviation of the residuals of other rows.
     is_candidate : ndarray of bool of shape (n,)
         Rows that can be gross errors.
 
@@ -228,7 +234,6 @@ def find_extreme_residuals(residual: Array, is_candidate: Mask) -> Mask:
         The largest set of candidates that have the largest residuals of all rows and pass the test.
     """
     is_extreme = np.zeros(len(residual), dtype=bool)
-    scale = np.median(residual[~is_candidate]) / 0.6745
     order = np.argsort(-residual, kind="stable")
     descending = residual[order]
     max_errors = max(1, int(MAX_SHARE * len(residual)))

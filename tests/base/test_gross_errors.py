@@ -11,6 +11,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import skbayes_sym as sk
+from skbayes_sym.base import gross_errors
 from skbayes_sym.base.gross_errors import (
     add_absent_levels,
     find_gross_errors,
@@ -36,6 +37,19 @@ def find_rows(X, y, weight=None):
     weight = np.ones(len(y)) if weight is None else weight
     rows, inverse_index = canonical_rows(X, y.reshape(len(y), -1), weight)
     return np.flatnonzero(find_gross_errors(rows)[inverse_index])
+
+
+def test_small_residuals_need_no_second_forest(monkeypatch):
+    X, y, _ = make_data(1)
+    y[3] = 3.0 * np.abs(y).max()
+    n_forests = []
+    predict = gross_errors._predict_out_of_bag
+    monkeypatch.setattr(
+        gross_errors, "_predict_out_of_bag", lambda *rows: n_forests.append(1) or predict(*rows)
+    )
+    monkeypatch.setattr(gross_errors, "MIN_RESIDUAL", 1e9)
+    assert not len(find_rows(X, y))
+    assert len(n_forests) == 1
 
 
 @pytest.mark.parametrize("unit", [1.0, 1e-9, -1e5])
