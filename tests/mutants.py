@@ -715,6 +715,7 @@ MUTANTS = [
         "models/networks/test_mlp.py",
         ("torch.where(j == k, 0.5, 1.0)", "torch.where(j == k, 1.0, 1.0)"),
         ("weight_rows[..., n_weights:].copy_", "weight_rows[..., n_weights:].add_"),
+        ("moments = (weight * a) @ a.mT", "moments = a @ a.mT"),
     ),
     *planted(
         "symmetry/axis_units.py",
@@ -1254,6 +1255,8 @@ MUTANTS = [
         "laplace/initialization.py",
         "",
         ("is_training = fold != torch", "is_training = fold == torch"),
+        ("    if n <= 3:\n        n_first = 2\n", "    n_first = max(n, 2)\n"),
+        ("theta[n_first : n_first + n_missing]", "theta[n : n + n_missing]"),
         ("mean > 0.5 * error", "mean > -0.5 * error"),
         (
             "modes.noise_precision[is_fold].reciprocal().unsqueeze(1)\n    dist",

@@ -105,6 +105,8 @@ class GaussNewtonDefaults:
         Largest noise for which the network is widened.
     pilot_rows : int
         Largest number of rows of the two modes that estimate the noise.
+    pilot_steps : int
+        Steps of these modes, unless their evidence still rises steeply.
     rows_per_weight : int
         Smallest number of targets per weight of the wider network.
     ample_rows_per_weight, ample_rows : int
@@ -181,6 +183,7 @@ class GaussNewtonDefaults:
     large_data_width: int = 40
     max_noise_fraction: float = 0.2
     pilot_rows: int = 2000
+    pilot_steps: int = 25
     rows_per_weight: int = 4
     ample_rows_per_weight: int = 20
     ample_rows: int = 10_000

@@ -342,6 +342,7 @@ def select_width(
     y: Tensor,
     weight: Tensor,
     defaults: GaussNewtonDefaults,
+    widens: Callable[[], bool] = lambda: False,
 ) -> WidthSelection:
     """Select the number of units and the prior by cross-validation.
 
@@ -358,6 +359,8 @@ def select_width(
     weight : Tensor of shape (N,)
         Weights of the rows.
     defaults : GaussNewtonDefaults
+    widens : callable, optional
+        Whether the default width would be replaced by a wider one.
 
     Returns
     -------
@@ -367,11 +370,11 @@ def select_width(
     -----
     The widths are validated in rising order, and a larger one is chosen if its held-out rows are
     more likely by half a standard error. The default width is chosen without validation where the
-    middle width is better than the smallest and leaves little unexplained. Where the middle width
-    is no better, the smallest is chosen.
+    middle width is better than the smallest and leaves little unexplained, or where a wider one
+    would replace it. Where the middle width is no better, the smallest is chosen.
     """
     scores: dict[int, float] = {}
-    (smallest, middle, _) = defaults.widths
+    (smallest, middle, largest) = defaults.widths
     prior = priors[0]
     chosen = smallest
     chosen_prior = prior
@@ -384,6 +387,9 @@ def select_width(
         if has_small_residual or middle_was_no_better:
             break
         if not defaults.can_validate(make_network(network, width), y.numel()):
+            break
+        if width == largest and widens():
+            has_small_residual = True
             break
 
         # The middle width decides between the priors.
@@ -573,6 +579,7 @@ class GaussNewtonLaplaceRegression:
             y,
             weight,
             self.defaults,
+            partial(self._widens, plan, problem, searcher),
         )
         selected = _resize(problem, selection.width, selection.prior)
         if selection.stopped_fit is not None:
@@ -619,22 +626,26 @@ class GaussNewtonLaplaceRegression:
         -------
         ModesFit
         """
-        network = plan.wide_network
-        if network is not None:
-            widens = self.defaults.has_ample_rows(searcher.data.n_rows, network)
-            if not widens:
-                # Fewer rows allow a wide network only if there is little noise to overfit.
-                pilot = searcher.search_pilot(problem)
-                if pilot.search.was_stopped:
-                    return pilot
-                y = searcher.data.double_data.y.cpu()
-                fraction = noise_variance_fraction(pilot.modes, y)
-                widens = fraction <= self.defaults.max_noise_fraction
-            if widens:
-                prior = self.unbound_prior or ARD()
-                problem = _resize(problem, network.hidden_layer_sizes[0], prior)
-                fold_modes = None
+        widens = self._widens(plan, problem, searcher)
+        if searcher.pilot is not None and searcher.pilot.search.was_stopped:
+            return searcher.pilot
+        if widens and plan.wide_network is not None:
+            prior = self.unbound_prior or ARD()
+            problem = _resize(problem, plan.wide_network.hidden_layer_sizes[0], prior)
+            fold_modes = None
         return searcher.search(problem, fold_modes, has_low_noise=has_low_noise)
+
+    def _widens(
+        self, plan: _Plan, problem: GaussianEvidence, searcher: "_RegressionSearcher"
+    ) -> bool:
+        """Whether there is little noise to overfit for the wide network, or there are many rows."""
+        if plan.wide_network is None:
+            return False
+        if self.defaults.has_ample_rows(searcher.data.n_rows, plan.wide_network):
+            return True
+        pilot = searcher.search_pilot(problem)
+        fraction = noise_variance_fraction(pilot.modes, searcher.data.double_data.y.cpu())
+        return fraction <= self.defaults.max_noise_fraction
 
 
 def _resize(problem: GaussianEvidence, width: int, prior: UnboundPrior) -> GaussianEvidence:
@@ -662,6 +673,7 @@ class _RegressionSearcher:
         self._progress = progress
         self._start_seed, self._predict_seed, self._fold_seed = spawn_seeds(data.seed, 3)
         self._make_current_fit: Callable[[], ModesFit] | None = None
+        self.pilot: ModesFit | None = None  # the result of `search_pilot`
 
     def current_fit(self) -> ModesFit:
         """Modes that the present search has found so far."""
@@ -712,13 +724,19 @@ class _RegressionSearcher:
         return self._fit(problem, merge_copies(problem, search))
 
     def search_pilot(self, problem: GaussianEvidence) -> ModesFit:
-        """Search for two modes of a subsample, one from each start, to estimate the noise."""
-        subsample = subsample_problem(problem, self._method.defaults.pilot_rows)
+        """Search once for two modes of a subsample, one from each start, to estimate the noise."""
+        if self.pilot is not None:
+            return self.pilot
+        defaults = self._method.defaults
+        subsample = subsample_problem(problem, defaults.pilot_rows)
         theta = self._draw(problem, 2)
-        config = replace(self._config(problem), max_extra_steps=0)
+        config = self._config(problem)
+        steps = min(config.max_iter, defaults.pilot_steps)
+        config = replace(config, max_iter=steps, max_extra_steps=config.max_iter - steps)
         on_step = self._on_step(problem)
         search = config.search(subsample, theta, alternating_mask(2, theta), on_step)
-        return self._fit(problem, search)
+        self.pilot = self._fit(problem, search)
+        return self.pilot
 
     def resume(self, problem: GaussianEvidence, initial_modes: InitialModes) -> ModesFit:
         """Continue from modes of an earlier fit, with its width and prior."""

@@ -85,9 +85,12 @@ def search_regression(
     if not needs_both_starts(problem):
         return config.search(problem, draw(n), on_step=on_step)
 
-    # The first restarts alternate between the two starts. A single mode is the better of two.
+    # The first restarts alternate between the two starts. A single mode is the better of two. Of
+    # three modes, the first two show which start is better.
     theta = draw(2 * n)
-    n_first = max(n, 2)
+    n_first = n
+    if n <= 3:
+        n_first = 2
     high_noise = alternating_mask(n_first, theta)
     with part_of_progress(0.0, 0.7):
         if initial_modes is not None and len(initial_modes.theta) >= n_first:
@@ -113,7 +116,9 @@ def search_regression(
 
     better_start = high_noise[selected[:1]].expand(n_missing)
     with part_of_progress(0.7, 1.0):
-        second = config.search(problem, theta[n : n + n_missing], better_start, callback)
+        second = config.search(
+            problem, theta[n_first : n_first + n_missing], better_start, callback
+        )
     if second.was_stopped:
         return fallback.with_stop_reason(second.stop_reason)
     return concatenate_searches([first.select(selected), second])

@@ -154,6 +154,20 @@ def test_the_noise_is_judged_by_some_of_the_rows(monkeypatch):
     assert seen == [500, 1700]
 
 
+def test_the_pilot_ends_early_unless_its_evidence_rises(monkeypatch):
+    seen = []
+    search = EvidenceSearch.search
+
+    def record(config, *arguments):
+        seen.append((config.max_iter, config.max_extra_steps))
+        return search(config, *arguments)
+
+    monkeypatch.setattr(EvidenceSearch, "search", record)
+    monkeypatch.setattr(LaplaceRegressor, "_defaults", GaussNewtonDefaults(pilot_steps=2))
+    clone(AUTO).set_params(max_iter=3).fit(*rows(1700))
+    assert seen[0] == (2, 1)
+
+
 def test_many_rows_are_searched_by_some_and_all_come_in_at_the_end(monkeypatch):
     reg, (X, y) = LaplaceRegressor((3,), random_state=0), rows(600)
     whole = clone(reg).fit(X, y)
@@ -231,7 +245,7 @@ def test_restarts_of_classes_by_rows(monkeypatch):
 NETWORK = MLP(5, (20,), 1, TANH)
 
 
-def told(nats, unexplained, priors=("layers",), network=NETWORK):
+def told(nats, unexplained, priors=("layers",), network=NETWORK, widens=lambda: False):
     """What validations say: mean log densities by width, and how far off predictions are.
 
     A number of nats is any prior's, two are those of ``priors``.
@@ -250,7 +264,7 @@ def told(nats, unexplained, priors=("layers",), network=NETWORK):
         return prior, HeldOutPredictions(value + (width == 8) * 0.1 * noise, mean, None)
 
     weight = torch.ones(101).double()
-    return select_width(validate, priors, network, y, weight, DEFAULTS), asked
+    return select_width(validate, priors, network, y, weight, DEFAULTS, widens), asked
 
 
 @pytest.mark.parametrize(
@@ -290,6 +304,13 @@ def test_some_units_decide_between_a_scale_a_layer_and_a_scale_a_column(
     assert asked == [3, 8, 8, 20][: len(nats) + 1]
     assert widths.scores[8] == pytest.approx(max(nats[8]))
     assert widths.fold_modes == (None if unexplained < 0.1 else prior)
+
+
+@pytest.mark.parametrize(("of_eight", "chosen"), [(-1.2, 3), (-0.9, 20)])
+def test_twenty_units_that_a_wider_network_replaces_arent_validated(of_eight, chosen):
+    widths, validated = told({3: -1.0, 8: of_eight}, 0.5, widens=lambda: True)
+    assert (widths.width, validated) == (chosen, [3, 8])
+    assert widths.fold_modes == (None if chosen == 20 else "layers")
 
 
 def test_stopped_it_hands_back_what_there_was():

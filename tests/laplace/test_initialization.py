@@ -90,6 +90,22 @@ def test_one_mode_is_the_better_of_two():
     torch.testing.assert_close(found, torch.cat(both).max().unsqueeze(0))
 
 
+def test_two_of_three_modes_show_the_better_start():
+    problem = a_line_in_noise()
+    theta = starts(problem, 4)
+    n_restarts = []
+
+    class Recorder(EvidenceSearch):
+        def search(self, problem, theta, *arguments):
+            n_restarts.append(len(theta))
+            return super().search(problem, theta, *arguments)
+
+    search = search_regression(Recorder(60), problem, lambda n: theta[:n], 3)
+    assert n_restarts == [2, 2]
+    best = evidence(problem, theta[1:], True)
+    torch.testing.assert_close(search.modes.log_evidence, best)
+
+
 @pytest.mark.parametrize("last", [20, 70])
 def test_stopped_it_gives_the_first_restarts(last):
     problem = a_line_in_noise()

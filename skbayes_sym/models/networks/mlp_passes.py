@@ -588,6 +588,13 @@ def _products(a: Tensor, b: Tensor, is_same: bool) -> Tensor:
     return products
 
 
+def _second_moments(a: Tensor, weight: Tensor) -> Tensor:
+    """Return weighted sums over the columns of ``a`` (R, n, N) of products of rows, each once."""
+    moments = (weight * a) @ a.mT
+    first, second = torch.triu_indices(*moments.shape[1:], device=a.device)
+    return moments[:, first, second]
+
+
 def _count_pairs(n: int, m: int, is_same: bool) -> int:
     """Return the number of pairs in `_products`."""
     return n * (n + 1) // 2 if is_same else n * m
@@ -685,9 +692,11 @@ class FactoredJacobian(NamedTuple):
             earlier = self.layers[i]
             later = self.layers[k]
             is_same = i == k
-            inputs = _products(earlier.inputs, later.inputs, is_same)
             if has_one_output:
                 slopes = weight[..., 0].mT * later.slopes[:, 0]
+                if is_same and slopes.shape[1] == 1:
+                    parts.append(_second_moments(later.inputs, slopes * later.slopes[:, 0]))
+                    continue
                 units = _products(earlier.slopes[:, 0], slopes, is_same).mT
             else:  # (R, N, H, H'), with each pair once if the layers are the same
                 between = by_row[i].mT @ weighted[k]
@@ -696,7 +705,14 @@ class FactoredJacobian(NamedTuple):
                 if is_same:
                     first, second = torch.triu_indices(n, n, device=units.device)
                     units = units.index_select(2, first * m + second)
-            parts.append((units.mT @ inputs.mT).flatten(1))
+            inputs = _products(earlier.inputs, later.inputs, is_same)
+            if (
+                inputs.shape[1] < units.shape[2]
+            ):  # products are faster with the smaller factor first
+                sums = (inputs @ units).mT
+            else:
+                sums = units.mT @ inputs.mT
+            parts.append(sums.flatten(1))
         return torch.cat(parts, 1)
 
     def gauss_newton(self, packed: Tensor) -> Tensor:
