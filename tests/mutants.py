@@ -37,6 +37,12 @@ def planted(module: str, tests: str, *texts: tuple[str, str]) -> list[Mutant]:
 
 MUTANTS = [
     *planted(
+        "models/networks/modules.py",
+        "models/networks/test_modules.py",
+        ("if layers.setdefault(id(value), layer) is not layer:", "if False:"),
+        ("named_parameters(remove_duplicate=False)", "named_parameters()"),
+    ),
+    *planted(
         "base/columns.py",
         "base/test_messy_tables.py",
         ("differs.mean(axis=0) >= _MIN_VARYING", "differs.any(axis=0)"),

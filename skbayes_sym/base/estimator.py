@@ -82,7 +82,7 @@ from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork, has_bounded_outputs
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import HalfNormal, LayerScales, Prior, UnboundPrior
-from skbayes_sym.numerics.arguments import is_number, short_repr
+from skbayes_sym.numerics.arguments import is_number, object_array, short_repr
 from skbayes_sym.numerics.memory import prior_allocation, require_memory
 from skbayes_sym.numerics.progress import reporting_to
 from skbayes_sym.numerics.runtime import explain_torch_errors, one_thread
@@ -821,11 +821,17 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
                 return self._join_raw_rows(numbers, X)
 
         require_rows(X)
-        validate_data(self, X, reset=False, skip_check_array=True)
-        check_column_names(self._column_names_in_, X)
         if table is None:
             table = read_table(X)
-        if table is None:
+        if table is not None:
+            validate_data(self, X, reset=False, skip_check_array=True)
+            check_column_names(self._column_names_in_, X)
+        else:
+            if object_array(X).ndim == 1:
+                raise ValueError(
+                    "Expected 2D array, got 1D array instead: X must have rows and columns. Give "
+                    "[row] if it is a single row."
+                )
             # scikit-learn's checks raise an error that tells what is wrong with X.
             self._check_numbers(X)
             raise ValueError("X must be a table with two axes.")

@@ -173,3 +173,11 @@ def test_constants_of_arrays_are_compared_up_to_single_precision(model):
     rare[:10, 2] = 1.0
     with pytest.warns(UserWarning, match=r"X varies in columns .*unknown: '2' \(0 in fit\)\. Fit"):
         model.predict(rare)
+
+
+@pytest.mark.parametrize("convert", [list, pd.Series.to_numpy])
+def test_a_single_row_is_explained(convert):
+    frame = pd.DataFrame({"a": A, "town": ["Rome", "Oslo"] * (N // 2)})
+    model = clone(STACK).fit(frame, Y)
+    with pytest.raises(ValueError, match=r"got 1D array .* Give \[row\] if it is a single row"):
+        model.predict(convert(frame.iloc[0]))

@@ -61,7 +61,8 @@ class ModuleNetwork(BaseNetwork):
     UnsupportedModuleError
         If the module has batch normalisation (which couples the rows of a batch, so that the
         likelihood isn't a product), dropout (which is random), grouped convolutions, convolutions
-        with other than zero padding, or parameters of other layers that aren't scalars.
+        with other than zero padding, parameters of other layers that aren't scalars, or different
+        layers that share a parameter. A layer that is called several times is one layer.
     ValueError
         If all parameters are frozen, or shapes or values aren't known yet (lazy modules, the meta
         device).
@@ -84,6 +85,7 @@ class ModuleNetwork(BaseNetwork):
         check_module(self.module, "network", needs_values=not self.initial)
         for name, layer in self.module.named_modules():
             _check_layer(name or "the module", layer)
+        _refuse_tied(self.module)
         if not self.initial:
             moments = {
                 n: (0.0, float(p.detach().double().square().mean().sqrt()))
@@ -96,8 +98,10 @@ class ModuleNetwork(BaseNetwork):
                         if value.requires_grad:
                             moments[name] = (float(value.detach()), 0.0)
             object.__setattr__(self, "initial", moments)
-        frozen = {n: p for n, p in self.module.named_parameters() if not p.requires_grad}
-        fixed = frozen | dict(self.module.named_buffers())
+        # A copy on another device has each of several names of one tensor.
+        parameters = self.module.named_parameters(remove_duplicate=False)
+        frozen = {n: p for n, p in parameters if not p.requires_grad}
+        fixed = frozen | dict(self.module.named_buffers(remove_duplicate=False))
         constants = {name: value.detach().cpu().clone() for name, value in fixed.items()}
         object.__setattr__(self, "constants", constants)
         # Only the architecture is stored. Without values it can't be trained by accident.
@@ -277,6 +281,22 @@ def _hooks(
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _refuse_tied(module: nn.Module) -> None:
+    """Raise UnsupportedModuleError if different layers share a parameter that is trained."""
+    names: dict[int, str] = {}
+    layers: dict[int, nn.Module] = {}
+    for prefix, layer in module.named_modules():
+        for name, value in layer.named_parameters(prefix, recurse=False, remove_duplicate=False):
+            if not value.requires_grad:
+                continue
+            first = names.setdefault(id(value), name)
+            if layers.setdefault(id(value), layer) is not layer:
+                raise UnsupportedModuleError(
+                    f"{name} of network is the same tensor as {first}, and tied parameters aren't "
+                    "supported. Call one layer in both places, or give each layer its own."
+                )
 
 
 def _check_layer(name: str, layer: Any) -> None:

@@ -11,6 +11,7 @@ from skbayes_sym.models.networks.convolutional import cnn, resnet, wide_resnet
 from skbayes_sym.models.networks.mlp import MLP, TANH
 from skbayes_sym.models.networks.modules import ModuleNetwork, UnsupportedModuleError
 from skbayes_sym.numerics.random import generator_from
+from skbayes_sym.symmetry import symmetry_of
 
 NETWORKS = {
     "mlp": MLP(3, (4, 2), 2, TANH),
@@ -202,3 +203,30 @@ def test_shared_and_silent_layers_are_refused():
 def test_initial_values_must_be_a_mapping():
     with pytest.raises(TypeError, match="initial must map names of parameters"):
         ModuleNetwork(nn.Linear(2, 1), (2,), torch.eye(2))
+
+
+class Tied(nn.Module):
+    """Two layers with one weight."""
+
+    def __init__(self, is_frozen):
+        super().__init__()
+        self.first = nn.Linear(3, 3)
+        self.second = nn.Linear(3, 3)
+        self.second.weight = self.first.weight
+        self.first.weight.requires_grad_(not is_frozen)
+        self.output = nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.output(torch.tanh(self.second(torch.tanh(self.first(x)))))
+
+
+def test_tied_parameters_are_refused_unless_they_are_frozen():
+    with pytest.raises(UnsupportedModuleError, match=r"second\.weight .* same tensor as first"):
+        ModuleNetwork(Tied(is_frozen=False), (3,))
+    module = Tied(is_frozen=True)
+    network = ModuleNetwork(module, (3,))
+    assert "second.weight" not in network.layout.shapes
+    assert network.symmetry().log_order == symmetry_of(module, torch.zeros(2, 3)).log_order
+    theta = network.layout.flatten({n: p for n, p in module.named_parameters() if p.requires_grad})
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(network.forward(theta.detach(), x), module(x))
