@@ -292,8 +292,8 @@ MUTANTS = [
     *planted(
         "stacking/predictors.py",
         "stacking/test_members.py",
-        ("impurity[leaf] + prediction[:, 0] ** 2", "prediction[:, 0] ** 2"),
-        ("inverse = np.argsort(order)", "inverse = order"),
+        ("tree.impurity + table[:, 0] ** 2", "table[:, 0] ** 2"),
+        ("total[np.argsort(order)]", "total[order]"),
         ("torch.stack([torch.zeros_like(scores), scores]", "torch.stack([-scores, scores]"),
     ),
     *planted(

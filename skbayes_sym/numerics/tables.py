@@ -220,7 +220,7 @@ def read_table(X: Any) -> Table | None:
 def _frame_columns(X: Any) -> Iterator[Any]:
     """Yield the columns of a frame by position, since names may repeat."""
     if hasattr(X, "iloc"):
-        yield from (X.iloc[:, j] for j in range(X.shape[1]))
+        yield from (column for _, column in X.items())
     elif hasattr(X, "column_names"):  # pyarrow
         yield from X.columns
     else:
@@ -243,7 +243,10 @@ def _to_array(column: Any) -> Array:
 def boolean_dtypes(X: Any) -> Array:
     """Return which columns of a table have a Boolean dtype, (n_columns,); no columns of lists."""
     if is_frame(X):
-        dtypes = [getattr(c, "dtype", getattr(c, "type", None)) for c in _frame_columns(X)]
+        if hasattr(X, "dtypes"):
+            dtypes = list(X.dtypes)
+        else:
+            dtypes = [getattr(c, "dtype", getattr(c, "type", None)) for c in _frame_columns(X)]
         return np.array([str(dtype).lower().startswith("bool") for dtype in dtypes], dtype=bool)
     if getattr(X, "ndim", 0) != 2:
         return np.zeros(0, dtype=bool)

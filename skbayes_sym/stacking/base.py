@@ -571,6 +571,9 @@ class BaseStacking(BayesianEstimator, BaseComposition):
     def input_blocks(self, X: Any) -> Iterator[Any]:
         """Iterate over blocks of rows in both forms."""
         n_rows = StackDefaults.max_block_rows
+        if 0 < len(X) <= n_rows:
+            yield X  # without a copy
+            return
         for start in range(0, len(X), n_rows):
             yield X.take(np.arange(start, min(start + n_rows, len(X))))
 

@@ -293,10 +293,19 @@ class ForestPredictor(TreesPredictor):
         return self.model
 
     @cached_property
-    def _leaf_tables(self) -> list[tuple[Callable[[Array], Array], Array, Array]]:
-        """Function that finds leaves, and predictions and impurities of all nodes, by tree."""
-        trees = [estimator.tree_ for estimator in self.estimator.estimators_]
-        return [(tree.apply, self._complete(tree.value[:, 0]), tree.impurity) for tree in trees]
+    def _leaf_tables(self) -> list[tuple[Callable[[Array], Array], Array]]:
+        """Function that finds leaves, and a table of all nodes, by tree.
+
+        The columns of the tables are predictions, in regression followed by mean squares.
+        """
+        tables = []
+        for estimator in self.estimator.estimators_:
+            tree = estimator.tree_
+            table = self._complete(tree.value[:, 0])
+            if not self.n_classes:
+                table = np.column_stack([table, tree.impurity + table[:, 0] ** 2])
+            tables.append((tree.apply, table))
+        return tables
 
     def _complete(self, values: Array) -> Array:
         """Return leaf values (n_nodes, n_classes), with zeros for classes that a fold lacks."""
@@ -306,9 +315,7 @@ class ForestPredictor(TreesPredictor):
         complete[:, self.estimator.classes_.astype(int)] = values
         return complete
 
-    def average_leaves(
-        self, x: Tensor, weight: Array | None = None, *, with_squares: bool = True
-    ) -> tuple[Tensor, Tensor]:
+    def average_leaves(self, x: Tensor, weight: Array | None = None) -> tuple[Tensor, Tensor]:
         """Average predictions of leaves over the trees.
 
         Parameters
@@ -317,42 +324,35 @@ class ForestPredictor(TreesPredictor):
             Encoded rows.
         weight : ndarray of shape (N, n_trees), optional
             Weights of the trees for each row, with sum 1. Equal by default.
-        with_squares : bool, default=True
-            Whether mean squares are needed. Otherwise they are zero.
 
         Returns
         -------
         average : Tensor of shape (N, V)
             Mean targets, or class frequencies.
         mean_square : Tensor of shape (N,)
-            Mean squares of the targets, for regression.
+            Mean squares of the targets, for regression. Zero for classes.
         """
         # scikit-learn compares in single precision. Rows that share a leaf of the first tree often
         # share long paths in the others as well, whose nodes are then in the cache.
         rows = x.float().numpy()
         order = np.argsort(self._leaf_tables[0][0](rows), kind="stable")
         rows = rows[order]
-        average = np.zeros((len(rows), max(1, self.n_classes)))
-        mean_square = np.zeros(len(rows))
-        for k, (find_leaves, value, impurity) in enumerate(self._leaf_tables):
-            leaf = find_leaves(rows)
-            prediction = value[leaf]
-            if weight is None:
-                tree_weight = np.ones(1)
-            else:
-                tree_weight = weight[order, k]
-            average += tree_weight[:, None] * prediction
-            if with_squares and not self.n_classes:
-                mean_square += tree_weight * (impurity[leaf] + prediction[:, 0] ** 2)
+        total = np.zeros((len(rows), self._leaf_tables[0][1].shape[1]))
+        for k, (find_leaves, table) in enumerate(self._leaf_tables):
+            values = table[find_leaves(rows)]
+            if weight is not None:
+                values *= weight[order, k, None]
+            total += values
         if weight is None:
-            average /= len(self._leaf_tables)
-            mean_square /= len(self._leaf_tables)
-        inverse = np.argsort(order)
-        return torch.as_tensor(average[inverse]), torch.as_tensor(mean_square[inverse])
+            total /= len(self._leaf_tables)
+        averages = torch.as_tensor(total[np.argsort(order)])
+        if self.n_classes:
+            return averages, averages.new_zeros(len(averages))
+        return averages[:, :1], averages[:, 1]
 
     def mean(self, x: Tensor) -> Tensor:
         """Mean predictions (N, 1), or class scores (N, K)."""
-        average, _ = self.average_leaves(x, with_squares=False)
+        average, _ = self.average_leaves(x)
         return self.scores(average)
 
     def scores(self, average: Tensor) -> Tensor:
