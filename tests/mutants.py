@@ -811,6 +811,13 @@ MUTANTS = [
         ("self.log_weights.to(self._like).softmax(0)", "self.log_weights.exp()"),
     ),
     *planted(
+        "mcmc/annealing.py",
+        "mcmc/test_kronecker.py",
+        ("precision).rsqrt() - prior_scale", "precision).rsqrt()"),
+        ("current._replace(output_factor=output_factor)", "current"),
+        ("if i == 0 and len(x) <", "if len(x) <"),
+    ),
+    *planted(
         "models/crps.py",
         "models/test_crps.py",
         (

@@ -36,7 +36,7 @@ This is exact for linear networks with normal noise. The parameters of a layer a
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from math import cos, log, pi, sqrt
+from math import cos, log, pi, prod, sqrt
 from typing import NamedTuple, cast
 
 import torch
@@ -574,6 +574,21 @@ class LayerCurvature(NamedTuple):
     output_factor: Tensor
 
 
+class WideLayerCurvature(NamedTuple):
+    """Kronecker factors of a first layer with more inputs than rows, for C chains.
+
+    Parameters
+    ----------
+    input_root : Tensor of shape (N, in + 1)
+        B, with A = B'B as in `LayerCurvature`. It is the same for all chains.
+    output_factor : Tensor of shape (C, out, out)
+        G: sum over rows of the outer products of the scaled derivatives.
+    """
+
+    input_root: Tensor
+    output_factor: Tensor
+
+
 class _InverseRoot(NamedTuple):
     """Inverse root of a layer's curvature, ``Z -> left (scale o Z) right'``.
 
@@ -591,6 +606,58 @@ class _InverseRoot(NamedTuple):
     scale: Tensor
     right: Tensor
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of outputs and of inputs with the bias."""
+        return self.left.shape[1], self.right.shape[1]
+
+    def apply(self, z: Tensor) -> Tensor:
+        """Apply the root to (C, out, in + 1)."""
+        return torch.bmm(torch.bmm(self.left, self.scale * z), self.right.mT)
+
+    def apply_transposed(self, gradient: Tensor) -> Tensor:
+        """Apply the transposed root to (C, out, in + 1)."""
+        return torch.bmm(torch.bmm(self.left.mT, gradient), self.right).mul_(self.scale)
+
+
+class _WideInverseRoot(NamedTuple):
+    """Inverse root for fewer rows than inputs, whose other directions have the prior's scale s.
+
+    It maps ``Z -> left (s Z + (excess o Z right) right')``.
+
+    Parameters
+    ----------
+    left : Tensor of shape (C, out, out)
+        Eigenvectors of G.
+    excess : Tensor of shape (C, out, N)
+        Inverse roots of the eigenvalues, minus s.
+    right : Tensor of shape (in + 1, N)
+        Eigenvectors of A whose eigenvalues aren't zero.
+    prior_scale : Tensor of shape ()
+        The scale s.
+    """
+
+    left: Tensor
+    excess: Tensor
+    right: Tensor
+    prior_scale: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of outputs and of inputs with the bias."""
+        return self.left.shape[1], len(self.right)
+
+    def apply(self, z: Tensor) -> Tensor:
+        """Apply the root to (C, out, in + 1)."""
+        return torch.bmm(self.left, self._scale_inputs(z))
+
+    def apply_transposed(self, gradient: Tensor) -> Tensor:
+        """Apply the transposed root to (C, out, in + 1)."""
+        return self._scale_inputs(torch.bmm(self.left.mT, gradient))
+
+    def _scale_inputs(self, z: Tensor) -> Tensor:
+        return self.prior_scale * z + (self.excess * (z @ self.right)) @ self.right.mT
+
 
 @dataclass(frozen=True, eq=False)
 class KroneckerPreconditioner:
@@ -598,7 +665,7 @@ class KroneckerPreconditioner:
 
     Parameters
     ----------
-    layers : tuple of LayerCurvature
+    layers : tuple of LayerCurvature or WideLayerCurvature
         Factors, from the first layer to the last.
     precision : Tensor of shape (n_layers,)
         Mean prior precision of each layer.
@@ -609,15 +676,16 @@ class KroneckerPreconditioner:
     -----
     The coordinates are layer by layer ``[W | b]`` (out, in + 1), then the likelihood's parameters.
     A map takes two products of a layer's size, ``2 P (out + in)`` multiplications, which is small
-    compared to a gradient's ``6 N P``. The factors take about 2 P numbers per chain.
+    compared to a gradient's ``6 N P``. The factors take about 2 P numbers per chain. For a first
+    layer with fewer rows than inputs, the inputs' factor has N rows, and all chains share it.
     """
 
-    layers: tuple[LayerCurvature, ...]
+    layers: tuple[LayerCurvature | WideLayerCurvature, ...]
     precision: Tensor
     likelihood_scale: Tensor
 
     @cached_property
-    def _roots(self) -> list[_InverseRoot]:
+    def _roots(self) -> list[_InverseRoot | _WideInverseRoot]:
         """Inverse root of each layer."""
         return [
             _compute_inverse_root(curvature, precision)
@@ -627,14 +695,7 @@ class KroneckerPreconditioner:
     @cached_property
     def _sizes(self) -> list[int]:
         """Number of parameters of each layer and of the likelihood."""
-        layer_sizes = [root.scale[0].numel() for root in self._roots]
-        return [*layer_sizes, self.likelihood_scale.shape[1]]
-
-    @cached_property
-    def _scale(self) -> Tensor:
-        """Scales of all coordinates, (C, D)."""
-        layer_scales = [root.scale.flatten(1) for root in self._roots]
-        return torch.cat([*layer_scales, self.likelihood_scale], 1)
+        return [*(prod(root.shape) for root in self._roots), self.likelihood_scale.shape[1]]
 
     @cached_property
     def _order(self) -> tuple[Tensor, Tensor]:
@@ -642,8 +703,8 @@ class KroneckerPreconditioner:
         indices = []
         start = 0
         for root in self._roots:
-            n_out = root.scale.shape[1]
-            n_in = root.scale.shape[2] - 1
+            n_out = root.shape[0]
+            n_in = root.shape[1] - 1
             weight = start + torch.arange(n_out * n_in).view(n_out, n_in)
             bias = start + n_out * n_in + torch.arange(n_out)
             indices.append(torch.cat([weight, bias.unsqueeze(1)], 1).flatten())
@@ -654,43 +715,46 @@ class KroneckerPreconditioner:
 
     def to_position(self, z: Tensor) -> Tensor:
         """Map coordinates (C, D) to positions."""
-        return self._rotate(self._scale * z, inverse=False).index_select(1, self._order[1])
+        *layers, likelihood_params = z.split(self._sizes, 1)
+        scaled = [
+            root.apply(layer.view(-1, *root.shape)).flatten(1)
+            for layer, root in zip(layers, self._roots, strict=True)
+        ]
+        ordered = torch.cat([*scaled, self.likelihood_scale * likelihood_params], 1)
+        return ordered.index_select(1, self._order[1])
 
     def to_gradient(self, gradient: Tensor) -> Tensor:
         """Map gradients at positions (C, D) to gradients in the coordinates."""
         ordered = gradient.index_select(1, self._order[0])
-        return self._rotate(ordered, inverse=True).mul_(self._scale)
-
-    def _rotate(self, z: Tensor, *, inverse: bool) -> Tensor:
-        """Compute ``left Z right'`` for every layer, or ``left' Z right`` for the inverse."""
-        *layers, likelihood_params = z.split(self._sizes, 1)
-        rotated = []
-        for layer, (left, scale, right) in zip(layers, self._roots, strict=True):
-            if inverse:
-                left_factor = left.mT
-                right_factor = right
-            else:
-                left_factor = left
-                right_factor = right.mT
-            matrix = torch.bmm(torch.bmm(left_factor, layer.view(scale.shape)), right_factor)
-            rotated.append(matrix.flatten(1))
-        return torch.cat([*rotated, likelihood_params], 1)
+        *layers, likelihood_params = ordered.split(self._sizes, 1)
+        scaled = [
+            root.apply_transposed(layer.view(-1, *root.shape)).flatten(1)
+            for layer, root in zip(layers, self._roots, strict=True)
+        ]
+        return torch.cat([*scaled, self.likelihood_scale * likelihood_params], 1)
 
 
-def _compute_inverse_root(curvature: LayerCurvature, precision: Tensor) -> _InverseRoot:
-    """Inverse root of a layer's curvature plus the prior precision."""
-    input_eigenvalues, right = torch.linalg.eigh(curvature.input_factor.double())
+def _compute_inverse_root(
+    curvature: LayerCurvature | WideLayerCurvature, precision: Tensor
+) -> _InverseRoot | _WideInverseRoot:
+    """Compute the inverse root of a layer's curvature plus the prior precision."""
     output_eigenvalues, left = torch.linalg.eigh(curvature.output_factor.double())
     outer = output_eigenvalues.clamp_min(0).unsqueeze(2)
-    inner = input_eigenvalues.clamp_min(0).unsqueeze(1)
-    scale = (outer * inner + precision).rsqrt()
-    like = curvature.input_factor
-    return _InverseRoot(left.to(like), scale.to(like), right.to(like))
+    like = curvature.output_factor
+    left = left.to(like)
+    if isinstance(curvature, WideLayerCurvature):
+        root = torch.linalg.svd(curvature.input_root.double(), full_matrices=False)
+        prior_scale = precision.rsqrt()
+        excess = (outer * root.S.square() + precision).rsqrt() - prior_scale
+        return _WideInverseRoot(left, excess.to(like), root.Vh.mT.to(like), prior_scale.to(like))
+    input_eigenvalues, right = torch.linalg.eigh(curvature.input_factor.double())
+    scale = (outer * input_eigenvalues.clamp_min(0).unsqueeze(1) + precision).rsqrt()
+    return _InverseRoot(left, scale.to(like), right.to(like))
 
 
 def compute_layer_curvature(
     posterior: NetworkPosterior, position: Tensor
-) -> tuple[LayerCurvature, ...]:
+) -> tuple[LayerCurvature | WideLayerCurvature, ...]:
     """Compute the Kronecker factors of every layer.
 
     Parameters
@@ -702,8 +766,8 @@ def compute_layer_curvature(
 
     Returns
     -------
-    tuple of LayerCurvature
-        From the first layer to the last.
+    tuple of LayerCurvature or WideLayerCurvature
+        From the first layer to the last. A first layer of more inputs than rows is wide.
 
     Notes
     -----
@@ -711,14 +775,21 @@ def compute_layer_curvature(
     multiplications.
     """
     chains = [_compute_chain_curvature(posterior, chain_position) for chain_position in position]
-    return tuple(
-        LayerCurvature(*(torch.stack(factors) for factors in zip(*layer, strict=True)))
-        for layer in zip(*chains, strict=True)
-    )
+    layers: list[LayerCurvature | WideLayerCurvature] = []
+    for layer in zip(*chains, strict=True):
+        output_factor = torch.stack([curvature.output_factor for curvature in layer])
+        if isinstance(layer[0], WideLayerCurvature):
+            layers.append(WideLayerCurvature(layer[0].input_root, output_factor))
+        else:
+            input_factor = torch.stack([curvature.input_factor for curvature in layer])
+            layers.append(LayerCurvature(input_factor, output_factor))
+    return tuple(layers)
 
 
-def _compute_chain_curvature(posterior: NetworkPosterior, position: Tensor) -> list[LayerCurvature]:
-    """Kronecker factors of every layer at one position (D,), without the chain axis."""
+def _compute_chain_curvature(
+    posterior: NetworkPosterior, position: Tensor
+) -> list[LayerCurvature | WideLayerCurvature]:
+    """Compute the factors of every layer at one position (D,), without the chain axis."""
     network = cast(MLP, posterior.network)
     x, y, weight = posterior.data
     n_theta = network.layout.n_params
@@ -733,16 +804,31 @@ def _compute_chain_curvature(posterior: NetworkPosterior, position: Tensor) -> l
     # Backward pass from the root of the likelihood's curvature.
     likelihood = posterior.likelihood.to(x).at(position[n_theta:])
     root = likelihood.hessian_root(outputs, y) * weight.sqrt().unsqueeze(1)
-    factors = []
+    factors: list[LayerCurvature | WideLayerCurvature] = []
     for i in range(len(layers) - 1, -1, -1):
         with_one = torch.cat([inputs[i], inputs[i].new_ones(len(x), 1)], 1)
-        input_factor = with_one.mT @ (with_one * (weight / weight.sum()).unsqueeze(1))
+        input_root = with_one * (weight / weight.sum()).sqrt().unsqueeze(1)
         derivatives = root.flatten(0, 1)
-        factors.append(LayerCurvature(input_factor, derivatives.mT @ derivatives))
+        output_factor = derivatives.mT @ derivatives
+        if i == 0 and len(x) < with_one.shape[1]:
+            factors.append(WideLayerCurvature(input_root, output_factor))
+        else:
+            factors.append(LayerCurvature(input_root.mT @ input_root, output_factor))
         if i:
             by_output = (root @ layers[i][0]).unbind(0)
             root = torch.stack([network.activation.backward_(g, inputs[i]) for g in by_output])
     return factors[::-1]
+
+
+def _average(
+    previous: LayerCurvature | WideLayerCurvature, current: LayerCurvature | WideLayerCurvature
+) -> LayerCurvature | WideLayerCurvature:
+    """Average two curvatures of a layer, the current one with weight 0.6."""
+    output_factor = previous.output_factor.lerp(current.output_factor, 0.6)
+    if isinstance(previous, LayerCurvature) and isinstance(current, LayerCurvature):
+        return LayerCurvature(previous.input_factor.lerp(current.input_factor, 0.6), output_factor)
+    # The inputs of a first layer are those of the network.
+    return current._replace(output_factor=output_factor)
 
 
 def likelihood_scales(log_density: LogDensity, position: Tensor, n_params: int) -> Tensor:
@@ -817,13 +903,8 @@ class KroneckerAdaptation:
         network = cast(MLP, self.posterior.network)
         layers = compute_layer_curvature(self.posterior, position)
         if isinstance(preconditioner, KroneckerPreconditioner):
-            layers = tuple(
-                LayerCurvature(
-                    previous.input_factor.lerp(current.input_factor, 0.6),
-                    previous.output_factor.lerp(current.output_factor, 0.6),
-                )
-                for previous, current in zip(preconditioner.layers, layers, strict=True)
-            )
+            pairs = zip(preconditioner.layers, layers, strict=True)
+            layers = tuple(_average(previous, current) for previous, current in pairs)
         gaussian = self.posterior.prior.gaussian()
         precision = torch.ones(network.n_layers, dtype=torch.float64)
         if gaussian is not None:

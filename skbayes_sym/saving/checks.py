@@ -61,6 +61,7 @@ ARRAYS: dict[str, dict[str, str]] = {
     "GaussianRows": {"mean": "f nk", "cov": "f nkk"},
     "KroneckerPreconditioner": {"precision": "f l", "likelihood_scale": "f cn"},
     "LayerCurvature": {"input_factor": "f cii", "output_factor": "f coo"},
+    "WideLayerCurvature": {"input_root": "f ni", "output_factor": "f coo"},
     "State": {"position": "f cd", "value": "f c", "gradient": "f cd"},
     "DiagonalPreconditioner": {"scale": "f d|f cd"},
     "DensePreconditioner": {"cholesky": "f dd|f cdd"},

@@ -55,7 +55,7 @@ SAVED_CLASSES = {
     "base.calibration": "Calibration",
     "base.noise_shape": "NoiseShape ShapedPredictor",
     "base.posteriors": "MeanFieldGaussian GaussianRows MatrixPosterior",
-    "mcmc.annealing": "Annealing KroneckerPreconditioner LayerCurvature",
+    "mcmc.annealing": "Annealing KroneckerPreconditioner LayerCurvature WideLayerCurvature",
     "mcmc.kernels": "HMC State",
     "numerics.preconditioners": "DiagonalPreconditioner DensePreconditioner",
     "mcmc.chains": "Block",

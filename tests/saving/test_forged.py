@@ -133,7 +133,8 @@ def test_every_object_of_every_fit_checks_its_fields():
     assert unseen <= {
         "make_column_selector", "Bernoulli", "MAP", "NaturalHeteroscedastic", "Ordinal",
         "Identity", "Composed", "AffineBasis", "GaussianPrior", "Exact", "VI",
-        "KroneckerPreconditioner", "LayerCurvature", "DensePreconditioner", "Poisson",
+        "KroneckerPreconditioner", "LayerCurvature", "WideLayerCurvature", "DensePreconditioner",
+        "Poisson",
         "FeatureEncoder", "CountsPredictor", "LogPredictor", "DateEncoding", "RatePredictor",
     }  # fmt: skip
 
