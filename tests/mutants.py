@@ -36,6 +36,18 @@ def planted(module: str, tests: str, *texts: tuple[str, str]) -> list[Mutant]:
 
 
 MUTANTS = [
+    Mutant(
+        "base/target_transformation.py",
+        "    if n_parts > 1:",
+        "    if False:",
+        "base/test_closed_forms.py",
+    ),
+    Mutant(
+        "base/closed_forms.py",
+        "_TAIL_RULE = np.polynomial.legendre.leggauss(32)",
+        "_TAIL_RULE = np.polynomial.legendre.leggauss(8)",
+        "base/test_closed_forms.py",
+    ),
     *planted(
         "models/networks/modules.py",
         "models/networks/test_modules.py",

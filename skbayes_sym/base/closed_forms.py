@@ -20,7 +20,7 @@ _BLOCK_SIZE = 1 << 17  # distribution function values that are held at once
 # interpolated have more, since they are few. Point masses have a width that is negligible next to
 # that of the table.
 _TAIL_REACH = 6.0
-_TAIL_RULE = np.polynomial.legendre.leggauss(16)
+_TAIL_RULE = np.polynomial.legendre.leggauss(32)
 _FINE_TAIL_RULE = np.polynomial.legendre.leggauss(64)
 _MIN_RELATIVE_SCALE = 1e-6
 

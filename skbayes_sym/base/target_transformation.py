@@ -38,6 +38,7 @@ Function = Callable[[Array], Array]
 # Cells of a QuantileTransformer's table, of levels and of normal scores, and points in each over
 # which normal scores are averaged. Moments are within 0.01 standard deviations for predictions that
 # are wider than 0.1 scores or 0.03 levels.
+_MIN_CELLS = 125
 _MAX_CELLS = 250
 _N_SCORE_CELLS = 500
 _CELL_POINTS = 8
@@ -617,6 +618,13 @@ def _quantile_table(levels: Array, quantiles: Array, *, is_normal: bool) -> Tabu
     """
     if is_normal:
         return _normal_quantile_table(_QuantileInverse(levels, quantiles, is_normal))
+    # A prediction isn't uniform within wide cells, which are divided: between two quantiles the
+    # function is a straight line.
+    n_parts = -(-_MIN_CELLS // (len(levels) - 1))
+    if n_parts > 1:
+        fine = np.linspace(0.0, 1.0, n_parts * (len(levels) - 1) + 1)
+        quantiles = np.stack([np.interp(fine, levels, column) for column in quantiles.T], axis=1)
+        levels = fine
     rise = np.diff(levels)[:, None]
     low = quantiles[:-1]
     high = quantiles[1:]

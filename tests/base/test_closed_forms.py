@@ -1,5 +1,7 @@
 """Moments and scores of transformed normals agree with integrals over the distribution function."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -384,3 +386,30 @@ def test_several_branches_evaluate_the_inner_model_once():
     assert_allclose(distribution.cdf(y), expected, rtol=1e-12)
     distribution.log_prob(y)
     assert Counted.calls == 2
+
+
+@pytest.mark.parametrize(("output", "location"), [("uniform", 0.5), ("normal", 0.0)])
+@pytest.mark.parametrize("n_quantiles", [3, 5, 20, 200])
+def test_wide_predictions_of_quantile_transformations(n_quantiles, output, location):
+    """Cells between few quantiles are wider than the predictions, whose density varies in them."""
+    transformer = QuantileTransformer(n_quantiles=n_quantiles, output_distribution=output)
+    transformer.fit(TRAINING)
+    scale = 0.3 if output == "uniform" else 0.7
+    inner = NormalPredictive(np.full(2, location), np.array([scale, 0.4 * scale]))
+    distribution = transformed_predictive(inner, transformer, 1, is_flat=True)
+    y = np.quantile(TRAINING, [0.3, 0.8])
+
+    # Integrals over the distribution function, with a node of the grid at every quantile and at y.
+    knots = np.unique(np.append(transformer.quantiles_[:, 0], y))
+    pieces = [np.linspace(a, b, 12000 // len(knots)) for a, b in itertools.pairwise(knots)]
+    grid = np.unique(np.concatenate(pieces))
+    middle = 0.5 * (grid[1:] + grid[:-1])[:, None]
+    width = np.diff(grid)[:, None]
+    below = distribution.cdf(middle)
+    mean = grid[-1] - (width * below).sum(axis=0)
+    square = grid[-1] ** 2 - (2.0 * middle * width * below).sum(axis=0)
+    std = np.sqrt(square - mean**2)
+    score = (width * np.square(below - (middle > y))).sum(axis=0)
+    assert_allclose(distribution.mean(), mean, rtol=1e-3)
+    assert_allclose(distribution.std(), std, rtol=2e-3)
+    assert_allclose(distribution.crps(y), score, rtol=3e-3)
