@@ -37,6 +37,12 @@ def planted(module: str, tests: str, *texts: tuple[str, str]) -> list[Mutant]:
 
 MUTANTS = [
     Mutant(
+        "numerics/dates.py",
+        "np.rint(days * _MICROSECONDS_PER_DAY) / _MICROSECONDS_PER_DAY",
+        "days",
+        "base/test_dates.py",
+    ),
+    Mutant(
         "base/target_transformation.py",
         "    if n_parts > 1:",
         "    if False:",

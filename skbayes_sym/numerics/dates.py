@@ -327,7 +327,9 @@ def read_days(
     """
     days, zones = _read_column(name, values, day_first, missing)
     shift = (utc_offset - zones) / _MINUTES_PER_DAY
-    return np.where(np.isnan(zones), days, days + shift)
+    days = np.where(np.isnan(zones), days, days + shift)
+    # The same moment on another clock is the same number, without the rounding of the shift.
+    return np.asarray(np.rint(days * _MICROSECONDS_PER_DAY) / _MICROSECONDS_PER_DAY)
 
 
 def most_frequent_offset(name: str, values: Array, day_first: bool, missing: Array) -> float:
