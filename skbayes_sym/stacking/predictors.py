@@ -339,7 +339,7 @@ class ForestPredictor(TreesPredictor):
         rows = rows[order]
         total = np.zeros((len(rows), self._leaf_tables[0][1].shape[1]))
         for k, (find_leaves, table) in enumerate(self._leaf_tables):
-            values = table[find_leaves(rows)]
+            values = table.take(find_leaves(rows), axis=0)
             if weight is not None:
                 values *= weight[order, k, None]
             total += values
