@@ -89,7 +89,7 @@ def spend(cells, args, keep):
                           for one in cell["fits"])  # fmt: skip
             if (data, network) != (args.data, args.network) or is_done:
                 continue
-            if method not in METHODS or version not in args.versions:
+            if method not in args.methods or version not in args.versions:
                 continue
             if spent + last.get(method, 0.0) > 60.0 * args.minutes:
                 continue
@@ -154,6 +154,7 @@ def main():
     parser.add_argument("--hidden", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--versions", nargs="+", default=VERSIONS, choices=VERSIONS)
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
     args.n_test = None
