@@ -168,17 +168,22 @@ def run_methods(name, options):
         "activation": "tanh",
         "random_state": options.seed,
     }
-    sampled = MCMCRegressor(
-        **common, sampler=Chains(init="prior", n_warmup=options.warmup), prior=1.0,
-        n_chains=options.chains, n_draws=1,
-        remove_symmetries=ModeWeights("uniform"), n_jobs=options.jobs,
-    )  # fmt: skip
-    chains = evaluate(sampled, split)
-    if options.chains_only:
-        return {"chains": chains}, (np.nan, np.nan)
-    goes_on = {"sampler__warm_start": True, "sampler__n_warmup": 0}
-    sampled.set_params(**goes_on, n_draws=options.draws, remove_symmetries=ModeWeights("evidence"))
-    evidence = evaluate(sampled, split)
+    results, log_evidence = {}, (np.nan, np.nan)
+    if not options.baselines_only:
+        sampled = MCMCRegressor(
+            **common, sampler=Chains(init="prior", n_warmup=options.warmup), prior=1.0,
+            n_chains=options.chains, n_draws=1,
+            remove_symmetries=ModeWeights("uniform"), n_jobs=options.jobs,
+        )  # fmt: skip
+        results["chains"] = evaluate(sampled, split)
+        if options.chains_only:
+            return results, log_evidence
+        sampled.set_params(
+            sampler__warm_start=True, sampler__n_warmup=0, n_draws=options.draws,
+            remove_symmetries=ModeWeights("evidence"),
+        )  # fmt: skip
+        results["evidence"] = evaluate(sampled, split)
+        log_evidence = sampled.log_evidence_, sampled.log_evidence_std_error_
     laplace = LaplaceRegressor(
         **common,
         **options.fewer,
@@ -189,23 +194,21 @@ def run_methods(name, options):
     ensemble = DeepEnsembleRegressor(
         **common, **options.fewer, prior=1.0, noise_std="learn", n_members=10
     )
-    results = {
-        "chains": chains,
-        "evidence": evidence,
-        "LA": evaluate(laplace, split),
-        "DE": evaluate(ensemble, split),
-    }
-    return results, (sampled.log_evidence_, sampled.log_evidence_std_error_)
+    results["LA"] = evaluate(laplace, split)
+    results["DE"] = evaluate(ensemble, split)
+    return results, log_evidence
 
 
 def print_row(name, results, log_evidence, paper):
     """One row of the table, and under it what was warned of."""
-    cells = [
-        f"{r.mean:6.2f} ({r.deviation:.2f})" + ("*" if r.notes else " ") for r in results.values()
-    ]
-    if len(cells) > 1:
-        evidence = "{:.1f} ({:.2f})".format(*log_evidence)
-        cells.insert(2, f"{evidence:>15}")
+    cells = []
+    for method in ("chains", "evidence", "LA", "DE"):
+        cell = ""
+        if method in results:
+            r = results[method]
+            cell = f"{r.mean:6.2f} ({r.deviation:.2f})" + ("*" if r.notes else " ")
+        cells.append(cell)
+    cells.insert(2, "{:.1f} ({:.2f})".format(*log_evidence) if "evidence" in results else "")
     printed = [f"{mean:6.2f} ({deviation:.2f})" for mean, deviation in paper]
     seconds = " ".join(f"{r.seconds:.0f}" for r in results.values())
     print(
@@ -230,6 +233,7 @@ def main():
     parser.add_argument("--split", type=int, default=0, help="seed of the split")
     parser.add_argument("--seed", type=int, default=0, help="seed of the fits")
     parser.add_argument("--chains-only", action="store_true", help="the first column alone")
+    parser.add_argument("--baselines-only", action="store_true", help="LA and DE alone")
     parser.add_argument("--fast", action="store_true", help="one small data set, few iterations")
     options = parser.parse_args()
     if options.fast:
