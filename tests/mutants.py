@@ -37,6 +37,12 @@ def planted(module: str, tests: str, *texts: tuple[str, str]) -> list[Mutant]:
 
 MUTANTS = [
     Mutant(
+        "stacking/scoring.py",
+        "        with collect_warnings():\n            if fit.is_calibrated and task.n_classes:",
+        "        if True:\n            if fit.is_calibrated and task.n_classes:",
+        "stacking/test_groups.py",
+    ),
+    Mutant(
         "numerics/dates.py",
         "np.rint(days * _MICROSECONDS_PER_DAY) / _MICROSECONDS_PER_DAY",
         "days",

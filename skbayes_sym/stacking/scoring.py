@@ -353,19 +353,21 @@ def _predict_folds(
             base = _as_counts(base, task)
         predictor = MemberPredictor(base, member.reads_original_rows)
         test_index.append(torch.as_tensor(test))
-        if fit.is_calibrated and task.n_classes:
-            # Class codes differ in a fold that lacks a class, so that labels are scored.
-            predictions.append(base.log_density(rows.rows.x, rows.targets))
-        elif fit.is_calibrated:
-            distribution = predictor.distribution(rows.rows)
-            if task.exposure is not None:
-                distribution = distribution.multiply_rate(rows.exposures[:, None])
-            cdf = middle_cdf(distribution, rows.y)[:, 0]
-            predictions.append(torch.stack([distribution.log_prob(rows.y), cdf], dim=1))
-        elif task.n_classes:
-            predictions.append(predictor.mean(rows.rows))
-        else:
-            predictions.append(merge_components(predictor.distribution(rows.rows)))
+        # The training rows of a fold can lack rare values, which isn't the user's concern.
+        with collect_warnings():
+            if fit.is_calibrated and task.n_classes:
+                # Class codes differ in a fold that lacks a class, so that labels are scored.
+                predictions.append(base.log_density(rows.rows.x, rows.targets))
+            elif fit.is_calibrated:
+                distribution = predictor.distribution(rows.rows)
+                if task.exposure is not None:
+                    distribution = distribution.multiply_rate(rows.exposures[:, None])
+                cdf = middle_cdf(distribution, rows.y)[:, 0]
+                predictions.append(torch.stack([distribution.log_prob(rows.y), cdf], dim=1))
+            elif task.n_classes:
+                predictions.append(predictor.mean(rows.rows))
+            else:
+                predictions.append(merge_components(predictor.distribution(rows.rows)))
     order = torch.cat(test_index).argsort()
     if fit.is_calibrated and not task.n_classes:
         return HeldOutScores(*torch.cat(predictions)[order].unbind(1))

@@ -22,6 +22,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from skbayes_sym import (
+    BayesianLinearRegressor,
     PredictiveStackingClassifier,
     PredictiveStackingRegressor,
     load,
@@ -334,3 +335,14 @@ def test_trees_of_a_fold_give_classes_that_it_lacks_no_probability():
     average, _ = ForestPredictor(forest, 2, 3).average_leaves(torch.as_tensor(X))
     np.testing.assert_allclose(average[:, [0, 2]], forest.predict_proba(X), atol=1e-12)
     assert not average[:, 1].any()
+
+
+def test_rare_values_of_folds_are_no_concern_of_the_user():
+    """A fold of ten rows lacks a value that another one in forty rows has."""
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    y = X[:, 0] + X[:, 1] ** 2
+    X[:, 2] = np.arange(40) == 7
+    stack = PredictiveStackingRegressor([("u", BayesianLinearRegressor())], random_state=0)
+    stack.fit(X, y)
+    with pytest.warns(UserWarning, match="X varies in columns that were constant in fit"):
+        BayesianLinearRegressor().fit(X[8:], y[8:]).predict(X[7:8])
