@@ -383,8 +383,9 @@ def _count_moves(chains: ChainDraws) -> int:
 def _require_memory(config: SamplingConfig) -> None:
     """Raise if the draws or the preconditioners won't fit into memory.
 
-    The host holds the draws as the sampler returned them, concatenated, and relabelled: three
-    copies of C S P numbers. Chains that start at Laplace modes have a metric of P^2 numbers each.
+    The host holds the draws as the sampler returned them, concatenated, and relabelled, and two
+    more copies while diagnostics are computed: five copies of C S P numbers. Chains that start at
+    Laplace modes have a metric of P^2 numbers each.
     """
     data = config.data
     model = config.model
@@ -392,9 +393,9 @@ def _require_memory(config: SamplingConfig) -> None:
     n_params = model.network.layout.n_params
     item_size = data.dtype.itemsize
     if config.remove_symmetries and model.group.factors:
-        n_copies = 3
+        n_copies = 5
     else:
-        n_copies = 2
+        n_copies = 4
     if config.init == "laplace":
         n_metrics = 2 * n_chains
     else:
