@@ -243,10 +243,8 @@ def _to_array(column: Any) -> Array:
 def boolean_dtypes(X: Any) -> Array:
     """Return which columns of a table have a Boolean dtype, (n_columns,); no columns of lists."""
     if is_frame(X):
-        if hasattr(X, "dtypes"):
-            dtypes = list(X.dtypes)
-        else:
-            dtypes = [getattr(c, "dtype", getattr(c, "type", None)) for c in _frame_columns(X)]
+        # The attribute ``dtypes`` of pandas changes the warning filters of the program.
+        dtypes = [getattr(c, "dtype", getattr(c, "type", None)) for c in _frame_columns(X)]
         return np.array([str(dtype).lower().startswith("bool") for dtype in dtypes], dtype=bool)
     if getattr(X, "ndim", 0) != 2:
         return np.zeros(0, dtype=bool)
