@@ -701,7 +701,7 @@ def _list_levels(X: Any, values: Array, position: int, grid: Any) -> Array:
         if not levels:
             raise ValueError(f"feature {position} has no value in X: give rows that have some.")
         levels.sort(key=level_key)
-        dtype: Any = X.dtypes.iloc[position] if hasattr(X, "iloc") else None
+        dtype: Any = X.iloc[:, position].dtype if hasattr(X, "iloc") else None
         if hasattr(dtype, "categories"):
             levels.sort(key=dtype.categories.tolist().index)
     points = np.empty(len(levels), dtype=object)
