@@ -27,8 +27,8 @@ class StackWeightsDisplay(Display):
         Weights of the members.
     log_density : ndarray of shape (n_members,)
         Mean leave-one-out log densities, in nats per row; NaN if a member has none.
-    standard_error : ndarray of shape (n_members,)
-        Standard errors of ``log_density``.
+    standard_error : ndarray of shape (n_members,), optional
+        Standard errors of ``log_density``. Without them there are no error bars.
 
     Attributes
     ----------
@@ -58,11 +58,15 @@ class StackWeightsDisplay(Display):
     """
 
     def __init__(
-        self, names: Sequence[str], weights: Array, log_density: Array, standard_error: Array
+        self,
+        names: Sequence[str],
+        weights: Array,
+        log_density: Array,
+        standard_error: Array | None = None,
     ) -> None:
         arrays = check_arrays(
             "StackWeightsDisplay",
-            {"weights": "m", "log_density": "m?", "standard_error": "m?"},
+            {"weights": "m", "log_density": "m", "standard_error": "m?"},
             weights=weights,
             log_density=log_density,
             standard_error=standard_error,
@@ -71,7 +75,7 @@ class StackWeightsDisplay(Display):
         self.names = check_names("StackWeightsDisplay", "names", names, n_members)
         self.weights = arrays["weights"]
         self.log_density = arrays["log_density"]
-        self.standard_error = arrays["standard_error"]
+        self.standard_error = arrays.get("standard_error")
 
     @classmethod
     def from_estimator(cls, estimator: BaseEstimator, *, ax: Any = None, **kwargs: Any) -> Self:

@@ -156,6 +156,13 @@ def test_every_weight_needs_a_name():
             StackWeightsDisplay(names, [0.5, 0.5], [-1, -1], [0.1, 0.1])
 
 
+def test_weights_without_standard_errors_have_no_error_bars():
+    display = StackWeightsDisplay(["a", "b"], [0.3, 0.7], [-1.0, np.nan]).plot()
+    assert not display.points_.has_xerr
+    with pytest.raises(ValueError, match=r"log_density must be numbers of shape \(2,\), got None"):
+        StackWeightsDisplay(["a", "b"], [0.3, 0.7], None)
+
+
 def test_compared_models_have_densities_and_times(table):
     models = {"linear": BayesianLinearRegressor(), "ridge": BayesianRidge()}
     scores = compare_models(models, *table, cv=2)
