@@ -656,6 +656,7 @@ class _WideInverseRoot(NamedTuple):
         return self._scale_inputs(torch.bmm(self.left.mT, gradient))
 
     def _scale_inputs(self, z: Tensor) -> Tensor:
+        """Apply the symmetric factor, which acts on the inputs of each output."""
         return self.prior_scale * z + (self.excess * (z @ self.right)) @ self.right.mT
 
 

@@ -383,9 +383,9 @@ def _count_moves(chains: ChainDraws) -> int:
 def _require_memory(config: SamplingConfig) -> None:
     """Raise if the draws or the preconditioners won't fit into memory.
 
-    The host holds the draws as the sampler returned them, concatenated, and relabelled, and two
-    more copies while diagnostics are computed: five copies of C S P numbers. Chains that start at
-    Laplace modes have a metric of P^2 numbers each.
+    The host holds the draws as the sampler returned them, concatenated, and relabelled. With three
+    copies of C S P numbers a fit still ran out of memory, so two more are counted for what is
+    computed from them. Chains that start at Laplace modes have a metric of P^2 numbers each.
     """
     data = config.data
     model = config.model

@@ -706,9 +706,8 @@ class FactoredJacobian(NamedTuple):
                     first, second = torch.triu_indices(n, n, device=units.device)
                     units = units.index_select(2, first * m + second)
             inputs = _products(earlier.inputs, later.inputs, is_same)
-            if (
-                inputs.shape[1] < units.shape[2]
-            ):  # products are faster with the smaller factor first
+            # Products are faster with the smaller factor first.
+            if inputs.shape[1] < units.shape[2]:
                 sums = (inputs @ units).mT
             else:
                 sums = units.mT @ inputs.mT
