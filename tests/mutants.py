@@ -529,7 +529,7 @@ MUTANTS = [
         ("np.random.RandomState(np.random.MT19937())", "np.random.mtrand._rand"),
     ),
     *planted(
-        "laplace/gauss_newton_laplace.py",
+        "laplace/gauss_newton_regression.py",
         "laplace/test_defaults.py",
         (
             "self._config(problem, has_low_noise=has_low_noise)",

@@ -38,7 +38,7 @@ from skbayes_sym.bayesian_mlp.groups import GroupedRegressionPool
 from skbayes_sym.laplace.base import REGRESSOR_CONSTRAINTS
 from skbayes_sym.laplace.class_predictive import RefittedMembers
 from skbayes_sym.laplace.defaults import GaussNewtonDefaults
-from skbayes_sym.laplace.gauss_newton_laplace import STRONG_HYPERPRIOR, WEAK_HYPERPRIOR
+from skbayes_sym.laplace.gauss_newton_classification import STRONG_HYPERPRIOR, WEAK_HYPERPRIOR
 from skbayes_sym.laplace.mode_finding import InitialModes
 from skbayes_sym.laplace.posterior import LinearisedModes, ModeMixture
 from skbayes_sym.laplace.predict import (

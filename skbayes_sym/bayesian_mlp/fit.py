@@ -32,10 +32,8 @@ from skbayes_sym.base.stacking_weights import (
 from skbayes_sym.base.training import Training, describe_outliers, evenly_spaced_rows
 from skbayes_sym.bayesian_mlp.defaults import PoolDefaults, PoolSettings, plan_fit
 from skbayes_sym.ensemble.fit import EnsembleFit
-from skbayes_sym.laplace.gauss_newton_laplace import (
-    GaussNewtonLaplaceClassification,
-    GaussNewtonLaplaceRegression,
-)
+from skbayes_sym.laplace.gauss_newton_classification import GaussNewtonLaplaceClassification
+from skbayes_sym.laplace.gauss_newton_regression import GaussNewtonLaplaceRegression
 from skbayes_sym.laplace.initialization import noise_variance_fraction
 from skbayes_sym.laplace.mode_finding import InitialModes
 from skbayes_sym.models.model import Data, Model

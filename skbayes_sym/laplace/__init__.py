@@ -8,7 +8,9 @@ Estimators
 
 Modes by Gauss-Newton steps, with hyperparameters set by the evidence
 
-* `gauss_newton_laplace`: fit several modes of a network and choose its width
+* `gauss_newton_regression`: fit several modes of a network and choose its width
+* `gauss_newton_classification`: fit several modes of a classifier's network
+* `modes_fit`: the modes of a search, their fitted attributes and predictions
 * `initialization`: low-noise and high-noise starts, and cross-validation
 * `mode_finding`: search for modes with learned scales and noise
 * `evidence_problem`: sums over rows, evidence and MacKay's update

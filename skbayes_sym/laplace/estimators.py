@@ -46,12 +46,12 @@ from skbayes_sym.laplace.base import (
     recording,
 )
 from skbayes_sym.laplace.defaults import GaussNewtonDefaults, gauss_newton_cost, resolve_auto
-from skbayes_sym.laplace.gauss_newton_laplace import (
+from skbayes_sym.laplace.gauss_newton_classification import (
     STRONG_HYPERPRIOR,
     WEAK_HYPERPRIOR,
     GaussNewtonLaplaceClassification,
-    GaussNewtonLaplaceRegression,
 )
+from skbayes_sym.laplace.gauss_newton_regression import GaussNewtonLaplaceRegression
 from skbayes_sym.laplace.invariance_parameters import Transformations
 from skbayes_sym.laplace.posterior import (
     LaplacePosterior,

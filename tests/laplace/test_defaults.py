@@ -18,13 +18,10 @@ from skbayes_sym import (
     Updates,
     predictive,
 )
-from skbayes_sym.laplace import gauss_newton_laplace
+from skbayes_sym.laplace import gauss_newton_classification
 from skbayes_sym.laplace.defaults import GaussNewtonDefaults, gauss_newton_cost
-from skbayes_sym.laplace.gauss_newton_laplace import (
-    STRONG_HYPERPRIOR,
-    WEAK_HYPERPRIOR,
-    select_width,
-)
+from skbayes_sym.laplace.gauss_newton_classification import STRONG_HYPERPRIOR, WEAK_HYPERPRIOR
+from skbayes_sym.laplace.gauss_newton_regression import select_width
 from skbayes_sym.laplace.initialization import HeldOutPredictions
 from skbayes_sym.laplace.mode_finding import EvidenceSearch
 from skbayes_sym.models import MLP, TANH
@@ -436,9 +433,9 @@ def test_noisy_labels_take_the_flat_prior(fits):
 @pytest.mark.long
 def test_what_leaves_noise_alone_predicts_better(fits, monkeypatch):
     """Than modes of the steep prior that believe all labels."""
-    believing = partial(gauss_newton_laplace.search_classification, allow_label_noise=False)
+    believing = partial(gauss_newton_classification.search_classification, allow_label_noise=False)
     monkeypatch.setattr(
-        gauss_newton_laplace, "search_classification", lambda *args, **_: believing(*args)
+        gauss_newton_classification, "search_classification", lambda *args, **_: believing(*args)
     )
     plain = LaplaceClassifier(
         10, optimizer=GaussNewton(2), prior=STRONG_HYPERPRIOR, random_state=0

@@ -1,34 +1,24 @@
-"""Laplace approximations of several modes of one network, found by Gauss-Newton steps."""
+"""Laplace approximations of several modes for regression, and the choice of the width."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple
 
-import joblib
-import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.base.messages import log_info, warn_moving_mode
-from skbayes_sym.base.model_factory import group_scales, require_mlp, scale_attributes
-from skbayes_sym.base.noise_levels import MAX_FREEDOMS
+from skbayes_sym.base.model_factory import group_scales, require_mlp
 from skbayes_sym.base.progress import FitProgress
 from skbayes_sym.base.requirements import (
     FULLY_CONNECTED,
     NORMAL_NOISE,
     NORMAL_OR_LEARNED_PRIOR,
-    SOFTMAX,
     Requirements,
 )
-from skbayes_sym.base.rows import unwrap_single
-from skbayes_sym.base.stacking_weights import leave_one_out
-from skbayes_sym.base.training import Training, evenly_spaced_rows
-from skbayes_sym.laplace.class_predictive import RefinedModes, choose_variance_scale, refine
+from skbayes_sym.base.training import Training
 from skbayes_sym.laplace.defaults import GaussNewtonDefaults, make_network, resolve_auto
 from skbayes_sym.laplace.evidence_problem import (
-    CategoricalEvidence,
-    EvidenceProblem,
     GaussianEvidence,
 )
 from skbayes_sym.laplace.initialization import (
@@ -40,272 +30,26 @@ from skbayes_sym.laplace.initialization import (
     is_better,
     needs_both_starts,
     noise_variance_fraction,
-    search_classification,
     search_regression,
-    search_single,
     unexplained_variance_fraction,
 )
 from skbayes_sym.laplace.mode_finding import (
     EvidenceSearch,
     InitialModes,
-    Modes,
     Search,
     SearchCallback,
     draw_initial_weights,
-    map_tensors,
     merge_copies,
 )
-from skbayes_sym.laplace.posterior import LinearisedModes, ModeMixture
-from skbayes_sym.models.model import Data, Model
+from skbayes_sym.laplace.modes_fit import ModesFit, require_memory_for_systems, subsample_problem
+from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.models.priors import (
     ARD,
-    CLASSIFICATION_SCALES,
-    GroupScalePrior,
     LayerScales,
     UnboundPrior,
 )
-from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
-from skbayes_sym.numerics.memory import MemoryAllocation, require_memory
-from skbayes_sym.numerics.optimise import StopReason
-from skbayes_sym.numerics.random import Estimate, generator_from, spawn_seeds
-from skbayes_sym.symmetry.gaps.gap import Side
-from skbayes_sym.symmetry.gaps.monte_carlo_gap import MonteCarloGap, evidence_over_copies
-from skbayes_sym.symmetry.group import invariant_subgroup
-
-# Default priors of classification. On separated classes the evidence under the first is higher by
-# tens of nats, and on noisy labels the evidence under the second is.
-STRONG_HYPERPRIOR = CLASSIFICATION_SCALES
-WEAK_HYPERPRIOR = LayerScales(8.0, 4.0)
-
-Problem = TypeVar("Problem", bound=EvidenceProblem)
-
-
-@dataclass(frozen=True, eq=False)
-class ModesFit:
-    """Modes that a search has found, and the fitted attributes that they define.
-
-    Attributes
-    ----------
-    search : Search
-        Distinct modes. They are those found so far if the search is still running.
-    network : MLP
-    prior : GroupScalePrior
-    predict_seed : int
-        Seed of draws in predictions.
-    width_scores : mapping of int to float, optional
-        Held-out log density by number of units, nats per row, if the width was cross-validated.
-    refined : RefinedModes, optional
-        Variational posteriors of classification, unless the fit was interrupted.
-    variance_scale : float, optional
-        Factor on the logits' variance in predictions.
-    leave_one_out : Tensor of shape (N,), optional
-        Leave-one-out log probabilities of the rows, if they chose ``variance_scale``.
-    computes_evidence : bool, default=True
-        Whether `attributes` sum the evidence over the symmetric copies of the modes.
-    """
-
-    search: Search
-    network: MLP
-    prior: GroupScalePrior
-    predict_seed: int
-    width_scores: Mapping[int, float] | None = None
-    refined: RefinedModes | None = None
-    variance_scale: float | None = None
-    leave_one_out: Tensor | None = None
-    computes_evidence: bool = True
-
-    @property
-    def modes(self) -> Modes:
-        """The modes on the host."""
-        return map_tensors(lambda t: t.cpu(), self.search.modes)
-
-    @property
-    def n_iter(self) -> int:
-        """Number of steps of the restart with the most."""
-        return int(self.search.modes.n_iter.max())
-
-    @property
-    def stop_reason(self) -> StopReason:
-        """Why the search ended."""
-        return self.search.stop_reason
-
-    def attributes(self, data: Training, model: Model) -> dict[str, Any]:
-        """Return the fitted attributes of the estimator."""
-        modes = self.modes
-        prior = self.prior
-        weights = modes.weights.numpy()
-
-        # Posterior and evidence of the modes.
-        distributions = modes if self.refined is None else self.refined
-        theta = distributions.theta.cpu().contiguous().numpy()
-        factor = distributions.factor.cpu().contiguous().numpy()
-        evidence = modes.log_evidence.numpy() + data.log_jacobian
-        best = int(evidence.argmax())
-        attributes: dict[str, Any] = {
-            "network_": self.network,
-            "posterior_": ModeMixture(theta, factor, weights),
-            "n_modes_": len(theta),
-            "multiplicity_modes_": modes.n_restarts.numpy(),
-            "log_evidence_modes_": evidence,
-            "log_evidence_curve_": self.search.curves[best].numpy() + data.log_jacobian,
-            "_predict_seed_": self.predict_seed,
-        }
-        if self.computes_evidence:
-            total, side = self.sum_over_copies(evidence)
-            attributes["log_evidence_"] = total.value
-            attributes["log_evidence_std_error_"] = total.standard_error
-            attributes["log_evidence_side_"] = side
-
-        # Scales of the prior and of the logits.
-        if prior.is_learned:
-            attributes |= scale_attributes(prior, modes.hyper, "prior_scale_modes_", weights)
-        else:
-            attributes["prior_scale_"] = prior.scale.numpy()
-        if self.variance_scale is not None:
-            attributes["variance_scale_"] = self.variance_scale
-
-        # Noise in the units of y.
-        if data.y_scaling is not None:
-            unit = data.y_scaling.scale
-            noise_std = modes.noise_precision.rsqrt().numpy()
-            overall = np.sqrt(np.average(noise_std**2, axis=0, weights=weights)) * unit
-            attributes["noise_std_modes_"] = noise_std * unit
-            attributes["noise_std_"] = unwrap_single(overall)
-            attributes["_noise_levels_modes_"] = None
-            if model.likelihood.n_params:
-                attributes["_noise_levels_modes_"] = self._noise_levels(data)
-
-        # Cross-validation of the width.
-        if self.width_scores is not None:
-            attributes["widths_"] = np.array(list(self.width_scores))
-            attributes["width_scores_"] = np.array(list(self.width_scores.values()))
-        return attributes
-
-    def sum_over_copies(self, evidence: np.ndarray) -> tuple[Estimate, Side]:
-        r"""Sum the evidence over all modes and their copies under the network's symmetry.
-
-        Parameters
-        ----------
-        evidence : ndarray of shape (R,)
-            Log evidence of every mode, nats.
-
-        Returns
-        -------
-        Estimate
-            :math:`\log \sum_r \exp(\log Z_r + \mathrm{gap}_r)` in nats, with its standard error.
-        Side
-            "exact" if all copies are summed, else "lower".
-
-        Notes
-        -----
-        Copies count as far as they don't overlap.
-        """
-        network = self.network
-        modes = self.modes
-        group = invariant_subgroup(network.symmetry(), self.prior.log_prob, network.layout)
-        gap = MonteCarloGap(group, network.layout.n_params)
-        normals = [
-            ModeMixture(theta.numpy()[None], factor.numpy()[None])
-            for theta, factor in zip(modes.theta, modes.factor, strict=True)
-        ]
-        generator = generator_from(self.predict_seed)
-        return evidence_over_copies(gap, evidence, normals, generator=generator), gap.side
-
-    def _noise_levels(self, data: Training) -> np.ndarray | None:
-        """Return the noise levels of every mode, (R, K, T), in the units of ``y``.
-
-        None if there are so many rows that they determine the noise.
-        """
-        n_params = self.network.layout.n_params
-        if data.total_weight - n_params > MAX_FREEDOMS and not data.is_constant.any():
-            return None
-        x, y, weight = data.double_data
-        distribution = self._predict_by_mode(x)
-        squares = torch.einsum("n,rnt->rt", weight, (y - distribution.loc).square())
-        n_effective = torch.einsum(
-            "n,rnt->rt", weight, distribution.variance / distribution.noise_variance
-        )
-        return data.noise_levels_at_mode(squares, n_effective)
-
-    def leave_one_out_predictive(self, data: Data) -> NormalMixture:
-        """Predict the targets of every row from all others, with one component per mode."""
-        x, y, weight = data
-        return leave_one_out(self._predict_by_mode(x), y, weight)
-
-    def _predict_by_mode(self, x: Tensor) -> NormalMixture:
-        """Predict rows by the linearised networks, with one component per mode."""
-        modes = self.search.modes
-        parts = (t.to(x) for t in (modes.theta, modes.factor, modes.weights))
-        networks = LinearisedModes(self.network, *parts)
-        mean, covariance = networks.outputs(x)
-        noise = modes.noise_precision.to(x).reciprocal().unsqueeze(1)
-        variance = covariance.diagonal(dim1=-2, dim2=-1)
-        log_weights = networks.weight.log()
-        return NormalMixture(mean, variance, noise, log_weights)
-
-    def report(self, data: Training, tol: object, *, warns: bool) -> None:
-        """Log the result, and warn if the best mode still moved at the end.
-
-        Parameters
-        ----------
-        data : Training
-        tol : object
-            Tolerance of the search, which the warning states.
-        warns : bool
-            Whether to warn.
-
-        Raises
-        ------
-        NotPositiveDefiniteError
-            If there is no mode.
-        """
-        values = self.search.modes.log_evidence + data.log_jacobian
-        if not len(values):
-            raise NotPositiveDefiniteError(
-                "no restart ended in a mode whose precision is positive definite in this "
-                "arithmetic: give noise_std a larger number, or learn it."
-            )
-        log_info(
-            "log evidence of %d distinct modes from %.6g to %.6g, stopped: %s after %d steps",
-            len(values),
-            values.min(),
-            values.max(),
-            self.stop_reason,
-            self.n_iter,
-        )
-        if warns:
-            best = int(values.argmax())
-            curve = self.search.curves[best].tolist()
-            stopped = self.search.stopped[best]
-            warn_moving_mode(curve, stopped, tol, data.total_weight)
-
-
-def subsample_problem(problem: Problem, max_rows: int) -> Problem:
-    """Return the problem of at most ``max_rows`` evenly spaced rows."""
-    rows = evenly_spaced_rows(len(problem.data.x), max_rows)
-    return replace(problem, data=Data(*(t[rows.to(t.device)] for t in problem.data)))
-
-
-def _require_memory(data: Training, network: MLP, n_modes: int, n_matrices: int) -> None:
-    """Raise an error unless there is memory for the rows and the systems.
-
-    Parameters
-    ----------
-    data : Training
-    network : MLP
-    n_modes : int
-    n_matrices : int
-        Number of float64 matrices (P, P) of each mode.
-    """
-    p = network.layout.n_params
-    systems = MemoryAllocation(
-        f"Gauss-Newton systems of {n_modes} modes of {p:,} weights",
-        n_matrices * n_modes * p**2 * 8,
-        "Lower n_restarts or hidden_layer_sizes, or use optimizer='adam'.",
-    )
-    require_memory([data.rows_allocation, systems], data.device)
+from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
 
 class WidthSelection(NamedTuple):
@@ -795,7 +539,7 @@ class _RegressionSearcher:
             method.n_restarts, self.data.n_rows, network, method.max_modes
         )
         # Systems, their factors and inverses.
-        _require_memory(self.data, network, n, 5 * (network.n_outputs + 1))
+        require_memory_for_systems(self.data, network, n, 5 * (network.n_outputs + 1))
         return n
 
     def _config(self, problem: GaussianEvidence, *, has_low_noise: bool = False) -> EvidenceSearch:
@@ -827,217 +571,3 @@ class _RegressionSearcher:
             return self._progress.end_block()
 
         return on_step
-
-
-@dataclass(frozen=True, eq=False)
-class GaussNewtonLaplaceClassification:
-    """Modes from several starts with scales set by the evidence, then Gaussian variational steps.
-
-    Attributes
-    ----------
-    n_restarts : int or "auto"
-        Number of restarts. "auto" is what takes some seconds of one core, at most four.
-    max_iter : int or "auto"
-        Maximum number of Gauss-Newton steps of a restart.
-    tol : "auto", float or None
-        Tolerance in nats per unit of sample weight. "auto" is 0.1 nats in total.
-    variance_scale : "loo" or float
-        Factor on the variance of the logits in predictions. "loo" chooses it by approximate
-        leave-one-out.
-    warns_unconverged : bool, default=False
-        Whether to warn if the best mode still moved at the end.
-    alternative_prior : UnboundPrior, optional
-        Prior that is tried if labels are noisy. If its evidence is higher from the first starting
-        point, all modes are under it.
-    allow_label_noise : bool, default=True
-        Whether to find out if labels are noisy. If they are, every starting point is searched with
-        low noise and with high noise.
-    defaults : GaussNewtonDefaults
-        Constants behind "auto".
-    """
-
-    requirements: ClassVar[Requirements] = Requirements(
-        SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED_PRIOR
-    )
-
-    n_restarts: int | str
-    max_iter: int | str
-    tol: float | str | None
-    variance_scale: str | float
-    warns_unconverged: bool = False
-    alternative_prior: UnboundPrior | None = None
-    allow_label_noise: bool = True
-    defaults: GaussNewtonDefaults = field(default=GaussNewtonDefaults(), kw_only=True)
-
-    def fit(self, data: Training, model: Model, progress: FitProgress) -> ModesFit:
-        """Fit the modes.
-
-        Parameters
-        ----------
-        data : Training
-        model : Model
-        progress : FitProgress
-            Progress of the fit.
-
-        Returns
-        -------
-        ModesFit
-        """
-        network = require_mlp(model.network)
-        n_restarts = self.n_restarts
-        if isinstance(n_restarts, str):
-            n_restarts = self.defaults.classification_restarts(data.n_rows, network)
-        # Factors of the modes and of their refined posteriors, and covariances.
-        _require_memory(data, network, n_restarts, 3)
-        problem = CategoricalEvidence(network, data.double_data, group_scales(model.prior))
-        start_seed, predict_seed = spawn_seeds(data.seed, 2)
-        variance_scale = resolve_auto(self.variance_scale, 1.0)
-
-        def make_fit(problem: CategoricalEvidence, search: Search) -> ModesFit:
-            """Fit before the variational steps, which is what an interrupt returns."""
-            search = merge_copies(problem, search)
-            return ModesFit(
-                search, network, problem.prior, predict_seed, variance_scale=variance_scale
-            )
-
-        progress.begin()
-        with torch.no_grad():
-            # Search for the modes, and for the better prior.
-            generator = generator_from(start_seed)
-            start = draw_initial_weights(network, n_restarts, generator=generator)
-            search = _ClassificationSearcher(self, progress, make_fit)
-            problem, result = search(problem, start.to(data.device))
-            fit = make_fit(problem, result)
-            progress.set_current_fit(lambda: fit)
-
-            # Where classes are separated, the curvature at the mode is too small.
-            modes = fit.search.modes
-            refined = refine(problem, modes, n_jobs=progress.n_jobs)
-            final = replace(fit, refined=refined)
-
-            # Leave-one-out predictions choose the variance of the logits.
-            if isinstance(self.variance_scale, str):
-                choice = choose_variance_scale(problem, refined, modes.weights)
-                final = replace(
-                    final, variance_scale=choice.factor, leave_one_out=-choice.row_losses
-                )
-        progress.end(final)
-        final.report(data, self.tol, warns=self.warns_unconverged)
-        return final
-
-
-class _ClassificationSearcher:
-    """Search for modes of classification, which reports its progress.
-
-    Parameters
-    ----------
-    method : GaussNewtonLaplaceClassification
-    progress : FitProgress
-        Progress of the fit. If it is interrupted, the best mode of all searches is what remains.
-    make_fit : callable
-        Returns the fit of a search's modes.
-    """
-
-    def __init__(
-        self,
-        method: GaussNewtonLaplaceClassification,
-        progress: FitProgress,
-        make_fit: Callable[[CategoricalEvidence, Search], ModesFit],
-    ) -> None:
-        self._method = method
-        self._progress = progress
-        self._make_fit = make_fit
-        self._best: tuple[CategoricalEvidence, Search] | None = None
-        # Other processes report their results, and not their steps.
-        self._is_serial = joblib.effective_n_jobs(progress.n_jobs) == 1
-
-    def __call__(
-        self, problem: CategoricalEvidence, start: Tensor
-    ) -> tuple[CategoricalEvidence, Search]:
-        """Search for a mode from every starting point (R, P).
-
-        For large data, a subsample finds the modes and chooses the prior, and the search continues
-        from there with all rows.
-
-        Returns
-        -------
-        CategoricalEvidence
-            The problem under the prior that was chosen.
-        Search
-        """
-        method = self._method
-        defaults = method.defaults
-        network = problem.network
-        n_params = network.layout.n_params
-        max_rows = max(defaults.min_subsample_rows, defaults.subsample_rows_per_weight * n_params)
-        subsample = subsample_problem(problem, max_rows)
-        max_iter = method.max_iter
-        if isinstance(max_iter, str):
-            max_iter = defaults.classification_steps(n_params)
-        config = EvidenceSearch(max_iter, method.tol)
-
-        # A linear model has one mode, and without learned scales there is no evidence to compare.
-        learns_scales = problem.prior.is_learned
-        allow_label_noise = method.allow_label_noise and network.n_layers > 1 and learns_scales
-        alternative_prior = None
-        if allow_label_noise and method.alternative_prior is not None:
-            alternative_prior = group_scales(method.alternative_prior.bind(network.layout))
-        n_searches = len(start)
-        if allow_label_noise:
-            n_searches = 2 * len(start) + 2
-        fraction = 1.0 / n_searches  # of the progress
-
-        def search_serially(
-            problem: CategoricalEvidence, theta: Tensor, high_noise: bool
-        ) -> Search:
-            on_step = self._on_step(fraction, max_iter, partial(self._better, problem))
-            return search_single(config, problem, theta, high_noise, on_step)
-
-        def on_mode(problem: CategoricalEvidence, search: Search) -> bool:
-            best = self._better(problem, search)
-            self._best = best
-            self._progress.set_current_fit(lambda: self._make_fit(*best))
-            return not self._is_serial and self._progress.stage_callback(fraction, 1)(
-                1, {"modes": 1.0}
-            )
-
-        subsample, rough = search_classification(
-            search_serially if self._is_serial else partial(search_single, config),
-            subsample,
-            start,
-            alternative_prior,
-            allow_label_noise=allow_label_noise,
-            n_jobs=self._progress.n_jobs,
-            on_mode=on_mode,
-        )
-        problem = replace(problem, prior=subsample.prior)
-        if rough.was_stopped or len(subsample.data.x) == len(problem.data.x):
-            return problem, rough
-
-        config = replace(config, max_iter=min(max_iter, defaults.classification_final_steps))
-        on_step = self._on_step(fraction, max_iter, lambda search: (problem, search))
-        return problem, config.resume(problem, rough.modes, on_step)
-
-    def _on_step(
-        self,
-        fraction: float,
-        max_iter: int,
-        select: Callable[[Search], tuple[CategoricalEvidence, Search]],
-    ) -> SearchCallback:
-        """Return a callback that reports progress, and keeps the modes found so far."""
-        report = self._progress.stage_callback(fraction, max_iter)
-
-        def on_step(step: int, current: Callable[[], Search]) -> bool:
-            self._progress.set_current_fit(lambda: self._make_fit(*select(current())))
-            return report(step, {"steps": step})
-
-        return on_step
-
-    def _better(
-        self, problem: CategoricalEvidence, search: Search
-    ) -> tuple[CategoricalEvidence, Search]:
-        """Return the better of a search and the best one so far."""
-        candidates = [(problem, search)]
-        if self._best is not None:
-            candidates.insert(0, self._best)
-        return max(candidates, key=lambda candidate: float(candidate[1].modes.score.max()))
