@@ -3,7 +3,8 @@
 Data intake
 
 * `columns`: encode tables with text, categories, dates and missing values
-* `rows`: validate arrays, targets and sample weights
+* `input_validation`: check inputs and convert them to numbers, with errors that name the place
+* `rows`: canonical training rows and the scaling of their columns
 * `groups`: groups of rows that are left out together
 * `row_parameters`: known errors of targets, and exposures of counts
 * `sample_weights`: pass weights and groups to the parts of an estimator

@@ -15,16 +15,16 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from skbayes_sym.base.columns import warn_similar_levels
-from skbayes_sym.base.messages import warn_user
-from skbayes_sym.base.progress import FLOATS
-from skbayes_sym.base.rows import (
+from skbayes_sym.base.input_validation import (
     ENCODE,
-    Array,
     numeric_conversion,
     refuse_categorical,
     require_rows,
     warn_reordered_rows,
 )
+from skbayes_sym.base.messages import warn_user
+from skbayes_sym.base.progress import FLOATS
+from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import (
     check_classification_targets,
     num_samples,

@@ -34,6 +34,12 @@ from skbayes_sym.base.extrapolation import (
     encoded_inputs,
     measure_rates,
 )
+from skbayes_sym.base.input_validation import (
+    ENCODE,
+    numeric_conversion,
+    require_rows,
+    warn_reordered_rows,
+)
 from skbayes_sym.base.messages import logging_to_stderr, name_in_warnings, warn_user
 from skbayes_sym.base.model_factory import (
     PriorParameter,
@@ -53,17 +59,7 @@ from skbayes_sym.base.requirements import (
     refuse_parameters,
     require_kind,
 )
-from skbayes_sym.base.rows import (
-    ENCODE,
-    Array,
-    Rows,
-    Scaling,
-    column_scaling,
-    is_standardized,
-    numeric_conversion,
-    require_rows,
-    warn_reordered_rows,
-)
+from skbayes_sym.base.rows import Array, Rows, Scaling, column_scaling, is_standardized
 from skbayes_sym.base.scikit_learn import (
     CallbackSupportMixin,
     ReadableSignature,

@@ -11,8 +11,9 @@ import torch
 from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
+from skbayes_sym.base.input_validation import numeric_conversion
 from skbayes_sym.base.requirements import FULLY_CONNECTED, NORMAL_PRIOR
-from skbayes_sym.base.rows import Array, numeric_conversion
+from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions, fitted_attribute
 from skbayes_sym.base.training import INITIAL_NOISE, LARGEST, Training
 from skbayes_sym.models.likelihoods.likelihood import Likelihood, check_parameter

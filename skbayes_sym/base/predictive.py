@@ -29,8 +29,9 @@ from skbayes_sym.base.distributions import (
     TensorPredictive,
 )
 from skbayes_sym.base.estimator import BayesianEstimator
+from skbayes_sym.base.input_validation import warn_reordered_rows
 from skbayes_sym.base.regressor import BayesianRegressorMixin
-from skbayes_sym.base.rows import Array, warn_reordered_rows
+from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import unwrap
 from skbayes_sym.base.stacking_weights import mixture
 from skbayes_sym.base.transformed_distribution import transformed_predictive

@@ -15,19 +15,18 @@ from torch import Tensor
 
 from skbayes_sym.base.columns import OpenRows
 from skbayes_sym.base.estimator import check_no_nan, prediction_environment, warn_infinite_rows
-from skbayes_sym.base.model_factory import gaussian_noise
-from skbayes_sym.base.progress import FLOATS
-from skbayes_sym.base.requirements import ANY_LIKELIHOOD, Requirement
-from skbayes_sym.base.row_parameters import check_exposure, check_noise_std
-from skbayes_sym.base.rows import (
+from skbayes_sym.base.input_validation import (
     ENCODE,
-    Array,
-    is_standardized,
     numeric_conversion,
     refuse_categorical,
     require_rows,
     warn_reordered_rows,
 )
+from skbayes_sym.base.model_factory import gaussian_noise
+from skbayes_sym.base.progress import FLOATS
+from skbayes_sym.base.requirements import ANY_LIKELIHOOD, Requirement
+from skbayes_sym.base.row_parameters import check_exposure, check_noise_std
+from skbayes_sym.base.rows import Array, is_standardized
 from skbayes_sym.base.scikit_learn import check_array, validate_data
 from skbayes_sym.base.targets import (
     RegressionTargets,

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from skbayes_sym.base.rows import Array, numeric_conversion
+from skbayes_sym.base.input_validation import numeric_conversion
+from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import fit_context
 from skbayes_sym.numerics.arguments import check_not_masked
 

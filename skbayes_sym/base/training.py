@@ -12,6 +12,7 @@ from torch import Tensor
 
 from skbayes_sym.base.device import choose_dtype
 from skbayes_sym.base.groups import encode_groups, number_by_appearance
+from skbayes_sym.base.input_validation import numeric_conversion
 from skbayes_sym.base.messages import warn_user
 from skbayes_sym.base.noise_levels import (
     MAX_FREEDOMS,
@@ -21,15 +22,7 @@ from skbayes_sym.base.noise_levels import (
     noise_prior,
     sample_spread,
 )
-from skbayes_sym.base.rows import (
-    Array,
-    Rows,
-    Scaling,
-    canonical_rows,
-    drop_rows,
-    numeric_conversion,
-    target_scaling,
-)
+from skbayes_sym.base.rows import Array, Rows, Scaling, canonical_rows, drop_rows, target_scaling
 from skbayes_sym.base.scikit_learn import check_sample_weight
 from skbayes_sym.base.targets import Targets
 from skbayes_sym.models.likelihoods.likelihood import Likelihood

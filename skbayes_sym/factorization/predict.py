@@ -12,9 +12,10 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from skbayes_sym.base.estimator import BayesianEstimator
+from skbayes_sym.base.input_validation import ENCODE, numeric_conversion
 from skbayes_sym.base.posteriors import MatrixPosterior
 from skbayes_sym.base.progress import FLOATS
-from skbayes_sym.base.rows import ENCODE, Array, numeric_conversion
+from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import check_array, validate_data
 from skbayes_sym.factorization.entry_distribution import EntryPredictive
 from skbayes_sym.factorization.entry_encoder import AXIS_NAMES, EntryEncoder, EntryInputs

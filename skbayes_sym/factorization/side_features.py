@@ -10,7 +10,8 @@ from scipy.sparse.linalg import svds
 from torch import Tensor
 
 from skbayes_sym.base.columns import Columns, as_table
-from skbayes_sym.base.rows import ENCODE, Array, numeric_conversion
+from skbayes_sym.base.input_validation import ENCODE, numeric_conversion
+from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import check_array, safe_indexing
 from skbayes_sym.factorization.frames import (
     frame_names,

@@ -10,8 +10,9 @@ import numpy as np
 from joblib import Parallel, delayed
 from sklearn.base import BaseEstimator, clone
 
+from skbayes_sym.base.input_validation import numeric_conversion
 from skbayes_sym.base.predictive import predictive
-from skbayes_sym.base.rows import Array, numeric_conversion
+from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import check_array, safe_indexing
 from skbayes_sym.factorization.frames import check_columns, read_entry_times
 from skbayes_sym.factorization.labels import convert_labels

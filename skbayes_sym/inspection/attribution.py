@@ -10,7 +10,8 @@ from scipy.stats import rankdata
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_consistent_length
 
-from skbayes_sym.base.rows import Array, numeric_conversion
+from skbayes_sym.base.input_validation import numeric_conversion
+from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import check_array, num_samples, safe_indexing
 from skbayes_sym.inspection._drawing import BLUE, GREY, VERMILLION, Display, hide_frame, split_axes
 from skbayes_sym.inspection._fitted import (

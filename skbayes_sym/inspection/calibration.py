@@ -7,7 +7,8 @@ from scipy.stats import binom
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_consistent_length
 
-from skbayes_sym.base.rows import Array, warn_reordered_rows
+from skbayes_sym.base.input_validation import warn_reordered_rows
+from skbayes_sym.base.rows import Array
 from skbayes_sym.inspection._drawing import COLOURS, GREY, MARKERS, Display, hide_frame
 from skbayes_sym.inspection._fitted import predict_regression, select_target
 from skbayes_sym.metrics import interval_calibration_error

@@ -10,7 +10,8 @@ from scipy.stats import beta
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_consistent_length
 
-from skbayes_sym.base.rows import Array, warn_reordered_rows
+from skbayes_sym.base.input_validation import warn_reordered_rows
+from skbayes_sym.base.rows import Array
 from skbayes_sym.inspection._drawing import COLOURS, GREY, MARKERS, Display, hide_frame
 from skbayes_sym.inspection._fitted import (
     check_observed_classes,

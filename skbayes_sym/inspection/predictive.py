@@ -9,9 +9,10 @@ import numpy as np
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils.validation import check_consistent_length
 
+from skbayes_sym.base.input_validation import warn_reordered_rows
 from skbayes_sym.base.predictive import predictive
 from skbayes_sym.base.regressor import check_quantile_levels
-from skbayes_sym.base.rows import Array, warn_reordered_rows
+from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import check_array
 from skbayes_sym.inspection._drawing import (
     BLUE,

@@ -30,14 +30,7 @@ from skbayes_sym.base.requirements import (
     refuse_parameters,
     require_kind,
 )
-from skbayes_sym.base.rows import (
-    STANDARDIZE,
-    Array,
-    Rows,
-    Scaling,
-    column_scaling,
-    is_standardized,
-)
+from skbayes_sym.base.rows import STANDARDIZE, Array, Rows, Scaling, column_scaling, is_standardized
 from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions, fitted_attribute
 from skbayes_sym.base.targets import RegressionTargets, Targets
 from skbayes_sym.base.training import Training

@@ -22,9 +22,10 @@ from sklearn.utils import assert_all_finite, indexable
 
 from skbayes_sym.base.classifier import label_array, refuse_missing_labels
 from skbayes_sym.base.groups import encode_groups
+from skbayes_sym.base.input_validation import numeric_conversion
 from skbayes_sym.base.messages import collect_warnings, warn_user
 from skbayes_sym.base.predictive import is_regression_model, predictive, predicts_distribution
-from skbayes_sym.base.rows import Array, numeric_conversion
+from skbayes_sym.base.rows import Array
 from skbayes_sym.base.sample_weights import fit_with_groups
 from skbayes_sym.base.scikit_learn import (
     check_classification_targets,

@@ -8,8 +8,9 @@ import numpy as np
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, RegressorMixin
 
 from skbayes_sym.base.distributions import PredictiveDistribution, observed_targets
+from skbayes_sym.base.input_validation import warn_reordered_rows
 from skbayes_sym.base.predictive import predictive, predicts_distribution
-from skbayes_sym.base.rows import Array, warn_reordered_rows
+from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import (
     BaseScorer,
     check_sample_weight,

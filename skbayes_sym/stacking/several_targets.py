@@ -10,9 +10,10 @@ from sklearn.utils import Bunch
 from torch import Tensor
 
 from skbayes_sym.base.distributions import Components, PosteriorPredictive
+from skbayes_sym.base.input_validation import numeric_conversion
 from skbayes_sym.base.messages import collect_warnings
 from skbayes_sym.base.regressor import BayesianRegressorMixin
-from skbayes_sym.base.rows import Array, numeric_conversion
+from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import num_samples, safe_indexing
 from skbayes_sym.models.copula import CopulaTargets, middle_cdf
 from skbayes_sym.models.predictive_mixtures import TargetPredictive

@@ -1,0 +1,246 @@
+"""Checks of inputs and their conversion to numbers, with errors that name the place and remedy."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from skbayes_sym.base.messages import warn_user
+from skbayes_sym.numerics.arguments import is_frame
+from skbayes_sym.numerics.tables import (
+    column_names,
+    has_reordered_rows,
+    is_declared_categorical,
+    read_table,
+)
+
+Array = npt.NDArray[Any]
+
+# Remedy for text in inputs.
+ENCODE = " Encode categories first, by OneHotEncoder for example."
+# Remedy for dates in inputs.
+_NUMBER_DATES = (
+    "Give numbers: days since a date, or a month. The stacks and BayesianMLPRegressor read dates."
+)
+
+
+@contextmanager
+def numeric_conversion(name: str, remedy: str = "", X: Any = None, y: Any = None) -> Iterator[None]:
+    """Explain errors of conversions to numbers, and locate missing and infinite ones.
+
+    Parameters
+    ----------
+    name : str
+        Name of the argument that is converted.
+    remedy : str
+        Sentence that tells what to do about text.
+    X : table, optional
+        Table whose columns without numbers are named, and whose infinities are located.
+    y : array-like, optional
+        Targets whose missing and infinite values are located.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument and the columns.
+    """
+    try:
+        # scikit-learn looks for infinities in a sum, which may overflow for finite numbers.
+        with np.errstate(over="ignore", invalid="ignore"):
+            yield
+    except RuntimeError as error:
+        if "requires grad" not in str(error):
+            raise
+        raise TypeError(
+            f"{name} must hold numbers, got a tensor that requires grad: give its detach()."
+        ) from error
+    except OverflowError as error:
+        # An int such as 10**400.
+        raise ValueError(
+            f"{name} must hold numbers in the range of float64{_non_numeric_columns(X)}: {error}."
+        ) from error
+    except TypeError as error:
+        # The conversion of an object of another kind, such as a dict.
+        if "unsupported ScalarType" in str(error):
+            raise TypeError(
+                f"{name} must be of a type that NumPy has: {error}. Give its double()."
+            ) from error
+        if "float() argument" not in str(error):
+            raise
+        raise TypeError(f"{name} must hold numbers: {error}.{remedy}") from error
+    except np.exceptions.DTypePromotionError as error:
+        raise ValueError(
+            f"{name} must hold numbers, got columns without a common type, such as dates"
+            f"{_non_numeric_columns(X)}. {_NUMBER_DATES}"
+        ) from error
+    except ValueError as error:
+        message = _explain_value_error(str(error), name, remedy, X, y)
+        if message is None:
+            raise
+        raise ValueError(message) from error
+
+
+def _explain_value_error(message: str, name: str, remedy: str, X: Any, y: Any) -> str | None:
+    """Explain a message of NumPy or scikit-learn; None if it is of another kind.
+
+    Parameters
+    ----------
+    message : str
+        Message of the ``ValueError``.
+    name, remedy : str
+        As in `numeric_conversion`.
+    X, y : array-like or None
+        Inputs and targets, in which the values are located.
+
+    Returns
+    -------
+    str or None
+        Message that names the argument, columns and rows.
+    """
+    if message.startswith("Input X contains infinity"):
+        return f"{message}{_locate(X, np.isinf)}"
+    if message.startswith("Input X contains NaN"):
+        return (
+            f"Input X contains NaN.{_locate(X, np.isnan)} Fill missing values, as by "
+            "SimpleImputer, or use an estimator that takes them, such as the stacks and "
+            "BayesianMLP."
+        )
+    if message.startswith(("Input y contains NaN", "Input y contains infinity")):
+        where = _locate(y, lambda values: ~np.isfinite(values))
+        return f"{message}{where} Leave rows without a target out of X and y."
+    if message.startswith("Complex data not supported"):
+        return (
+            f"Complex data not supported: {_complex_part(name, X)} holds complex numbers. Give "
+            "real and imaginary parts, or absolute values."
+        )
+    if "inhomogeneous shape" in message:
+        return f"{name} must have rows of one length{_non_numeric_columns(X)}: {message}"
+    # NumPy's errors of text, of mixed types, and of nested sequences.
+    phrases = ("could not convert", "Cannot cast", "setting an array element")
+    if any(phrase in message for phrase in phrases):
+        return f"{name} must hold numbers: {message}{_non_numeric_columns(X)}.{remedy}"
+    return None
+
+
+def _non_numeric_columns(X: Any) -> str:
+    """Return a clause with the columns of a frame that aren't numbers; empty for arrays."""
+    if is_frame(X):
+        kinds = {c: np.asarray(X[c]).dtype.kind for c in X.columns}
+    else:
+        kinds = {}
+    names = [repr(name) for name, kind in kinds.items() if kind not in "biuf"]
+    if names:
+        return f" (in {_enumerate(names)})"
+    return ""
+
+
+def _complex_part(name: str, X: Any) -> str:
+    """Return a phrase for the columns of a table that are complex, or "y" if none of X is."""
+    table = read_table(X)
+    if table is None:
+        return name
+    names = [
+        name
+        for name, values in zip(table.names, table.columns, strict=True)
+        if np.iscomplexobj(values)
+    ]
+    if names:
+        return f"column {_enumerate(names)} of X"
+    return "y"
+
+
+def _locate(values: Any, is_invalid: Callable[[Array], Array]) -> str:
+    """Return a sentence with the first row of invalid numbers, and their column in a table."""
+    try:
+        numbers = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        return ""
+    positions = np.argwhere(is_invalid(numbers))
+    if not positions.size:  # none is invalid, or y is a single number
+        return ""
+    row, *column = positions[0].tolist()
+    if not column:
+        return f" The first is in row {row}."
+    name = column[0]
+    if is_frame(values):
+        name = list(values.columns)[name]
+    return f" The first is in row {row}, column {name!r}."
+
+
+def _enumerate(names: list[str]) -> str:
+    """Join the first five names."""
+    ellipsis = ", ..." if len(names) > 5 else ""
+    return ", ".join(names[:5]) + ellipsis
+
+
+def _has_date_dtype(column: Any) -> bool:
+    """Whether the dtype of a frame's column is one of dates or times."""
+    dtype = getattr(column, "dtype", getattr(column, "type", None))
+    return str(dtype).lower().startswith(("date", "timestamp"))
+
+
+def refuse_categorical(X: Any) -> None:
+    """Raise a ValueError if a table has columns of a categorical dtype, or of dates.
+
+    Levels may be numbers, but numbers that don't measure anything. scikit-learn would read dates as
+    numbers whose unit depends on their dtype.
+    """
+    if hasattr(X, "get_columns"):
+        columns = X.get_columns()
+    elif hasattr(X, "iloc") and X.ndim == 2:
+        columns = (X.iloc[:, j] for j in range(X.shape[1]))
+    else:
+        return
+    pairs = list(zip(column_names(X), columns, strict=True))
+    dates = [repr(name) for name, column in pairs if _has_date_dtype(column)]
+    if dates:
+        raise ValueError(
+            f"X must hold numbers, got columns of another type, such as dates (in "
+            f"{_enumerate(dates)}). {_NUMBER_DATES}"
+        )
+    categorical = [repr(name) for name, column in pairs if is_declared_categorical(column)]
+    if categorical:
+        raise ValueError(
+            f"X must hold numbers, got columns of a categorical dtype (in "
+            f"{_enumerate(categorical)}).{ENCODE} If "
+            "their levels are numbers that measure something, convert them by astype(float)."
+        )
+
+
+def warn_reordered_rows(X: Any, **columns: Any) -> None:
+    """Warn if a frame and a column of pandas have the same row labels in different orders.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features)
+        Inputs as the user gave them.
+    **columns : array-like of shape (n_samples,) or None
+        Targets, weights and the like by the names of the arguments.
+    """
+    for name, column in columns.items():
+        if has_reordered_rows(X, column):
+            warn_user(
+                f"X and {name} have the same row labels in different orders, but rows are "
+                f"matched by position. Give {name}.loc[X.index] if labels tell which rows "
+                "belong together.",
+                UserWarning,
+            )
+
+
+def require_rows(X: Any) -> None:
+    """Raise a ValueError if the rows of an array have several axes, such as images."""
+    shape = tuple(getattr(X, "shape", ()))
+    if len(shape) < 3:
+        return
+    has_channels_last = len(shape) == 4 and shape[3] in (1, 3, 4) and shape[1] > 4
+    image = shape[1:]
+    move = ""
+    if has_channels_last:
+        image = (shape[3], *shape[1:3])
+        move = "np.moveaxis(X, 3, 1)"
+    raise ValueError(
+        f"X has shape {shape}, but rows of X have one axis. Give {move or 'X'}.reshape(len(X), -1);"
+        f" LILAClassifier and LILARegressor take such images with image_shape={image}."
+    )
