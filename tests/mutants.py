@@ -61,6 +61,14 @@ MUTANTS = [
         "base/test_closed_forms.py",
     ),
     *planted(
+        "base/input_validation.py",
+        "base/test_bad_input.py",
+        ('X.dtype.kind in "mM"', 'X.dtype.kind in "M"'),
+        ('startswith(("timedelta", "duration"))', 'startswith(("nothing", "duration"))'),
+        ("    if is_clock_time(text):", "    if False:"),
+        ("    if is_formatted_number(text):", "    if False:"),
+    ),
+    *planted(
         "models/networks/modules.py",
         "models/networks/test_modules.py",
         ("if layers.setdefault(id(value), layer) is not layer:", "if False:"),

@@ -44,12 +44,14 @@ from skbayes_sym.numerics.dates import (
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.numerics.tables import (
     MISSING,
+    READ_FORMATTED_NUMBERS,
     UNKNOWN,
     Levels,
     Table,
     check_no_dates,
     column_kind,
     days_since_reference,
+    is_clock_time,
     is_formatted_number,
     level_key,
     level_number,
@@ -571,7 +573,16 @@ def _normalise_text(first: str, second: str, variable: str) -> str:
 
 
 def _warn_numbers_as_text(name: str, levels: Sequence[str]) -> None:
-    """Warn that a column is read as words, although most of its levels are numbers."""
+    """Warn that a column is read as words, although most of its levels are numbers or times."""
+    clock_times = [level for level in levels if is_clock_time(level)]
+    if len(clock_times) > len(levels) / 2:
+        warn_user(
+            f"column {name!r} of X holds times of day as text such as {clock_times[0]!r} and is "
+            "read as words: give numbers, such as the hour, as by pandas.to_datetime(column, "
+            "format='mixed').dt.hour.",
+            UserWarning,
+        )
+        return
     is_number = [level_number(level) is not None for level in levels]
     formatted = [
         level
@@ -584,11 +595,7 @@ def _warn_numbers_as_text(name: str, levels: Sequence[str]) -> None:
     example = ""
     if formatted:
         example = f" such as {formatted[0]!r}"
-        remedy = (
-            "without units and signs of currency, percent and thousands, as by the options "
-            "thousands and decimal of pandas.read_csv, or by column.str.replace('[$,%a-z ]', '', "
-            "regex=True) and pandas.to_numeric"
-        )
+        remedy = READ_FORMATTED_NUMBERS
     warn_user(
         f"column {name!r} of X holds numbers as text{example} and is read as words: if it measures "
         f"something, convert it first, {remedy}.",

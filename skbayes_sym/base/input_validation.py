@@ -1,5 +1,6 @@
 """Checks of inputs and their conversion to numbers, with errors that name the place and remedy."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,10 +10,19 @@ import numpy.typing as npt
 
 from skbayes_sym.base.messages import warn_user
 from skbayes_sym.numerics.arguments import is_frame
+from skbayes_sym.numerics.dates import parse_text
 from skbayes_sym.numerics.tables import (
+    READ_DURATIONS,
+    READ_FORMATTED_NUMBERS,
+    READ_TIMES,
+    SPLIT_ENTRIES,
     column_names,
+    frame_columns,
     has_reordered_rows,
+    is_clock_time,
     is_declared_categorical,
+    is_formatted_number,
+    is_missing_number,
     read_table,
 )
 
@@ -23,6 +33,11 @@ ENCODE = " Encode categories first, by OneHotEncoder for example."
 # Remedy for dates in inputs.
 _NUMBER_DATES = (
     "Give numbers: days since a date, or a month. The stacks and BayesianMLPRegressor read dates."
+)
+
+# Text that NumPy's message quotes.
+_QUOTED = re.compile(
+    r"could not convert string to float: (np\.str_\()?(?P<quote>['\"])(?P<text>.*)(?P=quote)"
 )
 
 
@@ -37,7 +52,8 @@ def numeric_conversion(name: str, remedy: str = "", X: Any = None, y: Any = None
     remedy : str
         Sentence that tells what to do about text.
     X : table, optional
-        Table whose columns without numbers are named, and whose infinities are located.
+        Table whose columns of dates, durations and times are refused, whose other columns without
+        numbers are named, and whose infinities are located.
     y : array-like, optional
         Targets whose missing and infinite values are located.
 
@@ -46,6 +62,7 @@ def numeric_conversion(name: str, remedy: str = "", X: Any = None, y: Any = None
     TypeError, ValueError
         Naming the argument and the columns.
     """
+    _refuse_times(name, X)
     try:
         # scikit-learn looks for infinities in a sum, which may overflow for finite numbers.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -61,6 +78,11 @@ def numeric_conversion(name: str, remedy: str = "", X: Any = None, y: Any = None
         raise ValueError(
             f"{name} must hold numbers in the range of float64{_non_numeric_columns(X)}: {error}."
         ) from error
+    except np.exceptions.DTypePromotionError as error:
+        raise ValueError(
+            f"{name} must hold numbers, got columns without a common type, such as dates"
+            f"{_non_numeric_columns(X)}. {_NUMBER_DATES}"
+        ) from error
     except TypeError as error:
         # The conversion of an object of another kind, such as a dict.
         if "unsupported ScalarType" in str(error):
@@ -69,11 +91,8 @@ def numeric_conversion(name: str, remedy: str = "", X: Any = None, y: Any = None
             ) from error
         if "float() argument" not in str(error):
             raise
-        raise TypeError(f"{name} must hold numbers: {error}.{remedy}") from error
-    except np.exceptions.DTypePromotionError as error:
-        raise ValueError(
-            f"{name} must hold numbers, got columns without a common type, such as dates"
-            f"{_non_numeric_columns(X)}. {_NUMBER_DATES}"
+        raise TypeError(
+            f"{name} must hold numbers: {error}.{_remedy_for_object(str(error), remedy)}"
         ) from error
     except ValueError as error:
         message = _explain_value_error(str(error), name, remedy, X, y)
@@ -120,8 +139,62 @@ def _explain_value_error(message: str, name: str, remedy: str, X: Any, y: Any) -
     # NumPy's errors of text, of mixed types, and of nested sequences.
     phrases = ("could not convert", "Cannot cast", "setting an array element")
     if any(phrase in message for phrase in phrases):
+        remedy = _remedy_for_text(message, remedy)
         return f"{name} must hold numbers: {message}{_non_numeric_columns(X)}.{remedy}"
     return None
+
+
+def _remedy_for_object(message: str, remedy: str) -> str:
+    """Return the remedy for the kind of object that an error of a conversion names.
+
+    Parameters
+    ----------
+    message : str
+        Message that ends with the type, such as "... not 'datetime.date'".
+    remedy : str
+        Remedy for other objects. If it is empty, there is none for any.
+    """
+    kind = message.rsplit(" ", 1)[-1].strip("'").rsplit(".", 1)[-1]
+    if not remedy:
+        return ""
+    if kind in ("timedelta", "Timedelta"):
+        return f" {READ_DURATIONS}"
+    if kind == "time":
+        return f" {READ_TIMES}"
+    if kind in ("date", "datetime", "Timestamp", "Period"):
+        return f" {_NUMBER_DATES}"
+    if kind in ("dict", "list", "tuple", "set"):
+        return f" {SPLIT_ENTRIES}"
+    return remedy
+
+
+def _remedy_for_text(message: str, remedy: str) -> str:
+    """Return the remedy for the text that an error of a conversion quotes.
+
+    Parameters
+    ----------
+    message : str
+        Message such as "could not convert string to float: '1,5'".
+    remedy : str
+        Remedy for other text. If it is empty, there is none for any.
+    """
+    quoted = _QUOTED.search(message)
+    if quoted is None or not remedy:
+        return remedy
+    text = quoted["text"]
+    if is_missing_number(text):
+        return (
+            f" If {text!r} means that a number is missing, give NaN, as by "
+            "pandas.to_numeric(column, errors='coerce'), or the option na_values of "
+            "pandas.read_csv."
+        )
+    if is_clock_time(text):
+        return f" {READ_TIMES}"
+    if is_formatted_number(text):
+        return f" Convert it first, {READ_FORMATTED_NUMBERS}."
+    if parse_text(text) is not None:
+        return f" {_NUMBER_DATES}"
+    return remedy
 
 
 def _non_numeric_columns(X: Any) -> str:
@@ -130,7 +203,7 @@ def _non_numeric_columns(X: Any) -> str:
         kinds = {c: np.asarray(X[c]).dtype.kind for c in X.columns}
     else:
         kinds = {}
-    names = [repr(name) for name, kind in kinds.items() if kind not in "biuf"]
+    names = [str(name) for name, kind in kinds.items() if kind not in "biuf"]
     if names:
         return f" (in {_enumerate(names)})"
     return ""
@@ -172,35 +245,49 @@ def _locate(values: Any, is_invalid: Callable[[Array], Array]) -> str:
 def _enumerate(names: list[str]) -> str:
     """Join the first five names."""
     ellipsis = ", ..." if len(names) > 5 else ""
-    return ", ".join(names[:5]) + ellipsis
+    return ", ".join(map(repr, names[:5])) + ellipsis
 
 
-def _has_date_dtype(column: Any) -> bool:
-    """Whether the dtype of a frame's column is one of dates or times."""
-    dtype = getattr(column, "dtype", getattr(column, "type", None))
-    return str(dtype).lower().startswith(("date", "timestamp"))
+def _dtype_name(column: Any) -> str:
+    """Return the name of the dtype of an array or of a frame's column, in lower case."""
+    return str(getattr(column, "dtype", getattr(column, "type", None))).lower()
+
+
+def _refuse_times(name: str, X: Any) -> None:
+    """Raise a ValueError if a table has columns whose dtype is one of dates, durations or times.
+
+    NumPy and polars would read them as numbers whose unit depends on the dtype.
+    """
+    if is_frame(X):
+        dtypes = list(zip(column_names(X), map(_dtype_name, frame_columns(X)), strict=True))
+    elif isinstance(X, np.ndarray) and X.dtype.kind in "mM":
+        dtypes = [(str(j), _dtype_name(X)) for j in range(X.shape[-1])]
+    else:
+        return
+    durations = [column for column, dtype in dtypes if dtype.startswith(("timedelta", "duration"))]
+    if durations:
+        raise ValueError(
+            f"{name} must hold numbers, got durations (in {_enumerate(durations)}). "
+            f"{READ_DURATIONS}"
+        )
+    # "time" begins the types of times of day, and "timestamp" those of dates.
+    dates = [column for column, dtype in dtypes if dtype.startswith(("date", "time", "period"))]
+    if dates:
+        raise ValueError(
+            f"{name} must hold numbers, got columns of another type, such as dates (in "
+            f"{_enumerate(dates)}). {_NUMBER_DATES}"
+        )
 
 
 def refuse_categorical(X: Any) -> None:
-    """Raise a ValueError if a table has columns of a categorical dtype, or of dates.
+    """Raise a ValueError if a table has columns of a categorical dtype.
 
-    Levels may be numbers, but numbers that don't measure anything. scikit-learn would read dates as
-    numbers whose unit depends on their dtype.
+    Their levels may be numbers, but numbers that don't measure anything.
     """
-    if hasattr(X, "get_columns"):
-        columns = X.get_columns()
-    elif hasattr(X, "iloc") and X.ndim == 2:
-        columns = (X.iloc[:, j] for j in range(X.shape[1]))
-    else:
+    if not is_frame(X):
         return
-    pairs = list(zip(column_names(X), columns, strict=True))
-    dates = [repr(name) for name, column in pairs if _has_date_dtype(column)]
-    if dates:
-        raise ValueError(
-            f"X must hold numbers, got columns of another type, such as dates (in "
-            f"{_enumerate(dates)}). {_NUMBER_DATES}"
-        )
-    categorical = [repr(name) for name, column in pairs if is_declared_categorical(column)]
+    pairs = zip(column_names(X), frame_columns(X), strict=True)
+    categorical = [name for name, column in pairs if is_declared_categorical(column)]
     if categorical:
         raise ValueError(
             f"X must hold numbers, got columns of a categorical dtype (in "

@@ -335,7 +335,7 @@ class FeatureEncoder:
                 raise ValueError(f"{name} must have the columns {list(self.names)}, as in fit.")
             table = table[[by_name[column] for column in self.names]]
         if self.columns is None:
-            with numeric_conversion(name, ENCODE):
+            with numeric_conversion(name, ENCODE, table):
                 array = check_array(table, accept_sparse=True, dtype=np.float64, input_name=name)
             if sp.issparse(array):
                 array = array.toarray()

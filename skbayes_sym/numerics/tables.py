@@ -196,7 +196,7 @@ def read_table(X: Any) -> Table | None:
     """Return the columns of a frame, list of rows or array; None if not two-dimensional."""
     if is_frame(X):
         names = column_names(X)
-        series = list(_frame_columns(X))
+        series = list(frame_columns(X))
         columns = [_to_array(s) for s in series]
         for name, values in zip(names, columns, strict=True):
             if values.ndim > 1 or values.dtype.names:
@@ -217,7 +217,7 @@ def read_table(X: Any) -> Table | None:
     return Table(names, list(array.T), [False] * len(names))
 
 
-def _frame_columns(X: Any) -> Iterator[Any]:
+def frame_columns(X: Any) -> Iterator[Any]:
     """Yield the columns of a frame by position, since names may repeat."""
     if hasattr(X, "iloc"):
         yield from (column for _, column in X.items())
@@ -244,7 +244,7 @@ def boolean_dtypes(X: Any) -> Array:
     """Return which columns of a table have a Boolean dtype, (n_columns,); no columns of lists."""
     if is_frame(X):
         # The attribute ``dtypes`` of pandas changes the warning filters of the program.
-        dtypes = [getattr(c, "dtype", getattr(c, "type", None)) for c in _frame_columns(X)]
+        dtypes = [getattr(c, "dtype", getattr(c, "type", None)) for c in frame_columns(X)]
         return np.array([str(dtype).lower().startswith("bool") for dtype in dtypes], dtype=bool)
     if getattr(X, "ndim", 0) != 2:
         return np.zeros(0, dtype=bool)
@@ -346,9 +346,9 @@ def column_kind(values: Array, name: str, is_declared: bool = False) -> str:
 def _remedy(value: Any) -> str:
     """Return a sentence that tells how to turn objects of a column into numbers."""
     if isinstance(value, datetime.time):
-        return " Give the hour, such as value.hour + value.minute / 60."
+        return f" {READ_TIMES}"
     if isinstance(value, Mapping | Sequence | np.ndarray | set):
-        return " Give each of its entries a column, such as by pandas.DataFrame(column.tolist())."
+        return f" {SPLIT_ENTRIES}"
     return ""
 
 
@@ -360,10 +360,7 @@ def check_no_dates(values: Array, name: str) -> None:
         first = []
     is_duration = values.dtype.kind == "m" or any(isinstance(v, datetime.timedelta) for v in first)
     if is_duration:
-        raise ValueError(
-            f"column {name!r} of X holds durations. Give numbers, such as days: column / "
-            "numpy.timedelta64(1, 'D')."
-        )
+        raise ValueError(f"column {name!r} of X holds durations. {READ_DURATIONS}")
     if values.dtype.kind == "M" or any(is_date_object(v) and not is_missing(v) for v in first):
         raise ValueError(
             f"column {name!r} of X holds dates, but it held none in fit. Fit to dates, or give the "
@@ -416,6 +413,32 @@ _FORMATTED_NUMBER = re.compile(
     r"(\d{1,3}([,.' \u00a0]\d{3})+|\d+)([.,]\d+)?\s*\)?\s*"
     r"([%$€£¥]|(?<=\s)[^\W\d]{1,5}(/[^\W\d]{1,3})?)?"
 )
+
+
+# Text that people write for a missing number.
+_PLACEHOLDER = re.compile(r"[\s?*.-]*|missing|unknown", re.IGNORECASE)
+# Times of day, such as "08:30" or "8:30:15 pm".
+_CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?(\s*[ap]\.?m\.?)?", re.IGNORECASE)
+
+# What to do about numbers as people write them, durations and times of day.
+READ_FORMATTED_NUMBERS = (
+    "without units and signs of currency, percent and thousands, as by the options thousands and "
+    "decimal of pandas.read_csv, or by column.str.replace('[$,%a-z ]', '', regex=True) and "
+    "pandas.to_numeric"
+)
+READ_DURATIONS = "Give numbers, such as days: column / numpy.timedelta64(1, 'D')."
+READ_TIMES = "Give the hour, such as value.hour + value.minute / 60."
+SPLIT_ENTRIES = "Give each of its entries a column, such as by pandas.DataFrame(column.tolist())."
+
+
+def is_missing_number(text: str) -> bool:
+    """Whether a text stands for a missing number, such as ``"?"``, ``"-"`` or ``"N/A"``."""
+    return is_missing_text(text) or _PLACEHOLDER.fullmatch(text) is not None
+
+
+def is_clock_time(text: str) -> bool:
+    """Whether a text is a time of day, such as ``"08:30"``."""
+    return _CLOCK.fullmatch(text.strip()) is not None
 
 
 def is_formatted_number(text: str) -> bool:

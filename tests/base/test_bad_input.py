@@ -4,6 +4,7 @@ A mistake is a call and its words. Parameters that don't apply are in `test_refu
 table foresees is the fuzzer's (`fuzz.py`).
 """
 
+import datetime
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -53,6 +54,7 @@ def with_value(value: float) -> Any:
 
 FRAME = pd.DataFrame(X, columns=["a", "b", "c"]).assign(c="red")
 DATES = FRAME.assign(c=pd.Timestamp("2020-02-20"))
+DAYS = np.datetime64("2020-02-20") + np.arange(X.size).reshape(X.shape)
 OF_X = {
     "infinite": (with_value(np.inf), "^Input X contains infinity"),
     "1d": (X[:, 0], "^Expected 2D array, got 1D array instead"),
@@ -60,8 +62,25 @@ OF_X = {
     "no columns": (X[:, :0], "^Found array with 0 feature"),
     "words": (FRAME, r"must hold numbers: could not convert.*'red' \(in 'c'\). Encode categor"),
     "dates": (DATES, r"must hold numbers, got columns .* such as dates \(in 'c'\)"),
+    "dates in an array": (DAYS, r"must hold numbers, got columns .* such as dates \(in '0', "),
+    "date objects": (DAYS.astype(object), r"not 'datetime.date'. Give numbers: days since a date"),
+    "periods": (FRAME.assign(c=pd.Period("2020Q1")), "such as dates .* days since a date"),
+    "durations": (FRAME.assign(c=pd.Timedelta("2h")), r"durations.* numpy.timedelta64\(1, 'D'\)"),
+    "durations in an array": (DAYS - DAYS[0], r"durations.* Give numbers, such as days: column /"),
+    "times": (FRAME.assign(c=datetime.time(8, 30)), r"time.*Give the hour, such as value.hour"),
+    "times as text": (FRAME.assign(c="08:30"), "'08:30'.* Give the hour, such as value.hour"),
+    "dates as text": (FRAME.assign(c="2020-02-30"), "'2020-02-30'.* days since a date"),
+    "placeholders": (FRAME.assign(c="?"), r"'\?' means that a number is missing, give NaN"),
+    "blanks": (FRAME.assign(c=" "), "' ' means that a number is missing, give NaN"),
+    "prices": (FRAME.assign(c="$1,250.00"), "without units and signs of currency"),
+    "decimal commas": (FRAME.assign(c="2,5"), "decimal of pandas.read_csv"),
     "complex": (X + 1j, "^Complex data not supported"),
 }
+# What estimators of tables read, with a warning or without.
+READ_BY_TABLES = {
+    "words", "dates", "dates in an array", "date objects", "periods", "times as text",
+    "dates as text", "placeholders", "blanks", "prices", "decimal commas", "durations", "times",
+}  # fmt: skip
 # Tables that aren't read, and the call that reads them.
 UNREAD = {
     "path": ("people.csv", r"^X must be a table, got str: read the file first.*read_csv"),
@@ -92,8 +111,10 @@ BAD_SCALES = {
 
 def mistakes_in_fit() -> Iterator[Mistake]:
     for what, (rows, words) in OF_X.items():
-        other = {"words": TABLES, "dates": TABLES}  # a frame with words is a list of entries to one
-        taken = [*other[what], "SymVIMatrixFactorization"] if what in other else []
+        taken = []
+        if what in READ_BY_TABLES:
+            # A frame with words is a list of entries to the factorisation.
+            taken = [*TABLES, "SymVIMatrixFactorization"]
         whose = [n for n in EVERY if n not in taken]
         yield what, whose, lambda e, y, x=rows: e.fit(x, y if y is None else y[: len(x)]), words
     for what, (rows, words) in UNREAD.items():
@@ -167,6 +188,9 @@ def mistakes_in_questions() -> Iterator[Mistake]:
         ("one row", PREDICTS, lambda m, y: m.predict(X[0]), "^Expected 2D array, got 1D array"),
         ("words", PREDICTS, lambda m, y: m.predict(FRAME.to_numpy()),
          "^X must hold numbers(: could not convert| in column .* in row 0)"),
+        *((what, [n for n in PREDICTS if n not in TABLES],
+           lambda m, y, rows=OF_X[what][0]: m.predict(rows), OF_X[what][1])
+          for what in ("dates in an array", "durations in an array", "date objects")),
         ("short y", PREDICTS, lambda m, y: m.log_predictive_density(X, y[:-1]),
          "^X has 24 rows and y 23: they must match"),
         ("missing y", PREDICTS,

@@ -83,6 +83,13 @@ def test_numbers_with_units_are_warned_about():
         STACK.fit(X, Y)
 
 
+def test_times_of_day_as_text_are_warned_about():
+    X = pd.DataFrame({"a": A, "c": [f"{i % 24:02}:{i:02}" for i in range(N)]})
+    with pytest.warns(UserWarning, match="column 'c' of X holds times of day as text .*dt.hour"):
+        STACK.fit(X, Y)
+    assert pd.to_datetime(X["c"], format="mixed").dt.hour.tolist() == [i % 24 for i in range(N)]
+
+
 def test_unknown_levels_are_written_plainly():
     X = pd.DataFrame({"a": A, "g": pd.Categorical(np.where(A > 0, 1, 2))})
     stack = STACK.fit(X, Y)
