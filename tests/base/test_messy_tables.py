@@ -51,7 +51,9 @@ def test_structs_and_lists_of_polars_are_named(column):
 @pytest.mark.parametrize("model", [STACK, BayesianLinearRegressor()])
 def test_complex_numbers_are_named(model):
     X = pd.DataFrame({"a": A, "c": A + 1j, "d": A - 1j})
-    with pytest.raises(ValueError, match="not supported: column c, d of X holds complex numbers"):
+    with pytest.raises(
+        ValueError, match="not supported: column 'c', 'd' of X holds complex numbers"
+    ):
         model.fit(X, Y)
     with pytest.raises(ValueError, match="not supported: y holds complex numbers"):
         model.fit(X[["a"]], Y + 0j)
