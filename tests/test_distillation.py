@@ -160,7 +160,7 @@ def test_networks_of_a_teacher_in_a_pipeline_become_features():
 def test_rows_are_sampled_for_plain_models_and_required_for_others():
     model = sk.BayesianLinearRegressor().fit(X, NUMBERS)
     assert distill(model).encode(X).shape == X.shape
-    with pytest.raises(ValueError, match="distill needs X, rows like those to predict"):
+    with pytest.raises(ValueError, match="distill needs X for this model"):
         distill(make_pipeline(StandardScaler(), sk.BayesianLinearRegressor()).fit(X, NUMBERS))
     with pytest.raises(ValueError, match="takes no counts"):
         distill(fitted("linear-counts"), X)

@@ -90,7 +90,7 @@ def encode_classes(classes: Array, labels: Any) -> tuple[Array, Array]:
             raise TypeError("text and numbers have no common order")
     except TypeError as error:
         raise TypeError(
-            f"y must hold labels of one kind, as those of fit ({classes.tolist()}), got "
+            f"y must hold labels of the same type as in fit ({classes.tolist()}), got "
             f"{short_repr(labels.tolist())}."
         ) from error
     is_known = np.asarray(classes[codes] == labels)

@@ -448,5 +448,5 @@ def _check_user_group(group: SymmetryGroup, network: Network) -> None:
         if not torch.allclose(after, before, rtol=1e-9, atol=1e-9):
             raise NotInvariantError(
                 f"symmetry={type(group).__name__} changes what the network computes ({name}): it "
-                "is no symmetry of these hidden_layer_sizes and this activation."
+                "isn't a symmetry of a network with these hidden_layer_sizes and activation."
             )

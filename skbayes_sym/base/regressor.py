@@ -59,7 +59,7 @@ def check_counts(y: Array, likelihood: object) -> None:
     if len(invalid):
         kind = "negative" if invalid[0] < 0 else "fractional"
         raise ValueError(
-            f"likelihood={likelihood!r} is of counts, but y has {kind} values ({invalid[0]:g}). "
+            f"likelihood={likelihood!r} requires counts, but y has {kind} values ({invalid[0]:g}). "
             "Use a likelihood of real numbers, such as the default, normal noise."
         )
 

@@ -298,8 +298,8 @@ def column_scaling(
         scale = unit * np.sqrt(relative_weight @ np.square(deviation, out=deviation))
     if not np.isfinite(scale).all():
         raise ValueError(
-            f"{describe(int(np.isfinite(scale).argmin()))} spans more than numbers can: it holds "
-            "values too far apart for a standard deviation. Rescale it, or take its logarithm."
+            f"{describe(int(np.isfinite(scale).argmin()))} has values so far apart that its "
+            "standard deviation overflows. Rescale it, or take its logarithm."
         )
     is_subnormal = ~is_constant & (scale < _MIN_STD)
     if is_subnormal.any():

@@ -221,9 +221,9 @@ class RegressionTargets:
         else:
             name = f"column {column} of y"
         warn_user(
-            f"{name} is constant ({self.values[0, column]:g}): there is nothing to learn but that, "
-            "and no scale to tell noise from, so the absolute value of the targets is used as "
-            "their scale. Check the targets.",
+            f"{name} is constant ({self.values[0, column]:g}): every prediction is this value. "
+            "The scale of the targets can't be estimated, so their absolute value is used "
+            "instead. Check the targets.",
             UserWarning,
         )
 
@@ -293,8 +293,10 @@ class ClassificationTargets:
         return replace(self, labels=self.labels[index])
 
     def as_counts(self) -> "ClassificationTargets":
-        """Raise a TypeError: classes are no counts."""
-        raise TypeError(f"{self.estimator_name} takes no exposure: classes are no counts.")
+        """Raise a TypeError, since classes aren't counts."""
+        raise TypeError(
+            f"{self.estimator_name} takes no exposure, since it predicts classes and not counts."
+        )
 
     def check(self) -> None:
         """Raise a ValueError if there is only one class."""

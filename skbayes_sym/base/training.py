@@ -470,8 +470,8 @@ class Training:
         """
         if self.n_rows == 1:
             warn_user(
-                "X has one distinct row: nothing can be learned of how targets depend on it, and "
-                "predictions elsewhere are the prior's. Give more rows.",
+                "X has one distinct row, from which the effect of the columns can't be learned: "
+                "predictions elsewhere follow the prior. Give more rows.",
                 UserWarning,
             )
         largest = LARGEST[self.dtype]

@@ -201,7 +201,8 @@ def _draw_rows(model: BaseEstimator, inner: BaseEstimator, n: int, seed: int) ->
     is_table = fitted_attribute(inner, "columns_in_") is not None
     if inner is not model or mean is None or is_table:
         raise ValueError(
-            "distill needs X, rows like those to predict: this model doesn't know its columns."
+            "distill needs X for this model, which doesn't record the columns of its training "
+            "data. Pass rows that resemble the rows to predict."
         )
     draws = np.random.default_rng(seed).standard_normal((n, len(mean)))
     return np.asarray(mean + scale * draws)

@@ -173,7 +173,7 @@ class EntryEncoder:
         index = np.searchsorted(self.classes, values).clip(max=len(self.classes) - 1)
         unknown = np.asarray(values)[self.classes[index] != values]
         if unknown.size:
-            raise ValueError(f"{unknown[0]!r} is none of the labels {self.classes.tolist()}.")
+            raise ValueError(f"{unknown[0]!r} isn't one of the labels {self.classes.tolist()}.")
         return index.astype(np.float64)
 
     def encode_list(self, X: Any, axis: int) -> tuple[CSREntries, Array | None]:
@@ -199,8 +199,8 @@ class EntryEncoder:
         positions, n_unseen = self.locate(observed.column_labels, other_axis)
         if n_unseen:
             warn_user(
-                f"{n_unseen} {AXIS_NAMES[other_axis]}s were not there in fit: their entries are "
-                "ignored.",
+                f"{n_unseen} {AXIS_NAMES[other_axis]}s weren't in the training data: their entries "
+                "are ignored.",
                 UserWarning,
             )
         observed = observed.select(positions[observed.columns] < n_other)

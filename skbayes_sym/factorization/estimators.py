@@ -612,8 +612,8 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
         likelihood = give_each_target_a_scale(likelihood, 1)
         if not is_entry_likelihood(likelihood):
             raise ValueError(
-                f"{likelihood=} doesn't go with SymVIMatrixFactorization, whose entries are "
-                "numbers, counts, two classes or classes in an order, each of one output."
+                f"{likelihood=} isn't supported by SymVIMatrixFactorization, whose entries are "
+                "numbers, counts, two classes or ordered classes."
             )
         return likelihood  # type: ignore[no-any-return]
 

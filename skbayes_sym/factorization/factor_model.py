@@ -335,7 +335,7 @@ def resolve_symmetry(
     if acted_on.numel() != index.numel():
         raise ValueError(
             f"symmetry={type(symmetry).__name__}(...) acts on {acted_on.numel()} numbers, but U "
-            f"and V have {n_rows} rows of {n_components} components: number them row by row, "
-            "those of U first."
+            f"and V have {n_rows} rows of {n_components} components: it must act on all entries of "
+            "U, row by row, followed by the entries of V."
         )
     return symmetry

@@ -168,7 +168,7 @@ def _resolve_columns(names: list[Any], columns: Any, *, valued: bool) -> ListCol
     missing = [resolved[role] for role in roles if resolved[role] not in (None, *names)]
     if missing:
         argument = dict(columns) if isinstance(columns, Mapping) else tuple(columns)
-        raise ValueError(f"columns={argument!r} names {missing}, X has {names}.")
+        raise ValueError(f"columns={argument!r} lists {missing}, but X has the columns {names}.")
     others = [name for name in names if name not in resolved.values()]
     for role in roles[:3]:
         if resolved[role] is None:
@@ -404,7 +404,7 @@ def select_context_columns(X: Any, context: Any, columns: Any) -> Any:
         description = "X is no frame with more than"
         if others:
             description = f"X has {others} besides"
-        raise ValueError(f"{context=} names {missing}, but {description} rows, columns and values.")
+        raise ValueError(f"{context=} lists {missing}, but {description} rows, columns and values.")
     is_pyarrow = hasattr(X, "column_names")
     if is_pyarrow:
         return X.select(names)
@@ -447,7 +447,7 @@ def read_entry_times(X: Any, columns: Any = "auto") -> Array:
             )
         name = _require_unique(candidates, "time")
     elif name not in names:
-        raise ValueError(f"columns names {name!r} as time, X has {names}.")
+        raise ValueError(f"columns lists {name!r} as time, but X has the columns {names}.")
     return parse_times(X[name], name)
 
 

@@ -52,7 +52,7 @@ def check_labels(raw: Any, name: Hashable) -> Array:
     if is_missing.any():
         raise ValueError(
             f"{name} is missing in {np.count_nonzero(is_missing)} entries, the first at position "
-            f"{np.argmax(is_missing)}: an entry must say whose it is. Leave these out."
+            f"{np.argmax(is_missing)}: every entry needs a label. Leave these entries out."
         )
     if labels.dtype.kind == "O":
         labels = _convert_objects(labels)

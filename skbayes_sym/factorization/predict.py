@@ -164,7 +164,7 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         if factors.shape[1] != len(self.components_):
             raise ValueError(
                 f"X has {factors.shape[1]} columns, but the model has {len(self.components_)} "
-                "components: pass what transform returns."
+                "components: pass the result of transform."
             )
         offsets = getattr(self, "column_offsets_", 0.0)
         with one_thread():
@@ -202,8 +202,8 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             raise AttributeError("predict exists after fit with a list of entries.")
         if not self._is_list_:
             raise AttributeError(
-                "fit was given a matrix: predict its entries by predict_entries(rows, columns), or "
-                "give fit a list of entries, a frame with columns of rows, columns and values."
+                "the model was fitted to a matrix: use predict_entries(rows, columns), or fit it "
+                "to a list of entries, a frame with one column each for rows, columns and values."
             )
         return True
 
@@ -428,7 +428,9 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         check_count("n_draws", n_draws)
         (position,), n_unseen = encoder.locate([column], 1)
         if n_unseen:
-            raise ValueError(f"column {column!r} was not there in fit, so nothing is like it.")
+            raise ValueError(
+                f"column {column!r} wasn't in the training data, so similar columns aren't known."
+            )
         rng = np.random.default_rng(draw_seed(random_state))
         similar = find_similar_columns(self.predictor(), position, n, n_draws, rng)
         labels = encoder.labels[1]
@@ -502,8 +504,9 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
                 labels = convert_labels(labels, old_labels, f"{name}s")
             if labels is None or len(np.intersect1d(old_labels, labels)):
                 raise ValueError(
-                    f"{name}s that are new need labels of their own, got {short_repr(labels)}: "
-                    "give a list of entries, and more entries of what was there to partial_fit."
+                    f"the labels of new {name}s must differ from the known labels, got "
+                    f"{short_repr(labels)}: pass a list of entries with new labels, and further "
+                    f"entries of known {name}s to partial_fit."
                 )
             attributes[f"{name}_labels_"] = np.concatenate([old_labels, labels])
 

@@ -163,8 +163,8 @@ def extract_entries(X: Any) -> ObservedEntries:
         table.sum_duplicates()
         if table.nnz < X.nnz:
             raise ValueError(
-                f"X stores {X.nnz - table.nnz} entries more than once, and a sum of ratings is "
-                "none: give a list (rows, columns, values), or call X.sum_duplicates() first."
+                f"X stores {X.nnz - table.nnz} entries more than once: pass a list (rows, columns, "
+                "values) if each is an observation, or call X.sum_duplicates() first to add them."
             )
         coordinates = table.tocoo()
         is_observed = ~np.isnan(coordinates.data)
@@ -239,8 +239,8 @@ def compute_scaling(
         std = unit * float(np.sqrt(mean_square)) or 1.0
     if not np.isfinite(std):
         raise ValueError(
-            "the observed entries of X span more than numbers can: rescale them, or take "
-            "logarithms."
+            "the range of the observed entries of X exceeds the range of float64: rescale them, or "
+            "take logarithms."
         )
     return mean, std if scale else 1.0, std
 
@@ -437,8 +437,8 @@ def warn_conflicting_values(observed: ObservedEntries) -> None:
         example = conflicts[0]
         warn_user(
             f"{conflicts.size} entries are listed again with another value, such as "
-            f"({rows[example]!s}, {columns[example]!s}): each counts as an observation of its "
-            f"own. If it is none, frame.drop_duplicates({keys}, keep='last') keeps the last.",
+            f"({rows[example]!s}, {columns[example]!s}): each counts as a separate "
+            f"observation. To keep only the last, use frame.drop_duplicates({keys}, keep='last').",
             UserWarning,
         )
 

@@ -147,7 +147,8 @@ class SideFeatures(NamedTuple):
         if len(missing):
             raise ValueError(
                 f"{self.name} has no row for {len(missing)} labels of the matrix, such as "
-                f"{short_repr(missing[0].item())}: add it, or set_index(...) to what labels are."
+                f"{short_repr(missing[0].item())}: add these rows, or "
+                "set the index to the column of labels."
             )
         return self._replace(table=safe_indexing(self.table, order[index]), labels=targets)
 
@@ -396,9 +397,9 @@ def encode_new_rows(
     name = ("row_features", "column_features")[axis]
     takes_features = encoder is not None and encoder.scaling is not None
     if features is not None and not takes_features:
-        raise ValueError(f"{name} was not given to fit, so the model has no use for it.")
+        raise ValueError(f"{name} wasn't passed to fit, so the model can't use it.")
     if features is None and takes_features:
-        raise ValueError(f"{name} was given to fit: give that of the new rows too.")
+        raise ValueError(f"{name} was passed to fit: pass it for the new rows too.")
     n_rows = indicator.shape[0]
     if encoder is None:
         return torch.zeros(n_rows, 0, dtype=torch.float64)

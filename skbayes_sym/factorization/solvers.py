@@ -128,7 +128,9 @@ class _SolverParameters:
         """
         for name in params:
             if name not in vars(self):
-                raise ValueError(f"{self!r} has no setting {name!r}, but {sorted(vars(self))}.")
+                raise ValueError(
+                    f"{self!r} has no parameter {name!r}. It has {sorted(vars(self))}."
+                )
         changed = replace(self, **params)  # type: ignore[type-var]
         vars(self).update(vars(changed))
         return self
@@ -174,8 +176,8 @@ class VI(_SolverParameters):
             )
         if self.symmetry is None and self.gap is not None:
             raise ValueError(
-                "symmetry=None averages over no group, so VI(gap=...) has no meaning: leave "
-                "symmetry at 'auto'."
+                "symmetry=None uses no symmetry, so VI(gap=...) has no effect: leave symmetry at "
+                "'auto'."
             )
 
     def group(self, model: FactorModel, n_rows: int) -> SymmetryGroup | None:
@@ -259,8 +261,8 @@ class Gibbs(_SolverParameters):
         """Return None, because draws aren't averaged; refuse likelihoods other than Gaussian."""
         if not is_normal(model.likelihood):
             raise ValueError(
-                f"solver='gibbs' draws rows given normal entries: likelihood={model.likelihood!r} "
-                "needs solver='vi' or 'map'."
+                f"solver='gibbs' requires normal noise: likelihood={model.likelihood!r} needs "
+                "solver='vi' or 'map'."
             )
 
     def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> SolverResult:
@@ -269,7 +271,9 @@ class Gibbs(_SolverParameters):
         The posterior of the result has the moments of the draws, for uses that need one Gaussian.
         """
         if problem.data.by_row.context is not None:
-            raise ValueError("solver='gibbs' knows no context of entries: use solver='vi'.")
+            raise ValueError(
+                "solver='gibbs' doesn't support the context of entries: use solver='vi'."
+            )
         start = problem.initial_state
         n_warmup = problem.max_iter // 4
         draws, noise_variances, n_sweeps, stop_reason = sample_factors(

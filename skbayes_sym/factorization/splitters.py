@@ -351,7 +351,7 @@ def _fit_and_score(
         log_density = -0.5 * (standardized**2 + np.log(2.0 * np.pi * std**2))
         rmse = float(np.sqrt(np.mean((values - mean) ** 2)))
     if not np.isfinite(rmse):
-        raise ValueError("the squares of X's entries are beyond the range of numbers: rescale X.")
+        raise ValueError("the squares of the entries of X overflow: rescale X.")
     if distribution is not None:
         log_density = distribution.log_prob(values)
     return {
@@ -436,7 +436,7 @@ class RankingScorer:
             check_number("relevant", self.relevant)
             is_relevant = entries.values >= self.relevant
         if not is_relevant.any():
-            raise ValueError(f"no entry of X is relevant, at least {self.relevant}.")
+            raise ValueError(f"no entry of X is relevant: all are below {self.relevant}.")
 
         # The distinct relevant columns of each row.
         rows, row_index = np.unique(entries.rows[is_relevant], return_inverse=True)

@@ -122,7 +122,7 @@ class MatrixTrainingData:
         else:
             not_counts = values[(values < 0.0) | (values % 1.0 != 0.0)]
             if likelihood.is_discrete and not_counts.size:
-                raise ValueError(f"{likelihood=} is of counts, but X holds {not_counts[0]:g}.")
+                raise ValueError(f"{likelihood=} requires counts, but X holds {not_counts[0]:g}.")
 
         # Factors explain deviations from the best constant output.
         if not len(values):
@@ -142,7 +142,7 @@ class MatrixTrainingData:
         values = (values.astype(np.float64) - mean) / scale
         if centres and len(values) and not values.any():
             warn_user(
-                "all observed entries of X are equal: there is nothing to learn but that.",
+                "all observed entries of X are equal, so every prediction is this value.",
                 UserWarning,
             )
         observed = self.observed._replace(values=values)
@@ -319,9 +319,9 @@ def _require_range(std: float, dtype: torch.dtype) -> None:
     largest = LARGEST[dtype]
     if not 1.0 / largest <= std <= largest:
         raise ValueError(
-            f"the observed entries of X spread by {std:.3g}, which must lie between "
-            f"{1.0 / largest:g} and {largest:g} in this arithmetic: use standardize=True, rescale "
-            "them, or give X as float64."
+            f"the observed entries of X have the standard deviation {std:.3g}, which must lie "
+            f"between {1.0 / largest:g} and {largest:g} in this arithmetic: use standardize=True, "
+            "rescale them, or give X as float64."
         )
 
 

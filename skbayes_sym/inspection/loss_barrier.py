@@ -203,7 +203,7 @@ def _check_draw_index(name: str, index: Any, samples: Array) -> tuple[int, ...]:
         isinstance(i, Integral) and -n <= i < n for i, n in zip(index, sizes, strict=True)
     ):
         raise ValueError(
-            f"{name} must be the places of a chain and a draw among {sizes} of samples_, got "
+            f"{name} must be the indices of a chain and a draw among the {sizes} of samples_, got "
             f"{index!r}."
         )
     return tuple(int(i) for i in index)

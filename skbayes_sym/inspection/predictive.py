@@ -482,8 +482,8 @@ def _require_observed_regression(model: Any, y: Any, n_features: int) -> None:
     """Raise a ValueError if intervals of rows can't be drawn: of a classifier, or without y."""
     if is_classifier(model):
         raise ValueError(
-            f"{type(model).__name__} is a classifier and X has {n_features} features: say "
-            "over which one PredictiveDisplay shall draw the probabilities (feature=0)."
+            f"{type(model).__name__} is a classifier and X has {n_features} features: pass "
+            "the feature over which the probabilities are drawn, such as feature=0."
         )
     if y is None:
         raise ValueError(

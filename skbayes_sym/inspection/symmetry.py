@@ -220,12 +220,12 @@ class SymmetryDisplay(Display):
             If there is no such layer or weight, or the shapes of the draws differ.
         """
         if not isinstance(removed, Bunch) or not {"draws", "group"} <= removed.keys():
-            raise TypeError(f"removed must be what remove_symmetries returned, got {removed!r}.")
+            raise TypeError(f"removed must be the result of remove_symmetries, got {removed!r}.")
         draws = check_array(draws, ensure_2d=False, allow_nd=True, input_name="draws")
         if draws.shape != removed.draws.shape:
             raise ValueError(
-                f"draws have shape {draws.shape}, those that were moved {removed.draws.shape}: "
-                "give the draws that remove_symmetries was given."
+                f"draws have shape {draws.shape}, but the draws in removed have shape "
+                f"{removed.draws.shape}: pass the draws that were passed to remove_symmetries."
             )
         check_count("n_draws", n_draws)
         index = _unit_index(removed.group, layer)

@@ -386,8 +386,8 @@ def get_scorer(scoring: str, *, quantile: float | None = None) -> Callable[..., 
     row_scores = {"log_density": _log_densities, "neg_crps": _neg_crps}
     if not isinstance(scoring, str) or scoring not in {"evidence", "neg_pinball", *row_scores}:
         raise ValueError(
-            f"{scoring!r} is no scorer of this package: evidence, log_density, neg_crps, "
-            "neg_pinball. Those of scikit-learn are returned by sklearn.metrics.get_scorer."
+            f"{scoring!r} isn't a scorer of this package, which has evidence, log_density, "
+            "neg_crps and neg_pinball. For the scorers of scikit-learn use sklearn.metrics.get_scorer."
         )
     if quantile is not None and scoring != "neg_pinball":
         raise ValueError(f"quantile is only for neg_pinball: {scoring!r} has none.")

@@ -217,7 +217,9 @@ def _take_rows(held_out: NormalMixture | Tensor, index: Array) -> NormalMixture 
 def _score_log_target(member: LogTarget, task: StackTask, by_folds: bool) -> ScoredMember:
     """Fit a member to the logarithm of the targets, and score it by the density of the targets."""
     if task.is_count:
-        raise ValueError("the logarithm has a density, and counts have probabilities.")
+        raise ValueError(
+            "its logarithmic target has a density, which can't be compared with probabilities."
+        )
     y, log_mean, log_scale = standardise_logarithm(task)
     log_task = replace(task, y=y, target_scaling=(log_mean, log_scale))
     scored = score_member(member.inner, log_task, by_folds)

@@ -90,7 +90,9 @@ class GatedGap:
         tol: float = 1e-2,
     ) -> None:
         if gap.side == "upper":
-            raise ValueError(f"{gap!r} bounds the gap from above: train on a lower bound.")
+            raise ValueError(
+                f"{gap!r} is an upper bound on the gap, but training needs a lower bound."
+            )
         self.gap = gap
         self.certificate = certificate
         self.n_skipped = 0

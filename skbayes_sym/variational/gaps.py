@@ -95,7 +95,7 @@ class Symmetrized(BaseEstimator):
             )
         if self.group is None and self.gap != "auto":
             raise ValueError(
-                f"gap={self.gap!r} does not apply: symmetry=None averages over nothing. Leave gap "
+                f"gap={self.gap!r} has no effect with symmetry=None. Leave gap "
                 "at its default, or use symmetry='auto'."
             )
         return self
@@ -149,7 +149,9 @@ class SymmetryGap:
                     f"use at most {MAX_EXACT_WIDTH} units a layer or gap='auto'."
                 )
         elif self.gap.side == "upper":
-            raise ValueError(f"gap={self.gap!r} bounds the gap from above: train on a lower one.")
+            raise ValueError(
+                f"gap={self.gap!r} is an upper bound on the gap, but training needs a lower bound."
+            )
 
     @property
     def _max_width(self) -> int:

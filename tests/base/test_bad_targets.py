@@ -139,7 +139,7 @@ def test_missing_labels_and_groups_in_lists_of_texts_are_located():
     for evaluate in (stack.score, stack.log_predictive_density):
         with pytest.raises(ValueError, match=r"missing labels\. The first is in row 4\."):
             evaluate(X, labels)
-        with pytest.raises(TypeError, match="y must hold labels of one kind, as those of fit"):
+        with pytest.raises(TypeError, match="y must hold labels of the same type as in fit"):
             evaluate(X, CODES)
 
 

@@ -151,9 +151,11 @@ def test_tails_are_learned_with_the_scale(name):
 @pytest.mark.parametrize("likelihood", ["poisson", NegativeBinomial()])
 def test_what_is_no_count_is_refused(name, likelihood):
     reg = clone(TAKES_NUMBERS[name]).set_params(likelihood=likelihood)
-    with pytest.raises(ValueError, match=r"likelihood=.*is of counts, but y has negative.*\(-1\)"):
+    with pytest.raises(
+        ValueError, match=r"likelihood=.*requires counts, but y has negative.*\(-1\)"
+    ):
         reg.fit(X, np.where(np.arange(120) == 7, -1.0, COUNTS))
-    with pytest.raises(ValueError, match=r"is of counts, but y has fractional values \(\d+.5\)"):
+    with pytest.raises(ValueError, match=r"requires counts, but y has fractional values \(\d+.5\)"):
         reg.fit(X, COUNTS + 0.5)
 
 

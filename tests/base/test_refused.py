@@ -180,7 +180,7 @@ REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
     sk.SymVIMatrixFactorization: [
         ({"likelihood": "poisson", "noise_std": 0.3}, "noise_std=0.3 does not apply"),
         ({"likelihood": StudentT(), "solver": Gibbs(5)}, "likelihood=StudentT.* needs solver='vi'"),
-        ({"likelihood": Categorical()}, "likelihood=Categorical.* doesn't go with SymVIMatrix"),
+        ({"likelihood": Categorical()}, "likelihood=Categorical.* isn't supported by SymVIMatrix"),
     ],
 }
 # All its parameters apply whatever the others are.

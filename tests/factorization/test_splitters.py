@@ -182,7 +182,7 @@ def test_rankings_are_scored_by_what_is_relevant():
     assert RankingScorer("precision", n=3)(model, test) == pytest.approx((1 + 2 + 1) / 9)
     with pytest.raises(ValueError, match="metric must be one of"):
         RankingScorer("hits")
-    with pytest.raises(ValueError, match="no entry of X is relevant, at least 6"):
+    with pytest.raises(ValueError, match="no entry of X is relevant: all are below 6"):
         RankingScorer(relevant=6)(model, test)
 
 

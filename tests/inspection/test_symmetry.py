@@ -364,9 +364,9 @@ def test_draws_of_anyone_and_any_module(axes):
     for wrong in ({"layer": 2}, {"pair": (0, 9)}):
         with pytest.raises(ValueError, match=r"layer must|pair takes"):
             SymmetryDisplay.from_draws(draws, removed, **wrong)
-    with pytest.raises(ValueError, match="give the draws that remove_symmetries was given"):
+    with pytest.raises(ValueError, match="pass the draws that were passed to remove_symmetries"):
         SymmetryDisplay.from_draws(draws[0], removed)
-    with pytest.raises(TypeError, match="removed must be what remove_symmetries returned"):
+    with pytest.raises(TypeError, match="removed must be the result of remove_symmetries"):
         SymmetryDisplay.from_draws(draws, removed.draws)
 
 

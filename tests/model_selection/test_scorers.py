@@ -192,8 +192,12 @@ def test_means_of_extreme_scores_neither_overflow_nor_vanish(scale):
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("crps", {}, "no scorer of this package: evidence, log_density, neg_crps, neg_pinball"),
-        (np.ones(2), {}, "no scorer of this package"),
+        (
+            "crps",
+            {},
+            "isn't a scorer of this package, which has evidence, log_density, neg_crps",
+        ),
+        (np.ones(2), {}, "isn't a scorer of this package"),
         ("neg_pinball", {}, "needs quantile"),
         ("neg_pinball", {"quantile": 90}, "strictly between 0 and 1, got 90"),
         ("neg_crps", {"quantile": 0.9}, "quantile is only for neg_pinball"),

@@ -245,8 +245,8 @@ def row_gap(
     """
     del is_isotropic, is_elementwise
     raise TypeError(
-        f"no gap of independent rows is known under {type(group).__name__}: give your own, "
-        "solver=VI(gap=...)."
+        f"the symmetry gap of independent rows isn't implemented for {type(group).__name__}: pass "
+        "an estimator of it, solver=VI(gap=...)."
     )
 
 
