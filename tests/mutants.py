@@ -36,6 +36,24 @@ def planted(module: str, tests: str, *texts: tuple[str, str]) -> list[Mutant]:
 
 
 MUTANTS = [
+    *planted(
+        "numerics/runtime.py",
+        "numerics/test_runtime.py",
+        ("    finally:\n        is_closed.set()", "    finally:\n        pass"),
+        ("        n_jobs = joblib.effective_n_jobs(n_jobs)\n        hints", "        hints"),
+    ),
+    Mutant(
+        "laplace/gauss_newton_regression.py",
+        "for step in range(1, n_steps + 1)",
+        "for step in range(1)",
+        "base/test_processes.py",
+    ),
+    Mutant(
+        "stacking/fit.py",
+        "zip_longest(others, exclusive)",
+        "zip_longest(exclusive, others)",
+        "stacking/test_estimators.py",
+    ),
     Mutant(
         "stacking/scoring.py",
         "        with collect_warnings():\n            if fit.is_calibrated and task.n_classes:",
@@ -516,7 +534,7 @@ MUTANTS = [
         "numerics/runtime.py",
         "numerics/test_progress.py",
         (
-            "        with reporting_to(None):\n            payload",
+            "        with reporting_to(lambda _fraction: is_closed.is_set()):\n            payload",
             "        if True:\n            payload",
         ),
         ("            report_progress(i + 1, len(jobs))\n", ""),

@@ -107,7 +107,8 @@ def refine(
     """
     by_mode = [map_tensors(lambda t, r=r: t[r : r + 1], modes) for r in range(len(modes.theta))]
     jobs = [partial(_refine_mode, problem, mode, n_steps) for mode in by_mode]
-    theta, factor, root = map(torch.stack, zip(*run_parallel(jobs, n_jobs), strict=True))
+    results = run_parallel(jobs, n_jobs, prefer="threads")
+    theta, factor, root = map(torch.stack, zip(*results, strict=True))
     return RefinedModes(theta, modes.hyper, factor, root)
 
 

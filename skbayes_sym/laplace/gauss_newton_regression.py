@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+import joblib
 import torch
 from torch import Tensor
 
@@ -50,6 +51,7 @@ from skbayes_sym.models.priors import (
     UnboundPrior,
 )
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
+from skbayes_sym.numerics.runtime import run_parallel
 
 
 class WidthSelection(NamedTuple):
@@ -316,6 +318,8 @@ class GaussNewtonLaplaceRegression:
         if not plan.validates_width:
             return self._search_default_width(plan, problem, searcher)
         (_, y, weight) = problem.data
+        if joblib.effective_n_jobs(searcher.n_jobs) > 1:
+            searcher.begin_in_parallel(problem, plan)
         selection = select_width(
             partial(searcher.validate, problem),
             plan.priors,
@@ -398,6 +402,10 @@ def _resize(problem: GaussianEvidence, width: int, prior: UnboundPrior) -> Gauss
     return replace(problem, network=network, prior=group_scales(prior.bind(network.layout)))
 
 
+# Modes that were fitted without a fold each, and the predictions of these folds.
+_Validation = tuple[Search, HeldOutPredictions | None]
+
+
 class _RegressionSearcher:
     """Searches of one fit, for networks of any width.
 
@@ -417,7 +425,10 @@ class _RegressionSearcher:
         self._progress = progress
         self._start_seed, self._predict_seed, self._fold_seed = spawn_seeds(data.seed, 3)
         self._make_current_fit: Callable[[], ModesFit] | None = None
+        self.n_jobs = progress.n_jobs
         self.pilot: ModesFit | None = None  # the result of `search_pilot`
+        # Results of `begin_in_parallel` by width and prior.
+        self._validations: dict[tuple[int, UnboundPrior], _Validation] = {}
 
     def current_fit(self) -> ModesFit:
         """Modes that the present search has found so far."""
@@ -469,18 +480,41 @@ class _RegressionSearcher:
 
     def search_pilot(self, problem: GaussianEvidence) -> ModesFit:
         """Search once for two modes of a subsample, one from each start, to estimate the noise."""
-        if self.pilot is not None:
-            return self.pilot
+        if self.pilot is None:
+            search = self._search_pilot(problem, self._on_step(problem))
+            self.pilot = self._fit(problem, search)
+        return self.pilot
+
+    def _search_pilot(
+        self, problem: GaussianEvidence, on_step: SearchCallback | None = None
+    ) -> Search:
+        """Return the search of `search_pilot`."""
         defaults = self._method.defaults
         subsample = subsample_problem(problem, defaults.pilot_rows)
         theta = self._draw(problem, 2)
         config = self._config(problem)
         steps = min(config.max_iter, defaults.pilot_steps)
         config = replace(config, max_iter=steps, max_extra_steps=config.max_iter - steps)
-        on_step = self._on_step(problem)
-        search = config.search(subsample, theta, alternating_mask(2, theta), on_step)
-        self.pilot = self._fit(problem, search)
-        return self.pilot
+        return config.search(subsample, theta, alternating_mask(2, theta), on_step)
+
+    def begin_in_parallel(self, problem: GaussianEvidence, plan: _Plan) -> None:
+        """Validate all but the largest width, and search the pilot, each in a thread.
+
+        `select_width` needs all of these validations, and the pilot in most fits. `validate` and
+        `search_pilot` return these results.
+        """
+        *widths, middle = self._method.defaults.widths[:-1]
+        keys = [(width, plan.priors[0]) for width in widths]
+        keys += [(middle, prior) for prior in plan.priors]
+        jobs: list[Callable[[], Any]] = [
+            partial(self._cross_validate, problem, width, prior) for width, prior in keys
+        ]
+        if plan.wide_network is not None:
+            jobs.append(partial(self._search_pilot, problem))
+        results = list(run_parallel(jobs, self.n_jobs, prefer="threads"))
+        self._validations = dict(zip(keys, results, strict=False))
+        if plan.wide_network is not None:
+            self.pilot = self._fit(problem, results[-1])
 
     def resume(self, problem: GaussianEvidence, initial_modes: InitialModes) -> ModesFit:
         """Continue from modes of an earlier fit, with its width and prior."""
@@ -512,6 +546,26 @@ class _RegressionSearcher:
         HeldOutPredictions or None
             Predictions of the folds, None if the search was stopped.
         """
+        resized = _resize(problem, width, prior)
+        on_step = self._on_step(resized)
+        if (width, prior) not in self._validations:
+            search, held_out = self._cross_validate(problem, width, prior, on_step)
+            return self._fit(resized, search), held_out
+        # Report the steps that were made in a thread.
+        search, held_out = self._validations[width, prior]
+        n_steps = int(search.modes.n_iter.max())
+        if any(on_step(step, lambda: search) for step in range(1, n_steps + 1)):
+            return self._fit(resized, search.with_stop_reason("callback")), None
+        return self._fit(resized, search), held_out
+
+    def _cross_validate(
+        self,
+        problem: GaussianEvidence,
+        width: int,
+        prior: UnboundPrior,
+        on_step: SearchCallback | None = None,
+    ) -> _Validation:
+        """Return the search of `validate`, and the held-out predictions."""
         problem = _resize(problem, width, prior)
         defaults = self._method.defaults
         config = self._config(problem)
@@ -528,9 +582,7 @@ class _RegressionSearcher:
         fold = assign_folds(self.data.n_rows, defaults.folds, generator=generator)
         fold = fold.to(self.data.device)
         start = self._draw(problem, MODES_PER_FOLD * defaults.folds)
-        on_step = self._on_step(problem)
-        search, held_out = cross_validate(config, problem, start, fold, on_step)
-        return self._fit(problem, search), held_out
+        return cross_validate(config, problem, start, fold, on_step)
 
     def n_restarts(self, network: MLP) -> int:
         """Return the number of restarts, and require memory for their systems."""
@@ -551,9 +603,7 @@ class _RegressionSearcher:
                 self.data.n_rows, problem.network, has_low_noise=has_low_noise
             )
             max_extra_steps = defaults.extra_steps_factor * max_iter
-        return EvidenceSearch(
-            max_iter, self._method.tol, max_extra_steps, n_jobs=self._progress.n_jobs
-        )
+        return EvidenceSearch(max_iter, self._method.tol, max_extra_steps, n_jobs=self.n_jobs)
 
     def _fit(self, problem: GaussianEvidence, search: Search) -> ModesFit:
         return ModesFit(search, problem.network, problem.prior, self._predict_seed)

@@ -292,7 +292,7 @@ def _run_searches(
     """
     results: list[Search] = []
     jobs = [partial(search, *one) for one in arguments]
-    with closing(run_parallel(jobs, n_jobs)) as outputs:
+    with closing(run_parallel(jobs, n_jobs, prefer="threads")) as outputs:
         for (searched_problem, _, _), result in zip(arguments, outputs, strict=True):
             if on_mode(searched_problem, result) and not result.was_stopped:
                 result = result.with_stop_reason("callback")

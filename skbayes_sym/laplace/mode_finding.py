@@ -401,7 +401,7 @@ class EvidenceSearch:
         if is_serial:
             callback = on_batch_step
         jobs = [partial(self._search_batch, part, callback) for part in tasks]
-        for search in run_parallel(jobs, self.n_jobs):
+        for search in run_parallel(jobs, self.n_jobs, prefer="threads"):
             results.append(search)
             if search.was_stopped:
                 break

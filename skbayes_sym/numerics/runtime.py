@@ -109,20 +109,26 @@ class _QuietParallel(joblib.Parallel):
 Job = Callable[[], Result]
 
 
-def run_parallel(jobs: Sequence[Job[Result]], n_jobs: int | None) -> Generator[Result, None, None]:
+def run_parallel(
+    jobs: Sequence[Job[Result]], n_jobs: int | None, *, prefer: str | None = None
+) -> Generator[Result, None, None]:
     """Yield the results of jobs in order.
 
-    With one process, each job runs when its result is requested. Worker processes receive all jobs
-    once, as a file in memory, or by Dask's broadcast to all workers, of which some may be lost.
-    Jobs are equal parts of the surrounding task's progress, and report to it within this process.
-    Those of other processes and threads are reported when their results arrive.
+    With one process or thread, each job runs when its result is requested. Worker processes receive
+    all jobs once, as a file in memory, or by Dask's broadcast to all workers, of which some may be
+    lost. Jobs are equal parts of the surrounding task's progress, and report to it within this
+    thread. Those of other processes and threads are reported when their results arrive.
 
     Parameters
     ----------
     jobs : sequence of callable () -> result
         The jobs.
     n_jobs : int or None
-        Number of processes, as in joblib.
+        Number of processes or threads, as in joblib.
+    prefer : {"threads"}, optional
+        Runs jobs in threads unless the user has chosen a backend of joblib. This suits jobs that
+        spend most of their time in large array operations, which release the global interpreter
+        lock. Processes take some seconds to start, since each imports torch and scikit-learn.
     """
     if len(jobs) <= 1 or joblib.effective_n_jobs(n_jobs) == 1:
         for i, job in enumerate(jobs):
@@ -130,12 +136,19 @@ def run_parallel(jobs: Sequence[Job[Result]], n_jobs: int | None) -> Generator[R
                 result = job()
             yield result
         return
-    run = _QuietParallel(n_jobs=n_jobs, batch_size=1, return_as="generator")
-    backend, _ = joblib.parallel.get_active_backend()
+    hints: dict[str, Any] = {}
+    if prefer is not None:
+        # The hint alone would replace the number of jobs in a context of joblib by one.
+        n_jobs = joblib.effective_n_jobs(n_jobs)
+        hints["prefer"] = prefer
+    run = _QuietParallel(n_jobs=n_jobs, batch_size=1, return_as="generator", **hints)
+    backend, _ = joblib.parallel.get_active_backend(**hints)
+    is_closed = threading.Event()
     if isinstance(backend, joblib.parallel.ThreadingBackend):
         # Threads don't inherit context variables, such as the one that collects warnings. Only this
-        # thread reports progress.
-        with reporting_to(None):
+        # thread reports progress. A thread can't be ended, so that fits are stopped by the answer
+        # to their next report.
+        with reporting_to(lambda _fraction: is_closed.is_set()):
             payload: Any = [partial(copy_context().run, job) for job in jobs]
     else:
         pickled = pickle.dumps(joblib.wrap_non_picklable_objects(jobs, False))
@@ -143,10 +156,14 @@ def run_parallel(jobs: Sequence[Job[Result]], n_jobs: int | None) -> Generator[R
         client = getattr(backend, "client", None)
         if client is not None:
             payload = client.scatter(payload, broadcast=True, hash=False)
-    with closing(run(joblib.delayed(_run_job)(payload, i) for i in range(len(jobs)))) as results:
-        for i, result in enumerate(results):
-            report_progress(i + 1, len(jobs))
-            yield result
+    tasks = (joblib.delayed(_run_job)(payload, i) for i in range(len(jobs)))
+    try:
+        with closing(run(tasks)) as results:
+            for i, result in enumerate(results):
+                report_progress(i + 1, len(jobs))
+                yield result
+    finally:
+        is_closed.set()
 
 
 def _run_job(payload: Any, i: int) -> Any:

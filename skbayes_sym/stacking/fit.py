@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import zip_longest
 from math import log
 from typing import Any
 
@@ -22,7 +23,7 @@ from skbayes_sym.base.stacking_weights import stacking_weights
 from skbayes_sym.numerics.progress import Receiver, reporting_to
 from skbayes_sym.numerics.runtime import run_parallel
 from skbayes_sym.stacking.defaults import StackSettings, plan_fit
-from skbayes_sym.stacking.members import LogTarget, Member
+from skbayes_sym.stacking.members import LogTarget, Member, UserEstimator
 from skbayes_sym.stacking.members.networks import NetworkProbe, ProbeResult
 from skbayes_sym.stacking.scoring import mean_score, try_score_member
 from skbayes_sym.stacking.task import ScoredMember, StackTask
@@ -232,16 +233,16 @@ class StackActions:
         self.failed: dict[str, FailedMember] = {}
 
     def execute(self, plan: Sequence[PlannedStage], n_jobs: int | None) -> Execution:
-        """Run a plan; members and probes of networks are fitted in parallel processes.
+        """Run a plan; members and probes of networks are fitted in parallel.
 
-        The longest fits begin first. A single process, and a fit that may run out of time, begin in
+        The longest fits begin first. A single thread, and a fit that may run out of time, begin in
         the order of the plan.
         """
         self._plan = plan
         self._progress.begin(self._task.defaults.progress_blocks)
         stages = [stage for stage in plan if stage.action in _PARALLEL_ACTIONS]
         if joblib.effective_n_jobs(n_jobs) > 1 and self._task.deadline == np.inf:
-            stages.sort(key=self._relative_cost, reverse=True)
+            stages = self._sort_by_cost(stages)
             members = [stage for stage in stages if stage.action == "fit_member"]
             plan = [*members, *(stage for stage in plan if stage.action != "fit_member")]
         jobs = [self._make_job(stage) for stage in stages]
@@ -254,21 +255,37 @@ class StackActions:
             "maximise_leave_one_out_score": self._fit_weights,
         }
         keys = [(stage.action, stage.settings["member"]) for stage in stages]
-        with closing(run_parallel(jobs, n_jobs)) as fits:
+        # Estimators of the user may hold the global interpreter lock, or not be safe in threads.
+        has_user_estimators = any(isinstance(m, UserEstimator) for m in self._members.values())
+        prefer = None if has_user_estimators else "threads"
+        with closing(run_parallel(jobs, n_jobs, prefer=prefer)) as fits:
             self._parallel_fits = zip(keys, fits, strict=True)
             return execute(plan, actions, self._should_stop)
 
-    def _relative_cost(self, stage: PlannedStage) -> float:
-        """Expected time of a stage relative to other members."""
+    def _sort_by_cost(self, stages: Sequence[PlannedStage]) -> list[PlannedStage]:
+        """Sort stages by decreasing cost, every second one with an exclusive fit.
+
+        Two threads with exclusive fits would wait for one another.
+        """
+        ordered = sorted(stages, key=lambda stage: -self._member(stage).relative_cost)
+        exclusive = [stage for stage in ordered if self._member(stage).has_exclusive_fit]
+        others = [stage for stage in ordered if not self._member(stage).has_exclusive_fit]
+        pairs = zip_longest(others, exclusive)
+        return [stage for pair in pairs for stage in pair if stage is not None]
+
+    def _member(self, stage: PlannedStage) -> Member:
+        """Return the member that a stage fits, without a transformation of the targets."""
         if stage.action == "probe_networks":
-            return NetworkProbe.relative_cost
-        return self._members[stage.settings["member"]].relative_cost
+            return NetworkProbe(stage.settings["width"])
+        member = self._members[stage.settings["member"]]
+        if isinstance(member, LogTarget):
+            return member.inner
+        return member
 
     def _make_job(self, stage: PlannedStage) -> Callable[[], ScoredMember | str]:
-        """Return the fit of a stage, for another process."""
+        """Return the fit of a stage, for another thread or process."""
         if stage.action == "probe_networks":
-            probe = NetworkProbe(stage.settings["width"])
-            return partial(try_score_member, probe, self._task, by_folds=False)
+            return partial(try_score_member, self._member(stage), self._task, by_folds=False)
         return partial(fit_and_score, self._members, self._task, self._by_folds, stage.settings)
 
     def _await_fit(self, action: str, member: str) -> ScoredMember | str:
@@ -397,7 +414,7 @@ def fit_stack(
     by_folds : bool
         Whether all members are scored by cross-validation.
     n_jobs : int or None
-        Number of processes.
+        Number of threads, or of processes with estimators of the user.
 
     Returns
     -------

@@ -8,13 +8,19 @@ from sklearn.base import clone
 from sklearn.datasets import load_iris, make_friedman1
 from sklearn.exceptions import ConvergenceWarning
 
-from skbayes_sym import BayesianMLPClassifier, LaplaceClassifier, LaplaceRegressor
+from skbayes_sym import (
+    BayesianMLPClassifier,
+    BayesianMLPRegressor,
+    LaplaceClassifier,
+    LaplaceRegressor,
+)
 from skbayes_sym.base.optimizers import GaussNewton
 from skbayes_sym.base.progress import FitProgress
 from skbayes_sym.laplace.evidence_problem import GaussianEvidence
 from skbayes_sym.laplace.mode_finding import EvidenceSearch, draw_initial_weights
 from skbayes_sym.models import MLP, TANH, LayerScales
 from skbayes_sym.models.model import Data
+from skbayes_sym.numerics.runtime import run_parallel
 
 MANY = make_friedman1(2000, n_features=10, noise=1.0, random_state=0)
 FLOWERS = load_iris(return_X_y=True)
@@ -47,6 +53,35 @@ def large():
     network = MLP(10, (20,), 1, TANH)
     data = Data(x - x.mean(0), ((y - y.mean()) / y.std()).unsqueeze(1), torch.ones_like(y))
     return GaussianEvidence(network, data, LayerScales().bind(network.layout))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("n", [300, 1500])
+def test_widths_that_are_validated_at_once_change_no_bit(n, monkeypatch):
+    """Up to 1,000 rows two priors are compared, and with more a pilot estimates the noise."""
+    X, y = make_friedman1(n, n_features=5, noise=1.0, random_state=0)
+    model = BayesianMLPRegressor(n_modes=2, n_members=0, random_state=0)
+    validated = []
+
+    def run(jobs, n_jobs, **hints):
+        validated.append(len(jobs))
+        return run_parallel(jobs, n_jobs, **hints)
+
+    monkeypatch.setattr("skbayes_sym.laplace.gauss_newton_regression.run_parallel", run)
+    one, two = (clone(model).set_params(n_jobs=n).fit(X, y) for n in (None, 2))
+    assert validated == [3]
+    np.testing.assert_array_equal(one.width_scores_, two.width_scores_)
+    np.testing.assert_array_equal(one.predict(X), two.predict(X))
+
+
+def test_a_callback_ends_a_fit_at_widths_that_were_validated_at_once():
+    X, y = make_friedman1(60, n_features=5, noise=1.0, random_state=0)
+    watch = Watch(1)
+    model = BayesianMLPRegressor(n_members=0, n_jobs=2, random_state=0).set_callbacks(watch)
+    model.fit(X, y)
+    assert watch.begun == watch.ended == 2
+    assert model.stop_reason_ == "callback"
+    assert model.network_.hidden_layer_sizes == (3,)
 
 
 def searched(problem, which, on_step=None):

@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ import joblib
 import pytest
 import torch
 
+from skbayes_sym.numerics.progress import report_progress
 from skbayes_sym.numerics.runtime import (
     cache_tensors,
     keep_freed_memory,
@@ -65,6 +67,54 @@ def test_leaving_early_is_silent(n_jobs):
             assert next(results) == 0
     with pytest.raises(StopIteration):
         next(results)
+
+
+def thread_and_process(_i):
+    return threading.get_ident(), os.getpid()
+
+
+def places(jobs, n_jobs=2, **hints):
+    """Whether jobs run in this process, and whether in this thread."""
+    found = list(run_parallel(jobs, n_jobs, **hints))
+    is_thread = {ident == threading.get_ident() for ident, _ in found}
+    is_process = {pid == os.getpid() for _, pid in found}
+    return is_process, is_thread
+
+
+@pytest.mark.long
+@pytest.mark.processes
+def test_threads_are_a_hint_that_a_backend_of_the_user_replaces():
+    jobs = [partial(thread_and_process, i) for i in range(4)]
+    assert places(jobs, prefer="threads") == ({True}, {False})
+    with joblib.parallel_config("loky"):
+        assert places(jobs, prefer="threads")[0] == {False}
+    assert places(jobs)[0] == {False}
+
+
+def test_the_hint_keeps_the_number_of_jobs_of_a_context():
+    jobs = [partial(thread_and_process, i) for i in range(4)]
+    with joblib.parallel_config(n_jobs=2):
+        assert places(jobs, None, prefer="threads") == ({True}, {False})
+
+
+def reported(begun, stopped, i):
+    """Report until told to stop, as a fit does."""
+    if i == 0:
+        begun.wait(10.0)
+        return
+    begun.set()
+    while not report_progress(1, 2):
+        time.sleep(0.001)
+    stopped.set()
+
+
+def test_threads_that_are_left_early_stop_at_their_next_report():
+    begun, stopped = Event(), Event()
+    jobs = [partial(reported, begun, stopped, i) for i in range(2)]
+    with closing(run_parallel(jobs, 2, prefer="threads")) as results:
+        next(results)
+        assert not stopped.is_set()
+    assert stopped.wait(10.0)
 
 
 class Rows:

@@ -293,7 +293,7 @@ def test_the_longest_fits_begin_first_in_parallel(n_jobs, max_seconds, monkeypat
     """Unless time may run out; the probe of networks is one of them. Results don't depend on it."""
     begun = []
 
-    def run_in_order(jobs, _n_jobs):
+    def run_in_order(jobs, _n_jobs, **_hints):
         for job in jobs:
             begun.append(job)
             yield job()
@@ -305,7 +305,8 @@ def test_the_longest_fits_begin_first_in_parallel(n_jobs, max_seconds, monkeypat
     stack.fit(X, Y)
     names = [job.args[3]["member"] if job.func is fit_and_score else "probe" for job in begun]
     if n_jobs == 2 and max_seconds is None:
-        assert names == ["probe", "boosted", "trees", "smooth", "line"]
+        # Trees are fitted by one thread at a time.
+        assert names == ["smooth", "boosted", "probe", "trees", "line"]
     else:
         assert names == ["line", "trees", "boosted", "smooth", "probe"]
     assert list(stack.weights_) == [name for name, _ in CHEAP]

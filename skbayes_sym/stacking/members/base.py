@@ -26,6 +26,8 @@ class Member:
     relative_cost : float
         Expected time of the fit relative to other members. Members that are fitted in parallel
         begin in order of decreasing costs.
+    has_exclusive_fit : bool
+        Whether scikit-learn fits its trees, of which `filters_lock` admits one at a time.
     takes_known_errors : bool
         Whether the member takes known errors of the targets. It then returns leave-one-out log
         densities that include them.
@@ -38,6 +40,7 @@ class Member:
     reads_original_rows: ClassVar[bool] = False
     is_expensive: ClassVar[bool] = False
     relative_cost: ClassVar[float] = 1.0
+    has_exclusive_fit: ClassVar[bool] = False
     takes_known_errors: ClassVar[bool] = False
     takes_exposure: ClassVar[bool] = False
     predicts_counts: ClassVar[bool] = False

@@ -35,7 +35,8 @@ class Boosting(Member):
         Number of histogram bins per column.
     """
 
-    relative_cost: ClassVar[float] = 4.0
+    relative_cost: ClassVar[float] = 3.0
+    has_exclusive_fit: ClassVar[bool] = True
 
     max_rounds: int = StackDefaults.max_rounds
     max_bins: int = 255

@@ -553,7 +553,7 @@ class GaussianProcessMember(Member):
     """
 
     takes_known_errors: ClassVar[bool] = True
-    relative_cost: ClassVar[float] = 3.0
+    relative_cost: ClassVar[float] = 5.0
 
     max_rows: int = GaussianProcessDefaults.max_rows
 

@@ -1,7 +1,7 @@
 """Members of a stack that model the logarithm of positive targets."""
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,8 +22,6 @@ class LogTarget(Member):
     inner : Member
         Member with leave-one-out predictions that are mixtures of normals.
     """
-
-    relative_cost: ClassVar[float] = 4.0  # that of boosting
 
     inner: Member
 

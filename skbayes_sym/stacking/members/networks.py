@@ -273,7 +273,7 @@ class NetworkProbe(Member):
         Number of hidden units.
     """
 
-    relative_cost: ClassVar[float] = 5.0
+    relative_cost: ClassVar[float] = 4.0
 
     width: int
 

@@ -31,7 +31,8 @@ class ExtraTrees(Member):
         Number of trees.
     """
 
-    relative_cost: ClassVar[float] = 3.0
+    relative_cost: ClassVar[float] = 2.5
+    has_exclusive_fit: ClassVar[bool] = True
 
     n_trees: int = StackDefaults.n_trees
 
