@@ -565,7 +565,23 @@ class _RegressionSearcher:
         prior: UnboundPrior,
         on_step: SearchCallback | None = None,
     ) -> _Validation:
-        """Return the search of `validate`, and the held-out predictions."""
+        """Return the search of `validate`, and the held-out predictions.
+
+        Parameters
+        ----------
+        problem : GaussianEvidence
+            Problem of any width.
+        width : int
+            Number of units.
+        prior : UnboundPrior
+        on_step : callable, optional
+            As in `EvidenceSearch.search`.
+
+        Returns
+        -------
+        Search
+        HeldOutPredictions or None
+        """
         problem = _resize(problem, width, prior)
         defaults = self._method.defaults
         config = self._config(problem)

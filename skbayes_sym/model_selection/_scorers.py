@@ -387,7 +387,8 @@ def get_scorer(scoring: str, *, quantile: float | None = None) -> Callable[..., 
     if not isinstance(scoring, str) or scoring not in {"evidence", "neg_pinball", *row_scores}:
         raise ValueError(
             f"{scoring!r} isn't a scorer of this package, which has evidence, log_density, "
-            "neg_crps and neg_pinball. For the scorers of scikit-learn use sklearn.metrics.get_scorer."
+            "neg_crps and neg_pinball. For the scorers of scikit-learn use "
+            "sklearn.metrics.get_scorer."
         )
     if quantile is not None and scoring != "neg_pinball":
         raise ValueError(f"quantile is only for neg_pinball: {scoring!r} has none.")
