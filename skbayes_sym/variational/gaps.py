@@ -95,7 +95,7 @@ class Symmetrized(BaseEstimator):
             )
         if self.group is None and self.gap != "auto":
             raise ValueError(
-                f"gap={self.gap!r} has no effect with symmetry=None. Leave gap "
+                f"gap={self.gap!r} does not apply: symmetry=None uses no group. Leave gap "
                 "at its default, or use symmetry='auto'."
             )
         return self

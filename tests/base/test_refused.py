@@ -66,7 +66,7 @@ OF_SAMPLED_NOISE: list[tuple[Mapping[str, Any], str]] = [
 ]
 OF_GAPS: list[tuple[Mapping[str, Any], str]] = [
     ({"symmetry": Symmetrized(None, Soules())}, r"gap=Soules\(.*\) does not apply: symmetry=None"),
-    ({"symmetry": Symmetrized(gap=Bethe())}, r"gap=Bethe\(.* from above: train on a lower"),
+    ({"symmetry": Symmetrized(gap=Bethe())}, r"gap=Bethe\(.* is an upper bound on the gap"),
     (
         {"symmetry": Symmetrized("permutation", UnitGap(Trivial(), Soules()))},
         "symmetry='permutation', but gap=UnitGap has a group of its own: leave symmetry='auto'",
