@@ -422,7 +422,7 @@ def test_bad_settings_of_solvers_are_named():
         TypeError, match=r"solver=.*has no learns_prior and no group.*Solver documents"
     ):
         clone(MODEL).set_params(solver=Unfinished()).fit(X)
-    with pytest.raises(ValueError, match=r"VI\(gap=...\) has no meaning"):
+    with pytest.raises(ValueError, match=r"VI\(gap=...\) has no effect"):
         VI(symmetry=None, gap=SignFlipGap(None))
     with pytest.raises(ValueError, match=r"symmetry=Orthogonal\(...\) acts on 4 numbers"):
         clone(MODEL).set_params(solver=VI(symmetry=Orthogonal(torch.arange(4).view(2, 2)))).fit(X)
@@ -447,7 +447,7 @@ def test_a_grid_reaches_the_settings_of_a_solver():
     assert (model.solver, again.solver) == (VI("row"), VI("diag"))
     with pytest.raises(ValueError, match=r"covariance must be one of.*'round'"):
         again.set_params(solver__covariance="round")
-    with pytest.raises(ValueError, match="no setting 'n_draws', but"):
+    with pytest.raises(ValueError, match="no parameter 'n_draws'"):
         again.solver.set_params(n_draws=3)
     assert again.solver == VI("diag")
 

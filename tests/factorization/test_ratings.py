@@ -205,7 +205,7 @@ def test_bad_lists_of_entries(given, message):
 
 
 def test_columns_that_are_not_there_and_entries_listed_again():
-    with pytest.raises(ValueError, match=r"columns=\('who', .* names \['who'\], X has"):
+    with pytest.raises(ValueError, match=r"columns=\('who', .* lists \['who'\], but X has"):
         clone(MODEL).set_params(columns=("who", "movieId", "rating")).fit(CSV)
     again = pd.concat([CSV, CSV[:3].assign(rating=9.0), CSV[5:9]])
     with pytest.warns(UserWarning, match=r"3 entries are listed again.*keep='last'"):
@@ -821,7 +821,7 @@ def test_the_context_of_entries_has_effects(tmp_path):
 def test_contexts_that_are_none():
     model = clone(MODEL).set_params(context="hour")
     for given in (CSV, (ROWS, COLUMNS, X[ROWS, COLUMNS])):
-        with pytest.raises(ValueError, match=r"context='hour' names \['hour'\], but X "):
+        with pytest.raises(ValueError, match=r"context='hour' lists \['hour'\], but X "):
             model.fit(given)
     for settings in ({"context": "rating"}, {"context": "movie_title", "solver": "gibbs"}):
         with pytest.raises(ValueError, match=r"lists \['rating'\]|doesn't support the context"):
