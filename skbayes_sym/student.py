@@ -302,7 +302,7 @@ class Student:
         # One-hot encoded categorical columns and indicators of missing and unknown levels.
         categorical = zip(a["categorical"].tolist(), self._levels, strict=True)
         for k, (j, levels) in enumerate(categorical):
-            codes = Levels(levels).codes(table.columns[j])
+            codes = Levels(levels).codes(table.names[j], table.columns[j])
             blocks.append(codes[:, None] == np.arange(min(len(levels), MAX_ONE_HOT)))
             for code, is_allowed, problem in (
                 (MISSING, a["takes_missing"], "a missing value"),

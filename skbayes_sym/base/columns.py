@@ -693,8 +693,10 @@ def _encode_table(columns: Sequence[Column], table: Table) -> tuple[Array, list[
     """Return all encoded columns, and the level codes of categorical ones (else None)."""
     codes: list[Array | None] = []
     for column, values in zip(columns, table.columns, strict=True):
-        is_categorical = column.kind == "categorical"
-        codes.append(Levels(column.levels).codes(values) if is_categorical else None)
+        if column.kind == "categorical":
+            codes.append(Levels(column.levels).codes(column.name, values))
+        else:
+            codes.append(None)
     for column, values, column_codes in zip(columns, table.columns, codes, strict=True):
         if column_codes is not None:
             check_no_dates(values, column.name)

@@ -480,8 +480,11 @@ class Levels:
             return UNKNOWN
         return self._by_number.get(number, UNKNOWN)
 
-    def codes(self, values: Array) -> Array:
-        """Return the codes (n_rows,) of a column."""
+    def codes(self, name: str, values: Array) -> Array:
+        """Return the codes (n_rows,) of a column.
+
+        Raises TypeError that names the column and the row if a value can't be a level.
+        """
         if values.dtype.kind in "fiub":
             distinct, inverse = np.unique(values, return_inverse=True)
             return np.array([self.code(v) for v in distinct], dtype=int)[inverse.ravel()]
@@ -493,8 +496,8 @@ class Levels:
                 code = known.get(key)
             except TypeError as error:
                 raise TypeError(
-                    f"a column of levels of X holds a {type(value).__name__} in row {row}: its "
-                    "argument must be a string or a number."
+                    f"column {name!r} of X holds a {type(value).__name__} in row {row}: its "
+                    f"argument must be a string or a number.{_remedy(value)}"
                 ) from error
             if code is None:
                 code = known[key] = self.code(value)

@@ -212,13 +212,13 @@ def test_mistakes_name_column_row_and_value():
     for table in (typo, frame.assign(day=frame["day"].where(DAYS.index != 17, "unknown"))):
         with pytest.raises(ValueError, match=r"column 'day' of X holds dates, but '.*' in row 17"):
             as_table(table) and Columns.from_table(as_table(table))
-        with pytest.raises(ValueError, match=r"column 'day' of X .* in row 17 is none"):
+        with pytest.raises(ValueError, match=r"column 'day' of X .* in row 17 isn't a date"):
             encode(frame, table)
-    with pytest.raises(ValueError, match=r"42 in row 0 is none\. Give dates"):
+    with pytest.raises(ValueError, match=r"42 in row 0 isn't a date\. Give dates"):
         encode(frame, pd.DataFrame({"day": [42]}))
     british = pd.DataFrame({"day": DAYS.dt.strftime("%d/%m/%Y")})
     american = pd.DataFrame({"day": ["12/31/2020"]})
-    with pytest.raises(ValueError, match="in row 0 is none with the day first, as in other rows"):
+    with pytest.raises(ValueError, match="in row 0 isn't a date with the day first, as in other rows"):
         encode(british, american)
 
 
