@@ -421,7 +421,8 @@ def _describe_invalid(name: str, row: int, value: Any, day_first: bool) -> str:
         remedy = "Give dates, or their text."
     return (
         f"column {name!r} of X holds dates, but {short_repr(value)} in row {row} isn't a date"
-        f"{order}. {remedy} A column that holds words needs a categorical dtype, as by astype('category')."
+        f"{order}. {remedy} A column that holds words needs a categorical dtype, as by "
+        "astype('category')."
     )
 
 

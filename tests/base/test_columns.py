@@ -325,7 +325,7 @@ def test_lists_in_a_column_of_levels_are_named():
     levels = Levels(np.array(["a", "b"], dtype=object))
     values = np.empty(2, dtype=object)
     values[:] = ["a", [1, 2]]
-    with pytest.raises(TypeError, match="column 'town' of X holds a list in row 1.*Give each"):
+    with pytest.raises(TypeError, match=r"column 'town' of X holds a list in row 1.*Give each"):
         levels.codes("town", values)
 
 
