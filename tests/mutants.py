@@ -1596,6 +1596,11 @@ MUTANTS = [
     ),
     *planted(
         "laplace/adam_laplace.py",
+        "lila/test_estimators.py",
+        ("return rate * min(1.0, n_rows / problem.data.n_rows) ** 0.5", "return rate"),
+    ),
+    *planted(
+        "laplace/adam_laplace.py",
         "base/test_defaults.py",
         ("if self._has_narrow_start(model.likelihood):", "if False:"),
     ),

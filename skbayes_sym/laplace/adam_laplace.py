@@ -362,7 +362,7 @@ class AdamLaplace:
         rate = resolve_auto(self._updates.learning_rate, self.defaults.hyper_rate)
         half_width_rate = 0.0
         if self.objective.reward is None:
-            half_width_rate = self._half_width_rate(problem.model)
+            half_width_rate = self._half_width_rate(problem, schedule)
         if problem.model.likelihood.n_params:
             likelihood_rate = rate
         else:
@@ -377,9 +377,7 @@ class AdamLaplace:
         needs_gradient = rates.half_width > 0 or rates.likelihood > 0
         if self._is_online(problem) and (needs_gradient or not problem.model.n_half_widths):
             online = OnlineEvidence(evidence, needs_gradient=needs_gradient)
-            epoch = -(-problem.data.n_rows // problem.evidence.batch_size)
-            layers = problem.model.network.weight_layers
-            n_recorded = recorded_steps(schedule.block, epoch, layers)
+            n_recorded = self._recorded_steps(problem, schedule)
 
             def is_recorded(step: int) -> bool:
                 to_update = schedule.block_end(step) - step
@@ -391,13 +389,20 @@ class AdamLaplace:
     def _param_groups(self, problem: AveragedProblem) -> list[ParamGroup]:
         """Return the ranges of the weights, and of eta where it is trained with them."""
         n = problem.model.network.layout.n_params
+        half_width_rate = self._half_width_rate(problem, self._make_schedule(problem))
         return [
             ParamGroup(slice(0, n), self._weights_rate),
-            ParamGroup(slice(n, None), self._half_width_rate(problem.model)),
+            ParamGroup(slice(n, None), half_width_rate),
         ]
 
-    def _half_width_rate(self, model: AveragedNetwork) -> float:
-        if not model.n_half_widths:
+    @staticmethod
+    def _recorded_steps(problem: AveragedProblem, schedule: TrainingSchedule) -> int:
+        """Return the number of steps before an update that an online evidence records."""
+        epoch = -(-problem.data.n_rows // problem.evidence.batch_size)
+        return recorded_steps(schedule.block, epoch, problem.model.network.weight_layers)
+
+    def _half_width_rate(self, problem: AveragedProblem, schedule: TrainingSchedule) -> float:
+        if not problem.model.n_half_widths:
             return 0.0
         if not isinstance(self.half_width_rate, str):
             return float(self.half_width_rate)
@@ -406,4 +411,11 @@ class AdamLaplace:
         updates = self._updates
         n_updates = max(1.0, (1.0 - updates.burn_in) * updates.n)
         rate = self.defaults.total_half_width_rate / n_updates
-        return min(self.defaults.max_half_width_rate, rate)
+        rate = min(self.defaults.max_half_width_rate, rate)
+        if not self._is_online(problem):
+            return rate
+        # Adam's steps are as large for a noisy gradient as for an accurate one. The variance of the
+        # gradient is inversely proportional to the rows of an update, so the step size is
+        # proportional to their root. Otherwise half-widths follow the noise out of the image.
+        n_rows = self._recorded_steps(problem, schedule) * problem.evidence.batch_size
+        return rate * min(1.0, n_rows / problem.data.n_rows) ** 0.5

@@ -19,6 +19,7 @@ from skbayes_sym import (
     LILARegressor,
     Updates,
 )
+from skbayes_sym.laplace import adam_laplace
 from skbayes_sym.laplace.evidence import LaplaceEvidence
 from skbayes_sym.models import (
     Affine,
@@ -296,6 +297,62 @@ def test_a_last_block_may_be_short(max_iter, n):
     ).fit(X, y)  # fmt: skip
     assert clf.n_iter_ == max_iter
     assert len(clf.log_evidence_curve_) == -(-max_iter // max(1, max_iter // n))
+
+
+def shifted_digits(seed, reach, n=400):
+    """Digits in a frame of zeros, shifted by up to ``reach`` pixels in x and y."""
+    X, y = load_digits(return_X_y=True)
+    rng = np.random.default_rng(seed)
+    rows = rng.permutation(len(X))[: 2 * n]
+    moved = [
+        ndimage.shift(np.pad(X[i].reshape(8, 8), 3), rng.uniform(-reach, reach, 2), order=1).ravel()
+        for i in rows
+    ]
+    X, y = np.array(moved, dtype=np.float32), y[rows]
+    return X[:n], y[:n], X[n:], y[n:]
+
+
+@pytest.mark.long
+@some("seed", [0, 1], keep={0})
+def test_updates_of_few_rows_dont_follow_their_noise(seed):
+    """Every update sees a twentieth of the rows."""
+    reach = 2.0
+    X, y, X_test, y_test = shifted_digits(0, reach)
+    optimizer = EvidenceAdam(
+        batch_size=20, learning_rate=0.01, updates=Updates(n=100, keep_best=False)
+    )
+    clf = LILAClassifier(
+        (50,), image_shape=(14, 14), invariances=Invariances(n_augmentations=4), max_iter=200,
+        optimizer=optimizer, tol=None, random_state=seed,
+    ).fit(X, y)  # fmt: skip
+    # The evidence asks for between once and twice the shift that made the data, and for nothing
+    # else.
+    half_widths = dict(clf.invariance_)
+    shifts = [half_widths.pop("translation_x"), half_widths.pop("translation_y")]
+    assert max(shifts) < 2.0 * reach / 7.0
+    assert max(half_widths.values()) < 0.1
+    assert clf.score(X_test, y_test) > 0.3
+
+
+@pytest.mark.parametrize("gradient", ["online", "exact"])
+@pytest.mark.parametrize("batch_size", [5, 20])
+def test_steps_of_half_widths_shrink_with_the_rows_of_an_update(monkeypatch, gradient, batch_size):
+    rates = []
+    make = adam_laplace.HyperAscent
+
+    def record(evidence, hyper, chosen, *args):
+        rates.append(chosen)
+        return make(evidence, hyper, chosen, *args)
+
+    monkeypatch.setattr(adam_laplace, "HyperAscent", record)
+    X, y = make_arcs(0, n=20)
+    clf = LILAClassifier(
+        (3,), invariances=[Rotation2D()], max_iter=4, tol=None, random_state=0,
+        optimizer=EvidenceAdam(batch_size=batch_size, updates=Updates(4, gradient=gradient)),
+    ).fit(X, y)  # fmt: skip
+    assert clf.n_iter_ == 4
+    fraction = batch_size / len(X) if gradient == "online" else 1.0
+    assert rates[0].half_width == pytest.approx(0.3 * fraction**0.5)
 
 
 def rotated_digits(seed, n=700, n_test=500):
