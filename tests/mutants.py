@@ -861,10 +861,10 @@ MUTANTS = [
         ("self.log_weights.to(self._like).softmax(0)", "self.log_weights.exp()"),
     ),
     *planted(
-        "mcmc/annealing.py",
+        "mcmc/kronecker.py",
         "mcmc/test_kronecker.py",
         ("precision).rsqrt() - prior_scale", "precision).rsqrt()"),
-        ("current._replace(output_factor=output_factor)", "current"),
+        ("a.lerp(b, 0.6)", "b"),
         ("if i == 0 and len(x) <", "if len(x) <"),
     ),
     *planted(

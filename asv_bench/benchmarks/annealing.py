@@ -13,7 +13,6 @@ from torch import Tensor
 
 from skbayes_sym.base.log_density import NetworkPosterior
 from skbayes_sym.mcmc.annealing import (
-    KroneckerAdaptation,
     MicrocanonicalState,
     microcanonical_move,
 )
@@ -22,6 +21,7 @@ from skbayes_sym.mcmc.kernels import (
     initial_state,
     leapfrog,
 )
+from skbayes_sym.mcmc.kronecker import KroneckerAdaptation
 from skbayes_sym.mcmc.warmup import RunningMoments
 from skbayes_sym.models.likelihoods.noise import Heteroscedastic
 from skbayes_sym.models.model import Data

@@ -17,7 +17,8 @@ Samplers
 * `warmup`: adaptation of step sizes and scales
 * `chains`: blocks of chains that can run in any process
 * `chain_count`: number of chains that find every mode
-* `annealing`: burn-in and preconditioner of large networks
+* `annealing`: burn-in of large networks
+* `kronecker`: their preconditioner, by the curvature of each layer
 
 Modes
 

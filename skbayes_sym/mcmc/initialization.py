@@ -2,7 +2,7 @@
 
 Chains of networks of hundreds of weights and more (``init="ensemble"``) each start at a random
 initialisation, like the members of a deep ensemble. They are annealed to a wide basin, which they
-sample in the coordinates of its curvature (`skbayes_sym.mcmc.annealing`). The chains are exact once
+sample in the coordinates of its curvature (`skbayes_sym.mcmc.kronecker`). The chains are exact once
 the step size is tuned. They don't leave their basins, so the chains don't mix and are weighted
 equally.
 """
@@ -34,10 +34,11 @@ from skbayes_sym.laplace.starting_points import (
     find_distinct_modes,
     find_regression_modes,
 )
-from skbayes_sym.mcmc.annealing import Annealing, KroneckerAdaptation
+from skbayes_sym.mcmc.annealing import Annealing
 from skbayes_sym.mcmc.chains import Block, start_blocks
 from skbayes_sym.mcmc.config import SamplingConfig, SamplingDefaults
 from skbayes_sym.mcmc.kernels import HMC, initial_state
+from skbayes_sym.mcmc.kronecker import KroneckerAdaptation
 from skbayes_sym.mcmc.warmup import (
     FixedPreconditioner,
     PooledDiagonal,

@@ -12,8 +12,6 @@ from skbayes_sym.base.log_density import Evaluation, NetworkPosterior
 from skbayes_sym.mcmc.annealing import (
     Annealing,
     EnergyErrorAdaptation,
-    KroneckerAdaptation,
-    KroneckerPreconditioner,
     MicrocanonicalState,
     SurrogateAnnealing,
     mclachlan_step,
@@ -25,6 +23,7 @@ from skbayes_sym.mcmc.annealing import (
 )
 from skbayes_sym.mcmc.chains import REPORT_EVERY, Sampler, sample_chains, start_blocks
 from skbayes_sym.mcmc.kernels import HMC, initial_state
+from skbayes_sym.mcmc.kronecker import KroneckerAdaptation, KroneckerPreconditioner
 from skbayes_sym.mcmc.warmup import FixedPreconditioner
 from skbayes_sym.models.likelihoods.noise import Heteroscedastic
 from skbayes_sym.models.model import Data

@@ -4,7 +4,7 @@ from torch.func import jacrev
 from torch.testing import assert_close
 
 from skbayes_sym.base.log_density import NetworkPosterior
-from skbayes_sym.mcmc.annealing import (
+from skbayes_sym.mcmc.kronecker import (
     KroneckerAdaptation,
     compute_layer_curvature,
     likelihood_scales,
