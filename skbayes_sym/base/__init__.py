@@ -39,7 +39,9 @@ Predictions and posteriors
 * `calibration`: calibration of class scores
 * `noise_levels`: integrate predictions over the noise level of small samples
 * `distributions`: predictive distributions that users receive
-* `quadrature`: integrals over predictive distributions
+* `quadrature`: moments and scores of predictive distributions
+* `panels`: nodes and weights over predictive distributions
+* `transformed_normals`: moments of transformed normal variables
 * `moment_table`: moments of many transformed normals, interpolated in their parameters
 * `closed_forms`: moments and scores of transformed normals without quadrature
 * `transformed_distribution`: distributions of transformed targets

@@ -4,10 +4,10 @@ A `ClosedForm` belongs to one transformation g. It has the mean and the variance
 normal Z, and the continuous ranked probability score of a mixture of such variables.
 """
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
-import torch
 from scipy.special import ndtr
 from scipy.stats import norm
 
@@ -15,26 +15,24 @@ from skbayes_sym.base.rows import Array
 
 _MAX_PAIRED_COMPONENTS = 64  # scores of pairs of components cost more than quadrature beyond
 _TINY = np.finfo(float).tiny  # standard deviation in place of 0
-_BLOCK_SIZE = 1 << 17  # distribution function values that are held at once
-# Tails of normals under a table: standard deviations to their ends, and nodes. Functionals that are
-# interpolated have more, since they are few. Point masses have a width that is negligible next to
-# that of the table.
+# Tails of normals under a table: standard deviations to their ends, and nodes. Point masses have a
+# width that is negligible next to that of the table.
 _TAIL_REACH = 6.0
 _TAIL_RULE = np.polynomial.legendre.leggauss(32)
-_FINE_TAIL_RULE = np.polynomial.legendre.leggauss(64)
-_MIN_RELATIVE_SCALE = 1e-6
+_MIN_RELATIVE_SCALE = 1e-5
+# Trapezoidal rule for functionals: scores, and weights of a second antiderivative for the mean and
+# for half the mean difference of two draws.
+_STEP = 0.25
+_SCORES = _STEP * np.arange(-30, 31)
+_DENSITY = norm.pdf(_SCORES)
+_CURVATURE = (np.square(_SCORES) - 1.0) * _DENSITY
+_SECOND_WEIGHTS = _STEP * np.stack([
+    _CURVATURE, _CURVATURE * (2.0 * ndtr(_SCORES) - 1.0) - 6.0 * _SCORES * np.square(_DENSITY)
+])  # fmt: skip
 
 
 class ClosedForm(Protocol):
-    """Moments and CRPS of ``g(Z)`` for normal components of Z.
-
-    Attributes
-    ----------
-    is_cheap : bool
-        Whether moments of many components cost less than their interpolation.
-    """
-
-    is_cheap: bool
+    """Moments and CRPS of ``g(Z)`` for normal components of Z."""
 
     def moments(self, weights: Array, loc: Array, scale: Array) -> tuple[Array, Array]:
         """Return the mean and the variance of the mixture, (N, T).
@@ -97,8 +95,6 @@ class ExponentialForm:
     and the score is :math:`E|Y - y| - E|Y - Y'| / 2`.
     """
 
-    is_cheap = True
-
     def __init__(self, rate: float = 1.0, offset: float = 0.0) -> None:
         self.rate = rate
         self.offset = offset
@@ -150,8 +146,6 @@ class SquareForm:
     form.
     """
 
-    is_cheap = True
-
     def moments(self, weights: Array, loc: Array, scale: Array) -> tuple[Array, Array]:
         """Return the mean and the variance of the mixture, (N, T)."""
         with np.errstate(over="ignore", invalid="ignore"):
@@ -187,7 +181,7 @@ class SquareForm:
 
 
 class TabulatedForm:
-    """Moments and antiderivative of a continuous rising function that is given by a table.
+    """Moments and antiderivatives of a continuous rising function that is given by a table.
 
     Parameters
     ----------
@@ -201,92 +195,60 @@ class TabulatedForm:
 
     Notes
     -----
-    The mean is the sum over cells of their probability times the average of the function. It is
-    exact if all values of a cell are equally likely. The error falls with the square of the width
-    of the cells.
+    The function is replaced by straight lines with the same averages over cells. The error falls
+    with the square of the width of the cells.
     """
-
-    is_cheap = False
 
     def __init__(self, edges: Array, values: Array, mean: Array, mean_square: Array) -> None:
         self._edges = edges
         self._values = values
-        self._mean = mean
-        self._mean_square = mean_square
         width = np.diff(edges)[:, None]
-        # The antiderivative is exact at the edges, and quadratic between them.
-        self._half_slope = (mean - values[:-1]) / width
-        areas = np.cumsum(width * mean, axis=0)
-        self._integral = np.concatenate([np.zeros_like(values[:1]), areas])
+        self._function = _CellFunction.from_cells(values, mean, width)
+        # Squares of deviations from the middle keep their digits in differences of moments.
+        self._centre = values[len(values) // 2]
+        centre = self._centre
+        square = mean_square - 2.0 * centre * mean + np.square(centre)
+        self._square = _CellFunction.from_cells(np.square(values - centre), square, width)
 
     @property
-    def width(self) -> float:
-        """Length of the interval of z on which the function isn't constant."""
-        return float(self._edges[-1] - self._edges[0])
+    def min_scale(self) -> float:
+        """Standard deviation of point masses, which is negligible next to the table."""
+        return float(_MIN_RELATIVE_SCALE * (self._edges[-1] - self._edges[0]))
 
-    def _cdf(self, weights: Array, loc: Array, scale: Array) -> Array:
-        """Return the distribution function of z at the edges, (K + 1, N, T)."""
-        total = np.zeros((len(self._edges), *loc.shape[1:]))
-        for weight, mu, sigma in zip(weights, loc, scale, strict=True):
-            scores = self._edges[:, None, None] - mu
-            scores /= sigma
-            total += weight * torch.special.ndtr(torch.from_numpy(scores)).numpy()
-        return total
-
-    def _row_blocks(self, n_rows: int) -> list[slice]:
-        size = max(1, _BLOCK_SIZE // len(self._edges))
-        return [slice(start, start + size) for start in range(0, n_rows, size)]
-
-    def moments(self, weights: Array, loc: Array, scale: Array) -> tuple[Array, Array]:
-        """Return the mean and the variance of the mixture, (N, T)."""
-        scale = np.maximum(scale, _TINY)
-        # Deviations from the middle of the table: the difference of moments then keeps its digits.
-        centre = self._values[len(self._values) // 2]
-        square = self._mean_square - 2.0 * centre * self._mean + np.square(centre)
-        first = self._values[0] - centre
-        last = self._values[-1] - centre
-        mean_steps = np.diff(self._mean - centre, axis=0, prepend=first[None], append=last[None])
-        ends = np.square(first), np.square(last)
-        square_steps = np.diff(square, axis=0, prepend=ends[0][None], append=ends[1][None])
-        # Summation by parts: the values at the end minus the steps times the distribution function.
-        means = []
-        variances = []
-        for rows in self._row_blocks(loc.shape[1]):
-            cdf = self._cdf(weights, loc[:, rows], scale[:, rows])
-            mean = last - np.einsum("knt,kt->nt", cdf, mean_steps)
-            second = ends[1] - np.einsum("knt,kt->nt", cdf, square_steps)
-            means.append(mean + centre)
-            variances.append(np.maximum(second - np.square(mean), 0.0))
-        return np.concatenate(means), np.concatenate(variances)
-
-    def crps(self, weights: Array, loc: Array, scale: Array, y: Array) -> Array | None:  # noqa: ARG002
-        """Return None: scores are integrated by `Quadrature`, with the methods below."""
-        return None
-
-    def mean(self, loc: Array, scale: Array) -> Array:
-        """Return the mean for a normal z, (N, T), by integrals of the antiderivative.
+    def functionals(self, names: tuple[str, ...], loc: Array, scale: Array) -> Array:
+        r"""Return functionals of normals, (Q, M, T).
 
         Parameters
         ----------
-        loc, scale : ndarray of shape (N, T)
-            Mean and standard deviation of z.
-        """
-        centre = self.value(loc)
-        return centre + self.excess(loc, scale, centre, -1.0) - self.excess(loc, scale, centre, 1.0)
+        names : tuple of {"mean", "variance", "difference"}
+            The mean, the variance, and half the mean absolute difference of two draws.
+        loc, scale : ndarray of shape (M, T)
+            Means and standard deviations of z.
 
-    def excess(self, loc: Array, scale: Array, y: Array, side: float) -> Array:
-        """Return ``E[(y - Y)_+]`` for side 1 and ``E[(Y - y)_+]`` for side -1, (N, T).
+        Notes
+        -----
+        The second antiderivative H of g is smooth enough for equidistant nodes. Integration by
+        parts moves the derivatives to a function k of the score u,
 
-        Parameters
-        ----------
-        loc, scale : ndarray of shape (N, T)
-            Mean and standard deviation of z, of which the mean is on the given side of y.
-        y : ndarray of shape (N, T)
-            Targets.
-        side : {1.0, -1.0}
-            Side on which values of the target count.
+        .. math:: \int g(\mu + \sigma u) \, k(u) \, du
+                  = \frac1{\sigma^2} \int H(\mu + \sigma u) \, k''(u) \, du ,
+
+        where k is the density :math:`\phi` for the mean and :math:`(2 \Phi - 1) \phi` for the
+        difference.
         """
-        return self._tail_excess(loc, scale, y, np.full(y.shape, side > 0.0), _FINE_TAIL_RULE)
+        scale = np.maximum(scale, self.min_scale)
+        nodes = self._locate(loc + scale * _SCORES[:, None, None])
+        integral = self._function.second_antiderivative(*nodes)
+        # The weights of constants add up to 0: their rounding errors needn't be added.
+        integral -= integral[len(_SCORES) // 2].copy()
+        mean, difference = np.tensordot(_SECOND_WEIGHTS, integral, axes=1) / np.square(scale)
+        functionals = {"mean": mean, "difference": difference}
+        if "variance" in names:
+            integral = self._square.second_antiderivative(*nodes)
+            integral -= integral[len(_SCORES) // 2].copy()
+            square = np.tensordot(_SECOND_WEIGHTS[0], integral, axes=1) / np.square(scale)
+            functionals["variance"] = np.maximum(square - np.square(mean - self._centre), 0.0)
+        return np.stack([functionals[name] for name in names])
 
     def tail_excess(self, loc: Array, scale: Array, y: Array) -> tuple[Array, Array]:
         """Integrate over the tail of a normal distribution of z on the far side of a target.
@@ -306,12 +268,10 @@ class TabulatedForm:
             ``E[(y - Y)_+]`` or ``E[(Y - y)_+]``.
         """
         is_below = self.invert(self.clip(y)) < loc
-        excess = self._tail_excess(loc, scale, y, is_below, _TAIL_RULE)
+        excess = self._tail_excess(loc, scale, y, is_below)
         return np.where(is_below, 1.0, -1.0), excess
 
-    def _tail_excess(
-        self, loc: Array, scale: Array, y: Array, is_below: Array, rule: tuple[Array, Array]
-    ) -> Array:
+    def _tail_excess(self, loc: Array, scale: Array, y: Array, is_below: Array) -> Array:
         r"""Return the expected excess over a target of the values on one side, (N, T).
 
         Parameters
@@ -322,8 +282,6 @@ class TabulatedForm:
             Targets.
         is_below : ndarray of shape (N, T)
             Whether values below y count, or those above. The mean of z isn't among them.
-        rule : (ndarray, ndarray)
-            Nodes and weights from -1 to 1.
 
         Notes
         -----
@@ -335,7 +293,7 @@ class TabulatedForm:
         where e is the end of the table or six standard deviations. Beyond the end of the table g is
         constant.
         """
-        scale = np.maximum(scale, _MIN_RELATIVE_SCALE * self.width)
+        scale = np.maximum(scale, self.min_scale)
         inside = self.clip(y)
         centre = self.invert(inside)
         start = (centre - loc) / scale
@@ -345,7 +303,7 @@ class TabulatedForm:
         stop = np.where(is_below, np.minimum(stop, start), np.maximum(stop, start))
 
         half = 0.5 * (stop - start)
-        nodes, weights = (values[:, None, None] for values in rule)
+        nodes, weights = (values[:, None, None] for values in _TAIL_RULE)
         u = np.concatenate([start + half * (1.0 + nodes), stop[None]])
         z = loc + scale * u
         areas = self.integrate(z)
@@ -378,29 +336,95 @@ class TabulatedForm:
         z = [np.interp(y[..., k], x, self._edges) for k, x in enumerate(self._values.T)]
         return np.stack(z, axis=-1)
 
-    def value(self, z: Array) -> Array:
-        """Return the function at values of z, (..., T)."""
-        y = [np.interp(z[..., k], self._edges, x) for k, x in enumerate(self._values.T)]
-        return np.stack(y, axis=-1)
-
     def integrate(self, z: Array) -> Array:
-        """Return an antiderivative of the function, which is linear in each cell, (..., T)."""
+        """Return the antiderivative of the function, which is linear in each cell, (..., T)."""
+        index, distance, beyond = self._locate(z)
+        return self._function.antiderivative(index, distance, beyond)
+
+    def _locate(self, z: Array) -> tuple[Array, Array, Array]:
+        """Return cells of z (..., T), distances from their left edges, and from the table."""
         first = self._edges[0]
         inside = np.minimum(np.maximum(z, first), self._edges[-1])
         cell = ((inside - first) * (1.0 / (self._edges[1] - first))).astype(np.intp)
         np.minimum(cell, len(self._edges) - 2, out=cell)
-        distance = inside - self._edges.take(cell)
-        integral = np.empty(z.shape)
-        for k in range(z.shape[-1]):
-            index = cell[..., k]
-            step = distance[..., k]
-            local = self._half_slope[:, k].take(index)
-            local *= step
-            local += self._values[:, k].take(index)
-            local *= step
-            local += self._integral[:, k].take(index)
-            integral[..., k] = local
-        beyond = z - inside
-        integral += np.maximum(beyond, 0.0) * self._values[-1]
-        integral += np.minimum(beyond, 0.0) * self._values[0]
+        return cell, inside - self._edges.take(cell), z - inside
+
+
+class _CellFunction(NamedTuple):
+    """Function that is linear in each of K cells, and its first two antiderivatives.
+
+    Antiderivatives are exact at the edges. Beyond the outermost edges the function is constant.
+
+    Attributes
+    ----------
+    values : ndarray of shape (K + 1, T)
+        The function at the edges.
+    half_slope : ndarray of shape (K, T)
+        Half the slope of the function within each cell.
+    first, second : ndarray of shape (K + 1, T)
+        Antiderivatives at the edges.
+    """
+
+    values: Array
+    half_slope: Array
+    first: Array
+    second: Array
+
+    @classmethod
+    def from_cells(cls, values: Array, mean: Array, width: Array) -> "_CellFunction":
+        """Return the function with averages (K, T) on cells of widths (K, 1)."""
+        half_slope = (mean - values[:-1]) / width
+        first = np.cumsum(width * mean, axis=0)
+        first = np.concatenate([np.zeros_like(values[:1]), first])
+        step = first[:-1] + width * (0.5 * values[:-1] + width * half_slope / 3.0)
+        second = np.cumsum(width * step, axis=0)
+        return cls(values, half_slope, first, np.concatenate([np.zeros_like(values[:1]), second]))
+
+    def antiderivative(self, cell: Array, distance: Array, beyond: Array) -> Array:
+        """Evaluate the first antiderivative.
+
+        Parameters
+        ----------
+        cell : ndarray of int of shape (..., T)
+            Cells.
+        distance, beyond : ndarray of shape (..., T)
+            Distances from their left edges, and from the nearest end of the table.
+        """
+        coefficients = self.half_slope, self.values, self.first
+        integral = _evaluate_cells(coefficients, cell, distance)
+        integral += np.maximum(beyond, 0.0) * self.values[-1]
+        integral += np.minimum(beyond, 0.0) * self.values[0]
         return integral
+
+    def second_antiderivative(self, cell: Array, distance: Array, beyond: Array) -> Array:
+        """Evaluate the second antiderivative, see `antiderivative`."""
+        coefficients = self.half_slope / 3.0, 0.5 * self.values, self.first, self.second
+        integral = _evaluate_cells(coefficients, cell, distance)
+        above = np.maximum(beyond, 0.0)
+        integral += above * (self.first[-1] + 0.5 * above * self.values[-1])
+        integral += 0.5 * np.square(np.minimum(beyond, 0.0)) * self.values[0]
+        return integral
+
+
+def _evaluate_cells(coefficients: Sequence[Array], cell: Array, distance: Array) -> Array:
+    """Evaluate polynomials in the distance from the left edges of cells.
+
+    Parameters
+    ----------
+    coefficients : sequence of ndarray of shape (K, T)
+        Coefficients of each cell, that of the highest power first.
+    cell : ndarray of int of shape (..., T)
+        Cells.
+    distance : ndarray of shape (..., T)
+        Distances.
+    """
+    values = np.empty(distance.shape)
+    for k in range(distance.shape[-1]):
+        index = cell[..., k]
+        step = distance[..., k]
+        local = coefficients[0][:, k].take(index)
+        for coefficient in coefficients[1:]:
+            local *= step
+            local += coefficient[:, k].take(index)
+        values[..., k] = local
+    return values

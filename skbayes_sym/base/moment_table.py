@@ -9,7 +9,7 @@ others are interpolated by cubic splines in the mean, whose coefficients are pol
 logarithm of the standard deviation.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import ceil
 from typing import NamedTuple
 
@@ -35,13 +35,7 @@ class _Axis(NamedTuple):
     high: Array
 
 
-def interpolate_functionals(
-    functionals: Functionals,
-    loc: Array,
-    scale: Array,
-    poles: Sequence[Array] = (),
-    pole_distance: float = 0.0,
-) -> Array | None:
+def interpolate_functionals(functionals: Functionals, loc: Array, scale: Array) -> Array | None:
     r"""Interpolate functionals of the distributions of ``g(Z)`` for the components of a mixture.
 
     Parameters
@@ -51,10 +45,6 @@ def interpolate_functionals(
         its mean and its variance, (Q, M, T).
     loc, scale : ndarray of shape (S, N, T)
         Means and standard deviations of Z for S components of N rows.
-    poles : sequence of ndarray of shape (T,)
-        Values of Z at which g is infinite. Components near them aren't interpolated.
-    pole_distance : float, default=0.0
-        Standard deviations from a pole to the nearest mean that is interpolated.
 
     Returns
     -------
@@ -71,14 +61,14 @@ def interpolate_functionals(
     range of length L have an error of about :math:`e^{-n \operatorname{arsinh}(\pi / 2 L)}`.
     """
     n_targets = loc.shape[-1]
-    if not (np.isfinite(loc).all() and (scale > 0.0).all() and np.isfinite(scale).all()):
+    if not loc.size or not (
+        np.isfinite(loc).all() and (scale > 0.0).all() and np.isfinite(scale).all()
+    ):
         return None
     means = loc.reshape(-1, n_targets)
     log_scales = np.log(scale).reshape(-1, n_targets)
     mean_axis = _central_range(means)
     log_axis = _central_range(log_scales)
-    for pole in poles:
-        mean_axis = _avoid_pole(mean_axis, pole, pole_distance * np.exp(log_axis.high))
     steps = (mean_axis.high - mean_axis.low) / (_SPACING * np.exp(log_axis.low))
     length = float((log_axis.high - log_axis.low).max(initial=0.0))
     n_scales = max(1, ceil(_LOG_ERROR / np.arcsinh(0.5 * np.pi / max(length, 1e-12))))
@@ -163,14 +153,6 @@ def _central_range(values: Array) -> _Axis:
     return _Axis(
         np.maximum(values.min(axis=0), mean - reach), np.minimum(values.max(axis=0), mean + reach)
     )
-
-
-def _avoid_pole(axis: _Axis, pole: Array, distance: Array) -> _Axis:
-    """Leave out means within a distance (T,) from a pole (T,)."""
-    is_above = pole > 0.5 * (axis.low + axis.high)
-    high = np.where(is_above, np.minimum(axis.high, pole - distance), axis.high)
-    low = np.where(is_above, axis.low, np.maximum(axis.low, pole + distance))
-    return _Axis(np.minimum(low, high), high)
 
 
 def _outside(values: Array, axis: _Axis) -> npt.NDArray[np.bool_]:

@@ -215,9 +215,10 @@ class TransformedPredictive(PredictiveDistribution):
         if self._transformation.affine is not None:
             location, slope = self._transformation.affine
             return np.asarray(np.abs(slope) * self.inner.crps_grid((y - location) / slope))
-        score = Quadrature(self).closed_form_crps(y)
+        quadrature = Quadrature(self)
+        score = quadrature.closed_form_crps(y)
         if score is None:
-            return super().crps_grid(y)
+            return quadrature.crps(y)
         return score
 
     def mean(self) -> Array:
