@@ -2,17 +2,17 @@
 
     python asv_bench/studies/transformed_costs.py [--rows 1000 10000] [--rounds 5] [--store FILE]
 
-A `TransformedTargetRegressor` is fitted with each transformer around a linear model and around a
-mixture of networks. Every operation on its predictive distribution is timed next to the same
-operation on the distribution of the fitted inner model at the same rows, in turns. The first ratio
-includes the evaluation of the model, which is repeated by every operation. For the second ratio,
-both distributions have been evaluated before. Printed are medians over rounds. ``--store`` keeps
-fitted models, so that a second run repeats predictions only.
+A `TransformedTargetRegressor` is fitted with each transformer around a linear model, scikit-learn's
+Gaussian process, a Laplace approximation, networks and a stack. The prediction of a distribution
+and an operation on it are timed next to the same for the fitted inner model at the same rows, in
+turns, and the ratio of the shortest times is printed. The mean of a nonlinear
+transformation needs the inner distribution, which costs more than the inner mean: "mean /
+components" is its cost relative to the evaluation of the components of the inner distribution.
+``--store`` keeps fitted models, so that a second run repeats predictions only.
 """
 
 import argparse
 import pickle
-import statistics
 import time
 import warnings
 from collections.abc import Callable
@@ -22,18 +22,28 @@ from typing import Any
 
 import numpy as np
 from sklearn.compose import TransformedTargetRegressor
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import (
     FunctionTransformer,
+    MinMaxScaler,
     PowerTransformer,
     QuantileTransformer,
     StandardScaler,
 )
 
-from skbayes_sym import BayesianLinearRegressor, BayesianMLPRegressor, predictive
+from skbayes_sym import (
+    BayesianLinearRegressor,
+    BayesianMLPRegressor,
+    LaplaceRegressor,
+    PredictiveStackingRegressor,
+    predictive,
+)
 
 TRANSFORMERS: dict[str, Any] = {
     "standard": StandardScaler(),
+    "min-max": MinMaxScaler(),
     "log": FunctionTransformer(np.log, np.exp),
     "log1p": FunctionTransformer(np.log1p, np.expm1),
     "log, standard": make_pipeline(FunctionTransformer(np.log, np.exp), StandardScaler()),
@@ -46,7 +56,14 @@ TRANSFORMERS: dict[str, Any] = {
 }
 INNER: dict[str, Callable[[], Any]] = {
     "linear": BayesianLinearRegressor,
+    "gaussian process": lambda: GaussianProcessRegressor(
+        RBF(2.0) + WhiteKernel(), normalize_y=True
+    ),
+    "laplace": lambda: LaplaceRegressor(random_state=0),
     "networks": lambda: BayesianMLPRegressor(random_state=0),
+    "stack": lambda: PredictiveStackingRegressor(
+        [(kind, kind) for kind in ("linear", "boosting", "gaussian_process")], random_state=0
+    ),
 }
 OPERATIONS: dict[str, Callable[[Any, np.ndarray], Any]] = {
     "mean": lambda distribution, _: distribution.mean(),
@@ -75,29 +92,39 @@ def cpu_seconds(work: Callable[[], Any]) -> float:
     return time.process_time() - start
 
 
-def ratio(transformed: Callable[[], Any], inner: Callable[[], Any], n_rounds: int) -> float:
-    """Median over rounds of the ratio of CPU times; each round repeats short calls."""
-    transformed()
-    n_calls = max(1, int(0.02 / max(cpu_seconds(inner), 1e-5)))
-    ratios = []
+def predict(
+    model: Any, X: np.ndarray, operation: Callable[[Any, np.ndarray], Any], y: np.ndarray
+) -> None:
+    """Predict a distribution and evaluate an operation on it."""
+    operation(predictive(model, X), y)
+
+
+def components(distribution: Any, _: np.ndarray) -> Any:
+    """Evaluate the components of a distribution."""
+    return distribution.components()
+
+
+def shortest_times(calls: dict[Any, Callable[[], Any]], n_rounds: int) -> dict[Any, float]:
+    """Shortest CPU times of several calls, which take turns, so that a busy machine slows all."""
+    for call in calls.values():
+        call()
+    shortest = dict.fromkeys(calls, np.inf)
     for _ in range(n_rounds):
-        below = cpu_seconds(lambda: [inner() for _ in range(n_calls)])
-        above = cpu_seconds(lambda: [transformed() for _ in range(n_calls)])
-        ratios.append(above / below)
-    return statistics.median(ratios)
+        for name, call in calls.items():
+            shortest[name] = min(shortest[name], cpu_seconds(call))
+    return shortest
 
 
 def main() -> None:
     """Print one table for every inner model and number of rows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, nargs="+", default=[1_000, 10_000])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rows", type=int, nargs="+", default=[100, 1_000, 10_000])
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--store", type=Path)
     parser.add_argument("--inner", nargs="+", choices=list(INNER), default=list(INNER))
     parser.add_argument("--transformers", nargs="+", default=list(TRANSFORMERS))
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    n_rounds = arguments.rounds
 
     stored: dict[tuple[str, str], bytes] = {}
     if arguments.store and arguments.store.exists():
@@ -117,26 +144,24 @@ def main() -> None:
     for inner_name in arguments.inner:
         for n_rows in arguments.rows:
             X, y = make_data(n_rows, 1)
-            print(f"{inner_name}, {n_rows:,} rows: with / without the evaluation of the model")
-            print(" " * 16 + "".join(f"{name:>14s}" for name in OPERATIONS))
+            print(f"{inner_name}, {n_rows:,} rows")
+            titles = [*OPERATIONS, "mean / components"]
+            print(" " * 16 + "".join(f"{title:>10s}" for title in titles))
             for name in arguments.transformers:
                 model = pickle.loads(stored[inner_name, name])
                 z = model.transformer_.transform(y[:, None])[:, 0]
-                outer = predictive(model, X)
-                inner = predictive(model.regressor_, X)
-                line = f"{name:16s}"
-                evaluated = outer.evaluated(), inner.evaluated()
-                for operation in OPERATIONS.values():
-                    with_model = ratio(
-                        partial(operation, outer, y), partial(operation, inner, z), n_rounds
-                    )
-                    without_model = ratio(
-                        partial(operation, evaluated[0], y),
-                        partial(operation, evaluated[1], z),
-                        n_rounds,
-                    )
-                    line += f"{with_model:8.2f}{without_model:6.1f}"
-                print(line, flush=True)
+                inner = model.regressor_
+                calls: dict[Any, Callable[[], Any]] = {}
+                for title, operation in OPERATIONS.items():
+                    calls[title, "outer"] = partial(predict, model, X, operation, y)
+                    calls[title, "inner"] = partial(predict, inner, X, operation, z)
+                if predictive(inner, X).has_normal_components:
+                    calls["components"] = partial(predict, inner, X, components, z)
+                seconds = shortest_times(calls, arguments.rounds)
+                ratios = [seconds[title, "outer"] / seconds[title, "inner"] for title in OPERATIONS]
+                if "components" in seconds:
+                    ratios.append(seconds["mean", "outer"] / seconds["components"])
+                print(f"{name:16s}" + "".join(f"{ratio:10.2f}" for ratio in ratios), flush=True)
 
 
 if __name__ == "__main__":

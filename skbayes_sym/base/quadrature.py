@@ -29,7 +29,7 @@ from skbayes_sym.base.transformed_normals import (
     NEGLIGIBLE_PROBABILITY,
     Functional,
     NormalComponents,
-    Transformations,
+    TransformationChain,
     TransformedNormals,
     drop_poles,
     node_moments,
@@ -69,7 +69,7 @@ class Quadrature:
         self._distribution = distribution
         self._root = root
         self._given_components = components
-        self._transformations = Transformations(steps, self._shape[1])
+        self._transformations = TransformationChain(steps, self._shape[1])
 
         # Nodes of counts and of joint distributions are the same for every integrand.
         self._fixed: tuple[Array, Array, Array] | None = None

@@ -71,13 +71,13 @@ class NormalComponents(NamedTuple):
         return NormalComponents(self.weights, self.loc[:, index], self.scale[:, index])
 
 
-class Transformations:
+class TransformationChain:
     """Composition of transformations of targets, the innermost first.
 
     Parameters
     ----------
     steps : sequence of TargetTransformation
-        Transformations in the order in which they are applied.
+        TransformationChain in the order in which they are applied.
     n_targets : int
         Number of targets T.
     """
@@ -166,17 +166,17 @@ class Transformations:
 
 
 class TransformedNormals:
-    """Transformations of M normal variables of T targets.
+    """TransformationChain of M normal variables of T targets.
 
     Parameters
     ----------
-    transformations : Transformations
-        Transformations.
+    transformations : TransformationChain
+        TransformationChain.
     loc, scale : ndarray of shape (M, T)
         Means and standard deviations.
     """
 
-    def __init__(self, transformations: Transformations, loc: Array, scale: Array) -> None:
+    def __init__(self, transformations: TransformationChain, loc: Array, scale: Array) -> None:
         self._transformations = transformations
         self._loc = loc
         self._scale = np.maximum(scale, TINY)

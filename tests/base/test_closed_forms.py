@@ -1,12 +1,14 @@
 """Moments and scores of transformed normals agree with integrals over the distribution function."""
 
 import itertools
+import time
 
 import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
 from scipy import special
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import (
     FunctionTransformer,
@@ -15,6 +17,7 @@ from sklearn.preprocessing import (
     StandardScaler,
 )
 
+from skbayes_sym import BayesianLinearRegressor, predictive
 from skbayes_sym.base.distributions import NormalPredictive, TensorPredictive
 from skbayes_sym.base.moment_table import interpolate_functionals
 from skbayes_sym.base.quadrature import Quadrature
@@ -465,3 +468,54 @@ def test_moments_and_scores_evaluate_the_inner_model_once(name):
         Counted.calls = 0
         call()
         assert Counted.calls == 1
+
+
+MAX_COST = 3.0  # of a transformed target, relative to the inner model
+OPERATIONS = {
+    "std": lambda distribution, _: distribution.std(),
+    "crps": lambda distribution, y: distribution.crps(y),
+    "log_prob": lambda distribution, y: distribution.log_prob(y),
+    "cdf": lambda distribution, y: distribution.cdf(y),
+    "interval": lambda distribution, _: distribution.interval(0.9),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "name", ["standardised logarithm", "box-cox", "normal quantiles", "uniform quantiles"]
+)
+def test_transformed_targets_cost_at_most_three_times_the_inner_model(name):
+    """Shortest CPU times in turns. The mean is compared with the whole inner distribution.
+
+    A busy machine slows calls down by chance, so that further rounds lower both times.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((1000, 5))
+    y = np.exp(0.6 * X[:, 0] + 0.3 * rng.standard_normal(1000))
+    model = TransformedTargetRegressor(
+        BayesianLinearRegressor(), transformer=TRANSFORMERS[name], check_inverse=False
+    )
+    model.fit(X, y)
+    z = model.transformer_.transform(y[:, None])[:, 0]
+    calls = {
+        ("mean", "outer"): lambda: predictive(model, X).mean(),
+        ("mean", "inner"): lambda: predictive(model.regressor_, X).components(),
+    }
+    for title, operation in OPERATIONS.items():
+        calls[title, "outer"] = lambda operation=operation: operation(predictive(model, X), y)
+        calls[title, "inner"] = lambda operation=operation: operation(
+            predictive(model.regressor_, X), z
+        )
+    shortest = dict.fromkeys(calls, np.inf)
+    for _ in range(100):
+        for title, call in calls.items():
+            start = time.process_time()
+            call()
+            shortest[title] = min(shortest[title], time.process_time() - start)
+        costs = {
+            title: shortest[title, "outer"] / shortest[title, "inner"]
+            for title in ("mean", *OPERATIONS)
+        }
+        if max(costs.values()) <= MAX_COST:
+            break
+    assert max(costs.values()) <= MAX_COST, costs
