@@ -11,6 +11,7 @@ import warnings
 import zipfile
 from collections.abc import Sequence
 from math import prod
+from numbers import Real
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Self
@@ -515,6 +516,33 @@ class Student:
             low = np.where(is_below, middle, low)
             high = np.where(is_below, high, middle)
         return 0.5 * (low + high)
+
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:
+        """Predict the central interval that contains a new target with probability ``coverage``.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows.
+        coverage : float, default=0.9
+            Probability, strictly between 0 and 1.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, 2)
+            Lower and upper end.
+
+        Raises
+        ------
+        ValueError
+            If ``coverage`` isn't strictly between 0 and 1.
+        AttributeError
+            If the teacher is a classifier.
+        """
+        self._require_kind(False, "predict_interval")
+        if not isinstance(coverage, Real) or not 0.0 < coverage < 1.0:
+            raise ValueError(f"coverage must lie strictly between 0 and 1, got {coverage!r}.")
+        return self.predict_quantiles(X, (0.5 * (1.0 - coverage), 0.5 * (1.0 + coverage)))
 
     def log_predictive_density(self, X: Any, y: Any) -> Array:
         """Log density of observed targets, or log probability of observed classes.

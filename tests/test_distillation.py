@@ -97,6 +97,14 @@ def test_density_quantiles_and_moments_belong_to_one_distribution(numbers):
     assert "nats per row worse" in repr(numbers)
 
 
+def test_the_interval_is_central(numbers):
+    interval = numbers.predict_interval(X[:3], 0.8)
+    np.testing.assert_allclose(interval, numbers.predict_quantiles(X[:3], [0.1, 0.9]))
+    for coverage in (80, 1.0, "80 %"):
+        with pytest.raises(ValueError, match=r"^coverage must lie strictly between 0 and 1"):
+            numbers.predict_interval(X[:3], coverage)
+
+
 def test_the_file_is_small_and_can_be_read_without_torch(numbers, tmp_path):
     numbers.save(tmp_path / "student.npz")
     assert (tmp_path / "student.npz").stat().st_size < 100_000
@@ -141,7 +149,9 @@ def test_students_take_tables_and_teachers_that_are_pipelines():
 def test_networks_of_a_teacher_in_a_pipeline_become_features():
     """Also with categories and missing values. Networks with two hidden layers don't."""
     frame = pd.DataFrame(TABLE, columns=["a", "b", "c"]).astype({"a": float, "c": float})
-    pool = sk.BayesianMLPRegressor(3, n_modes=2, n_members=2, random_state=0).fit(frame, X[:, 0])
+    pool = sk.BayesianMLPRegressor(3, n_modes=2, n_members=2, random_state=0).fit(
+        frame, 2.0 * X[:, 0]
+    )
     pool._weights_ = {"linear": 0.2, "modes": 0.5, "members": 0.3}
     turned = make_pipeline(PCA(), sk.LaplaceRegressor(3, "relu", random_state=0)).fit(X, NUMBERS)
     deep = sk.LaplaceRegressor((3, 2), random_state=0).fit(X, NUMBERS)

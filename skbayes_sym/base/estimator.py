@@ -69,6 +69,7 @@ from skbayes_sym.base.scikit_learn import (
     num_samples,
     validate_data,
 )
+from skbayes_sym.base.target_columns import warn_target_columns
 from skbayes_sym.base.targets import Targets
 from skbayes_sym.base.training import Training, default_batch_size
 from skbayes_sym.models.likelihoods.categorical import Categorical
@@ -457,6 +458,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
             if columns is not None:
                 numbers = columns.encode(table)
         inputs, targets = self._validate_training_data(numbers, y)
+        warn_target_columns(X, y)
         if table is not None:
             # Register the columns of the table instead of the encoded ones.
             validate_data(self, X, skip_check_array=True)

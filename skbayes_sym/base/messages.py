@@ -48,6 +48,11 @@ def log_info(message: str, *args: object) -> None:
     logger.log(logging.INFO if _verbose.get() else logging.DEBUG, message, *args)
 
 
+def format_digits(value: float, n_digits: int) -> str:
+    """Format a number with so many significant digits, and without exponent below a million."""
+    return f"{float(f'{value:.{n_digits}g}'):g}"
+
+
 def _set_level() -> None:
     """Set the logger's level to the lowest of those that the running fits and the user need."""
     level = _level_before

@@ -45,7 +45,37 @@ check_classification_targets = with_filters_lock(_check_classification_targets)
 check_cv = with_filters_lock(_check_cv)
 check_sample_weight = with_filters_lock(_check_sample_weight)
 column_or_1d = with_filters_lock(_column_or_1d)
-validate_data = with_filters_lock(_validate_data)
+
+
+@with_filters_lock
+def validate_data(estimator: BaseEstimator, *args: Any, **kwargs: Any) -> Any:
+    """Call scikit-learn's function, and name the remedy if columns are in another order.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Estimator whose attributes describe the columns.
+    *args, **kwargs : object
+        As for scikit-learn.
+
+    Returns
+    -------
+    ndarray or tuple of ndarray
+        Validated arrays.
+
+    Raises
+    ------
+    ValueError
+        If the arrays are invalid, or the names of the columns aren't those of `fit`.
+    """
+    try:
+        return _validate_data(estimator, *args, **kwargs)
+    except ValueError as error:
+        message = str(error)
+        if not message.startswith("The feature names should match") or "now missing" in message:
+            raise
+        remedy = "X[list(model.feature_names_in_)] has the columns of fit in their order."
+        raise ValueError(f"{message}{remedy}") from None
 
 
 # A module name before the name of a class, in the text of an annotation.

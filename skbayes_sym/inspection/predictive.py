@@ -212,7 +212,7 @@ class PredictiveDisplay(Display):
             Whether to draw the partial dependence on ``feature``: the noise-free function, averaged
             over 100 rows with this feature replaced, with the bands of its posterior.
         y_name : str, optional
-            Name and unit of the target for the axis.
+            Name and unit of the target for the axis. By default the name of the series ``y``.
         ax : matplotlib Axes, optional
             Axes to draw into. New axes by default.
         **kwargs : dict
@@ -236,6 +236,8 @@ class PredictiveDisplay(Display):
         if feature is None and len(names) == 1:
             feature = 0
         model = unwrap_fitted(estimator).model
+        if y_name is None and not is_classifier(model):
+            y_name = _series_name(y)
 
         # Without a feature, plot the interval of every row.
         if feature is None:
@@ -476,6 +478,12 @@ def _interval_levels(coverages: Sequence[float]) -> Array:
     """Quantile levels of the ends of central intervals and of the median, in increasing order."""
     widths = np.unique(check_quantile_levels(coverages, "coverages"))
     return np.concatenate([0.5 - 0.5 * widths[::-1], [0.5], 0.5 + 0.5 * widths])
+
+
+def _series_name(y: Any) -> str | None:
+    """Return the name of a series of targets, None if it has none."""
+    name = getattr(y, "name", None)
+    return name if isinstance(name, str) and name else None
 
 
 def _require_observed_regression(model: Any, y: Any, n_features: int) -> None:

@@ -184,7 +184,8 @@ def compare_models(
 
     Notes
     -----
-    Values that a model doesn't report are nan. The row of a model that fails is nan, and a
+    Values that a model doesn't report are nan. Models that predict no distribution, such as random
+    forests, cause a warning with a remedy. The row of a model that fails is nan, and a
     `FitFailedWarning` reports the error. Models without ``log_predictive_density`` are scored by
     ``predict_proba``, or by ``predict(X, return_std=True)`` as a normal distribution. An impossible
     observation has a log density of -inf, and so has the mean.
@@ -309,6 +310,7 @@ def _tabulate(
         folds = [fit.value for fit in fits]
         if any(fit.error for fit in fits):
             folds = []
+        _warn_point_predictions(name, folds, task)
         densities.append(_row_densities(folds, len(task.y)))
         rows.append(_table_row(folds, full_report, task))
     columns = _density_columns(densities)
@@ -378,6 +380,20 @@ def _report_problems(name: str, fits: Sequence[CheckedResult]) -> None:
             f"error: {errors[0]}",
             FitFailedWarning,
         )
+
+
+def _warn_point_predictions(name: str, folds: Sequence[FoldReport], task: Task) -> None:
+    """Warn of a model without a predictive distribution, and name a remedy."""
+    if not folds or any(fold.log_density is not None for fold in folds):
+        return
+    if task.classes is None:
+        remedy = (
+            f"PredictiveStackingRegressor([({name!r}, model)]) is the same model with noise that "
+            "is fitted to its held-out residuals."
+        )
+    else:
+        remedy = "It needs predict_proba, which CalibratedClassifierCV adds."
+    warn_user(f"{name!r} predicts no distribution, so it has no log density. {remedy}", UserWarning)
 
 
 def _classes(estimators: Sequence[Any], y: Any) -> Any:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from skbayes_sym.base.columns import OpenRows
 from skbayes_sym.base.estimator import BayesianEstimator
+from skbayes_sym.base.messages import format_digits
 from skbayes_sym.base.predictive import is_regression_model
 from skbayes_sym.base.predictor import PositivePredictor, Predictor
 from skbayes_sym.base.progress import N_JOBS, RUN_CONSTRAINTS, FitProgress
@@ -489,8 +490,9 @@ class BaseStacking(BayesianEstimator, BaseComposition):
         def describe(stage: str) -> str:
             if stage in stack.members:
                 mean, error = scores[stage]
-                score = f"{mean:.3g} +- {error:.1g} nats per held-out row"
-                return f"weight {100 * stack.weights[stage]:.0f} %, {score}"
+                weight = f"weight {100 * stack.weights[stage]:.0f} %"
+                score = f"{format_digits(mean, 3)} +- {format_digits(error, 1)}"
+                return f"{weight}, {score} nats per held-out row"
             if stage == "weights":
                 return "maximise the held-out log density of the mixture"
             result = stack.execution.results[stage]

@@ -184,6 +184,24 @@ def test_intervals_against_observations(linear, table):
     np.testing.assert_allclose(np.sort(segments[:, 1]), np.sort(high), rtol=1e-9)
 
 
+@pytest.mark.parametrize("feature", [None, 0])
+def test_a_series_names_the_axis_of_the_target(linear, table, feature):
+    X, y = table
+    price = pd.Series(y, name="price")
+    display = PredictiveDisplay.from_estimator(linear, X, price, feature=feature)
+    assert display.ax_.get_ylabel() == "price"
+    display = PredictiveDisplay.from_estimator(linear, X, price, feature=feature, y_name="euros")
+    assert display.ax_.get_ylabel() == "euros"
+
+
+def test_a_series_of_classes_does_not_name_the_axis_of_probabilities(curve_data):
+    x, y = curve_data
+    classes = pd.Series(y > np.median(y), name="is high")
+    classifier = BayesianLinearClassifier().fit(x, classes)
+    display = PredictiveDisplay.from_estimator(classifier, x, classes)
+    assert display.ax_.get_ylabel() == "probability"
+
+
 def test_fewer_intervals_are_drawn_than_counted(linear, table, monkeypatch):
     monkeypatch.setattr("skbayes_sym.inspection.predictive._MAX_INTERVALS", 10)
     display = PredictiveDisplay.from_estimator(linear, *table)

@@ -232,7 +232,10 @@ def test_warnings_are_repeated_once_per_model(n_jobs):
 
 
 def test_point_predictions_have_an_error_and_no_density():
-    table = compare_models({"ols": LinearRegression(), "ridge": BayesianRidge()}, X, y)
+    remedy = r"'ols' predicts no distribution.*StackingRegressor\(\[\('ols', model\)\]\)"
+    with pytest.warns(UserWarning, match=remedy) as caught:
+        table = compare_models({"ols": LinearRegression(), "ridge": BayesianRidge()}, X, y)
+    assert len(caught) == 1
     columns = ["log_density", "difference", "difference_se", "calibration_error"]
     assert table.loc["ols", columns].isna().all()
     assert table.loc["ols", "rmse"] > 0
@@ -254,7 +257,10 @@ def test_classifiers(labels):
         "ours": sk.SymmetrizedVIClassifier((2,), max_iter=60, tol=None, n_predict_samples=20),
         "margin": LinearSVC(),
     }
-    table = compare_models(models, X, y, cv=3)
+    remedy = "'margin' predicts no distribution.*CalibratedClassifierCV"
+    with pytest.warns(UserWarning, match=remedy) as caught:
+        table = compare_models(models, X, y, cv=3)
+    assert sum("no distribution" in str(w.message) for w in caught) == 1
     proba, classes = np.zeros((150, 3)), np.unique(y)
     folds = StratifiedKFold(3, shuffle=True, random_state=check_random_state(0))
     for train, test in folds.split(X, y):
@@ -332,6 +338,7 @@ class Conjugate(RegressorMixin, BaseEstimator):
         return stats.norm.logpdf(y, self.draws_[:, :, None])
 
 
+@pytest.mark.filterwarnings("ignore:'model' predicts no distribution")
 @pytest.mark.parametrize("model", [Conjugate(), Conjugate(widen=2.0), Conjugate(n_impossible=3)])
 def test_loo_against_its_closed_form(model):
     """Weighted draws of any distribution with the same support agree."""
@@ -360,6 +367,7 @@ def test_loo_of_a_sampler_agrees_with_cross_validation():
     assert row.loo_unreliable < 40
 
 
+@pytest.mark.filterwarnings("ignore:'model' predicts no distribution")
 def test_loo_needs_arviz_stats(monkeypatch):
     without(monkeypatch, "arviz_stats")
     row = compare_models({"model": Conjugate()}, np.zeros((30, 1)), y[:30], cv=2).loc["model"]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from sklearn import config_context
 
-from skbayes_sym.base.messages import collect_warnings
+from skbayes_sym.base.messages import collect_warnings, format_digits
 from skbayes_sym.base.model_factory import group_scales
 from skbayes_sym.base.noise_shape import fit_noise_shape
 from skbayes_sym.base.plan import PlannedStage, Results, Rule, TableSize, never
@@ -123,7 +123,8 @@ class ProbeResult:
     def __str__(self) -> str:
         if self.log_density is None:
             return "failed"
-        return f"the stack gains {self.gain:.2g} +- {self.error:.1g} nats per held-out row"
+        gain = f"{format_digits(self.gain, 2)} +- {format_digits(self.error, 1)}"
+        return f"the stack gains {gain} nats per held-out row"
 
 
 def stack_gains(stage: str, min_errors: float) -> Rule:
