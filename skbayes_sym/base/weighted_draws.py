@@ -1,5 +1,6 @@
 """Posteriors that are weighted draws of a network's weights: predictions and export."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from torch import Tensor
 from skbayes_sym.base.predictor import DrawsPredictor
 from skbayes_sym.base.rows import Array
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
+from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import CLASSIFICATION_SCALES, HalfNormal, LayerScales
 
@@ -86,7 +88,11 @@ def draws_predictor(
 
 
 def to_arviz(
-    network: Network, samples: Array, log_posterior: Array, noise_std: Array | None
+    network: Network,
+    samples: Array,
+    log_posterior: Array,
+    noise_std: Array | None,
+    feature_names: Sequence[str] | None = None,
 ) -> Any:
     """Export draws for ArviZ.
 
@@ -100,6 +106,8 @@ def to_arviz(
         Log posterior density of the draws.
     noise_std : ndarray of shape (n_chains, n_draws, n_targets), optional
         Noise level of every draw.
+    feature_names : sequence of str, optional
+        Names of the columns of ``X``, by which the inputs of an MLP are labelled.
 
     Returns
     -------
@@ -119,7 +127,17 @@ def to_arviz(
     draws = {name: values.numpy() for name, values in network.layout.unflatten(theta).items()}
     if noise_std is not None:
         draws["noise_std"] = noise_std
+    dims = {"noise_std": ["target"]}
+    coords: dict[str, Any] = {}
+    if isinstance(network, MLP):
+        hidden = [f"unit_{i}" for i in range(1, network.n_layers)]
+        axes = ["input", *hidden, "output"]
+        for i in range(1, network.n_layers + 1):
+            dims[f"W{i}"] = [axes[i], axes[i - 1]]
+            dims[f"b{i}"] = [axes[i]]
+        if feature_names is not None and len(feature_names) == network.n_inputs:
+            coords["input"] = list(feature_names)
     groups = {"posterior": draws, "sample_stats": {"lp": log_posterior}}
     # Without this check: ArviZ suspects swapped dimensions if there are more chains than draws,
     # which is common here.
-    return from_dict(groups, check_conventions=False)
+    return from_dict(groups, dims=dims, coords=coords, check_conventions=False)

@@ -112,8 +112,9 @@ class _DeepEnsemble(BayesianEstimator):
         -------
         xarray.DataTree
             Group ``posterior`` with the weights ``W1, b1, ...`` (chain, draw, out, in) and, where
-            there is noise, ``noise_std``; group ``sample_stats`` with ``lp``, the log posterior
-            density.
+            there is noise, ``noise_std``. The dimensions of an MLP are ``input`` (with the names of
+            the columns), ``unit_1, ...`` and ``output``. Group ``sample_stats`` with ``lp``, the log
+            posterior density.
 
         Raises
         ------
@@ -126,6 +127,7 @@ class _DeepEnsemble(BayesianEstimator):
             self.samples_[None],
             self.log_posterior_samples_[None],
             None if noise_std is None else noise_std[None],
+            getattr(self, "feature_names_in_", None),
         )
 
     def _draws_predictor(self, like: Tensor) -> DrawsPredictor:

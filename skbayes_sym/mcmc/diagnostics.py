@@ -117,6 +117,7 @@ def compute_diagnostics(
     """
     defaults = config.defaults
     before = initial_draws.position
+    weights_before = before[..., : samples.shape[-1]]  # without the parameters of the likelihood
     weights = draws.chain_weights
     functions = evaluate_functions(config, draws.position)
     n_moves = chains.sampling.n_moves.numpy()
@@ -127,8 +128,8 @@ def compute_diagnostics(
         "function_rhat_before": rank_rhat(evaluate_functions(config, before)),
         "parameter_rhat": rank_rhat(samples, weights),
         "parameter_ess": bulk_ess(samples, weights),
-        "parameter_rhat_before": rank_rhat(before),
-        "parameter_ess_before": bulk_ess(before),
+        "parameter_rhat_before": rank_rhat(weights_before),
+        "parameter_ess_before": bulk_ess(weights_before),
         "function_rhat_within": _median_within_chains(rank_rhat, functions),
         "function_ess_within": _median_within_chains(bulk_ess, functions),
         "detectable_basin": 1.0 - defaults.miss_probability ** (1.0 / len(before)),

@@ -206,8 +206,9 @@ class BaseMCMC(BayesianEstimator):
         -------
         xarray.DataTree
             Group ``posterior`` with the weights ``W1, b1, ...`` (chain, draw, out, in) and, where
-            there is noise, ``noise_std``; group ``sample_stats`` with ``lp``, the log posterior
-            density. ArviZ gives all chains the same weight, so apply `chain_weights_` yourself if
+            there is noise, ``noise_std``. The dimensions of an MLP are ``input`` (with the names of
+            the columns), ``unit_1, ...`` and ``output``. Group ``sample_stats`` with ``lp``, the log
+            posterior density. ArviZ gives all chains the same weight, so apply `chain_weights_` yourself if
             they differ.
 
         Raises
@@ -216,7 +217,13 @@ class BaseMCMC(BayesianEstimator):
             Without the package arviz-base (extra ``arviz``).
         """
         noise_std = fitted_attribute(self, "noise_std_samples_")
-        return to_arviz(self.network_, self.samples_, self.log_posterior_samples_, noise_std)
+        return to_arviz(
+            self.network_,
+            self.samples_,
+            self.log_posterior_samples_,
+            noise_std,
+            getattr(self, "feature_names_in_", None),
+        )
 
     def posterior_density(self) -> NetworkPosterior:
         """Posterior density that was sampled, in float64 on the CPU.

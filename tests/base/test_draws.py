@@ -1,6 +1,7 @@
 """What chains and ensembles share: objects in, weighted draws out."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import stats
@@ -69,6 +70,27 @@ def test_arviz_takes_members_for_draws_of_one_chain(name):
     assert np.array_equal(
         tree["sample_stats"]["lp"].values.ravel(), model.log_posterior_samples_.ravel()
     )
+
+
+@regressors
+def test_arviz_names_the_dimensions_of_weights(name):
+    pytest.importorskip("arviz_base")
+    frame = pd.DataFrame(X, columns=["left", "right"])
+    draws = clone(REGRESSORS[name]).fit(frame, Y).to_arviz()["posterior"]
+    assert draws["W1"].dims == ("chain", "draw", "unit_1", "input")
+    assert draws["b1"].dims == ("chain", "draw", "unit_1")
+    assert draws["W2"].dims == ("chain", "draw", "output", "unit_1")
+    assert draws["noise_std"].dims == ("chain", "draw", "target")
+    assert draws["input"].values.tolist() == ["left", "right"]
+    np.testing.assert_array_equal(draws["W1"].sel(input="right"), draws["W1"][..., 1])
+
+
+def test_diagnostics_before_and_after_alignment_are_of_the_same_weights():
+    model = clone(REGRESSORS["mcmc"]).fit(X, Y)
+    n_weights = model.samples_.shape[-1]
+    assert model.diagnostics_.parameter_rhat.shape == (n_weights,)
+    assert model.diagnostics_.parameter_rhat_before.shape == (n_weights,)
+    assert model.diagnostics_.parameter_ess_before.shape == (n_weights,)
 
 
 @regressors
