@@ -55,6 +55,42 @@ MUTANTS = [
         "stacking/test_estimators.py",
     ),
     Mutant(
+        "base/messages.py",
+        "                if warning not in shown:",
+        "                if True:",
+        "base/test_extrapolation.py",
+    ),
+    Mutant(
+        "base/target_columns.py",
+        "    return varies and bool(np.all(column == target))",
+        "    return bool(np.all(column == target))",
+        "base/test_target_columns.py",
+    ),
+    Mutant(
+        "base/scikit_learn.py",
+        ' or "now missing" in message:',
+        ":",
+        "base/test_target_columns.py",
+    ),
+    Mutant(
+        "student.py",
+        "(0.5 * (1.0 - coverage), 0.5 * (1.0 + coverage))",
+        "(1.0 - coverage, coverage)",
+        "test_distillation.py",
+    ),
+    Mutant(
+        "model_selection/_compare.py",
+        "    if not folds or any(fold.log_density is not None for fold in folds):",
+        "    if not folds:",
+        "model_selection/test_compare.py",
+    ),
+    Mutant(
+        "base/weighted_draws.py",
+        'dims[f"W{i}"] = [axes[i], axes[i - 1]]',
+        'dims[f"W{i}"] = [axes[i - 1], axes[i]]',
+        "base/test_draws.py",
+    ),
+    Mutant(
         "stacking/scoring.py",
         "        with collect_warnings():\n            if fit.is_calibrated and task.n_classes:",
         "        if True:\n            if fit.is_calibrated and task.n_classes:",

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from skbayes_sym.base.classifier import BayesianClassifierMixin, encode_classes, label_array
 from skbayes_sym.base.estimator import warn_infinite_rows
+from skbayes_sym.base.messages import CollectedWarning, warn_once
 from skbayes_sym.base.quadrature import Quadrature
 from skbayes_sym.base.regressor import BayesianRegressorMixin, check_quantile_levels
 from skbayes_sym.base.row_parameters import check_exposure, check_noise_std
@@ -447,6 +448,7 @@ class PosteriorPredictive(_GridPredictive):
     def __init__(self, model: BayesianRegressorMixin, X: Any) -> None:
         self._model = model
         self._X = X
+        self._shown: set[CollectedWarning] = set()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -481,30 +483,37 @@ class PosteriorPredictive(_GridPredictive):
         parts = f"mixture of {n_components:,} {kind}components"
         return f"<{parts}, by {type(self._model).__name__}, at {num_samples(self._X):,} rows>"
 
+    @warn_once
     def components(self) -> Components:
         """Return weights, means and standard deviations of the components."""
         return Components(*self._model.mixture_components(self._X))
 
+    @warn_once
     def mean(self) -> Array:
         """Return the expected target."""
         return np.asarray(self._model.predict(self._X))
 
+    @warn_once
     def std(self) -> Array:
         """Return the standard deviation, observation noise included."""
         return np.asarray(self._model.predict(self._X, return_std=True)[1])
 
+    @warn_once
     def quantile_grid(self, levels: Array) -> Array:
         """Return the quantiles at levels (Q,), (*shape, Q)."""
         return self._model.predict_quantiles(self._X, levels.tolist())
 
+    @warn_once
     def sample(self, n: int = 1, random_state: Any = 0) -> Array:
         """Draw targets, ``(n_samples, n)`` or ``(n_samples, n_targets, n)``."""
         return self._model.sample_y(self._X, n, random_state)
 
+    @warn_once
     def functions(self, n: int = 1, random_state: Any = 0) -> Array:
         """Draw noise-free functions, joint over rows."""
         return self._model.sample_f(self._X, n, random_state)
 
+    @warn_once
     def _evaluate_grid(
         self, y: Array, function: Callable[[TargetPredictive, Tensor], Tensor]
     ) -> Array:
@@ -524,10 +533,12 @@ class PosteriorPredictive(_GridPredictive):
         """Return the distribution of counts whose mean is ``exposure`` times as large."""
         return self.evaluated().multiply_rate(exposure)
 
+    @warn_once
     def uncertainty(self) -> Bunch:
         """Return the variance by its source."""
         return self._model.predict_uncertainty(self._X)
 
+    @warn_once
     def evaluated(self) -> "TensorPredictive":
         """Return the same distribution without the model, which has been evaluated once."""
         distributions: list[TargetPredictive] = []
@@ -802,6 +813,7 @@ class ClassPredictive:
     def __init__(self, model: Any, X: Any) -> None:
         self._model = model
         self._X = X
+        self._shown: set[CollectedWarning] = set()
         self.classes = np.asarray(model.classes_)
 
     def __repr__(self) -> str:
@@ -809,10 +821,12 @@ class ClassPredictive:
         n_rows = num_samples(self._X)
         return f"<probabilities of {len(self.classes)} classes, by {name}, at {n_rows:,} rows>"
 
+    @warn_once
     def proba(self) -> Array:
         """Return the class probabilities, (n_samples, n_classes)."""
         return np.asarray(self._model.predict_proba(self._X), dtype=float)
 
+    @warn_once
     def functions(self, n: int = 1, random_state: Any = 0) -> Array:
         """Draw class probabilities, (n_samples, n_classes, n), jointly over rows."""
         return self._require_own_model("functions").sample_f(self._X, n, random_state)
@@ -854,6 +868,7 @@ class ClassPredictive:
         log_prob = self._code_log_prob(codes).reshape(shape)
         return np.where(known, log_prob, -np.inf)
 
+    @warn_once
     def _code_log_prob(self, codes: Array) -> Array:
         """Return the log probabilities (G, N) of class indices (G, N)."""
         if not isinstance(self._model, BayesianClassifierMixin):
@@ -870,6 +885,7 @@ class ClassPredictive:
         )
         return np.asarray(values.T, dtype=float)
 
+    @warn_once
     def uncertainty(self) -> Bunch:
         """Return the entropy by its source, in nats: ``total``, ``epistemic``, ``aleatoric``."""
         return self._require_own_model("uncertainty").predict_uncertainty(self._X)

@@ -11,17 +11,20 @@ import logging
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import wraps
 from math import inf, isfinite
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym.numerics.optimise import OptimiseResult, StopReason, compute_gain
 
 logger = logging.getLogger("skbayes_sym")
+
+T = TypeVar("T")
 
 # Verbosity of the outermost fit, so that the models inside it, which have verbose=0, log at its
 # level.
@@ -193,7 +196,44 @@ def warn_user(message: str, category: type[Warning] = ConvergenceWarning) -> Non
     category : type
         Class of the warning.
     """
-    message = _prefix.get() + message
+    _show_warning(_prefix.get() + message, category)
+
+
+def warn_once(method: Callable[..., T]) -> Callable[..., T]:
+    """Decorate a method so that an object shows each of its warnings once.
+
+    Several methods of a predictive distribution evaluate the same rows. The object has an attribute
+    ``_shown``, the set of warnings that were shown.
+
+    Parameters
+    ----------
+    method : callable
+        Method that can warn by `warn_user`.
+
+    Returns
+    -------
+    callable
+        The same method without repeated warnings.
+    """
+
+    @wraps(method)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> T:
+        shown = frozenset(self._shown)
+        warned: list[CollectedWarning] = []
+        try:
+            with collect_warnings() as warned:
+                return method(self, *args, **kwargs)
+        finally:
+            for warning in dict.fromkeys(warned):
+                if warning not in shown:
+                    self._shown.add(warning)
+                    _show_warning(warning.message, warning.category)
+
+    return wrapped
+
+
+def _show_warning(message: str, category: type[Warning]) -> None:
+    """Collect a warning, or show it at the nearest caller outside the package."""
     collected = _collected.get()
     if collected is not None:
         collected.append(CollectedWarning(category, message))

@@ -113,8 +113,8 @@ class _DeepEnsemble(BayesianEstimator):
         xarray.DataTree
             Group ``posterior`` with the weights ``W1, b1, ...`` (chain, draw, out, in) and, where
             there is noise, ``noise_std``. The dimensions of an MLP are ``input`` (with the names of
-            the columns), ``unit_1, ...`` and ``output``. Group ``sample_stats`` with ``lp``, the log
-            posterior density.
+            the columns), ``unit_1, ...`` and ``output``. Group ``sample_stats`` with ``lp``, the
+            log posterior density.
 
         Raises
         ------

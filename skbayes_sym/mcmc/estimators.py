@@ -207,9 +207,9 @@ class BaseMCMC(BayesianEstimator):
         xarray.DataTree
             Group ``posterior`` with the weights ``W1, b1, ...`` (chain, draw, out, in) and, where
             there is noise, ``noise_std``. The dimensions of an MLP are ``input`` (with the names of
-            the columns), ``unit_1, ...`` and ``output``. Group ``sample_stats`` with ``lp``, the log
-            posterior density. ArviZ gives all chains the same weight, so apply `chain_weights_` yourself if
-            they differ.
+            the columns), ``unit_1, ...`` and ``output``. Group ``sample_stats`` with ``lp``, the
+            log posterior density. ArviZ gives all chains the same weight, so apply
+            `chain_weights_` yourself if they differ.
 
         Raises
         ------

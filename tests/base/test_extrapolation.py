@@ -178,6 +178,37 @@ def test_a_straight_line_is_continued_with_certainty():
     np.testing.assert_allclose(std, model.predict(frame[:100], return_std=True)[1][-1], rtol=0.01)
 
 
+def test_a_distribution_warns_once_and_another_one_again(model):
+    def ask(future):
+        future.mean()
+        future.interval(0.9)
+        future.sample(2)
+        return future.log_prob(0.0)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        future = predictive(model, BEYOND)
+        ask(future)
+        assert len(caught) == 1
+        assert "column 'day' of X is beyond" in str(caught[0].message)
+        assert caught[0].filename == __file__
+        ask(future[:10])
+        ask(predictive(model, TRAIN[:10]))
+    assert len(caught) == 2
+
+
+def test_warnings_of_a_distribution_precede_its_errors(model):
+    future = predictive(model, BEYOND)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with pytest.raises(ValueError, match="coverage"):
+            future.interval(90)
+        with pytest.raises(ValueError, match="n_samples"):
+            future.sample(-1)
+        future.mean()
+    assert len(caught) == 1
+
+
 def test_rate_of_a_path():
     """By hand: drift 4, and increments less the drift of lags 1, 2 and 4 of eight."""
     path = torch.tensor([0.0, 1.0, 1.0, 3.0, 2.0, 4.0, 3.0, 3.0, 4.0]).double()
