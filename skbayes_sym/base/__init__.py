@@ -10,6 +10,7 @@ Data intake
 * `sample_weights`: pass weights and groups to the parts of an estimator
 * `gross_errors`: find gross errors in targets
 * `targets`: validated targets of regressors and classifiers
+* `target_columns`: warn of a target that was left in the inputs
 * `training`: canonical and scaled training data on the device
 * `device`: choose the device and the floating-point precision
 

@@ -6,7 +6,8 @@ import numpy as np
 
 from skbayes_sym.base.messages import warn_user
 from skbayes_sym.base.rows import Array
-from skbayes_sym.numerics.tables import is_frame, read_table
+from skbayes_sym.numerics.arguments import is_frame
+from skbayes_sym.numerics.tables import read_table
 
 # A column of zeros and ones equals a target of two equally frequent classes in so many rows with a
 # probability of 1e-6.

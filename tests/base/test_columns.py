@@ -313,12 +313,12 @@ def test_weights_of_any_dtype_are_read():
     frame = pd.DataFrame({"z": Z, "g": repeated(["a", "b", "c"])})
     model = PredictiveStackingRegressor([("l", "linear")], random_state=0)
     weight = np.arange(N) % 3
-    expected = model.fit(frame, Z, weight).predict(frame)
+    expected = model.fit(frame, 2.0 * Z, weight).predict(frame)
     for same in (weight.astype(object), pd.Series([Decimal(int(w)) for w in weight]),
                  pd.Series(weight, dtype="Int64")):  # fmt: skip
-        np.testing.assert_array_equal(model.fit(frame, Z, same).predict(frame), expected)
+        np.testing.assert_array_equal(model.fit(frame, 2.0 * Z, same).predict(frame), expected)
     with pytest.raises(ValueError, match="sample_weight must hold numbers"):
-        model.fit(frame, Z, np.array(["heavy"] * N, dtype=object))
+        model.fit(frame, 2.0 * Z, np.array(["heavy"] * N, dtype=object))
 
 
 def test_lists_in_a_column_of_levels_are_named():
@@ -364,9 +364,9 @@ def test_levels_that_differ_by_case_or_spaces_are_warned_about(levels, remedy):
     model = ESTIMATORS["linear"]
     frame = pd.DataFrame({"g": repeated(levels), "z": Z})
     with pytest.warns(UserWarning, match="column 'g' of X holds the levels .* and are distinct"):
-        model.fit(frame, Z)
+        model.fit(frame, 2.0 * Z)
     two = pd.DataFrame({"g": repeated(levels[:2]), "z": Z})
-    model.fit(two, Z)
+    model.fit(two, 2.0 * Z)
     words = re.escape(f"{levels[0]!r} only by case or spaces") + ".*" + re.escape(remedy)
     with pytest.warns(UserWarning, match=words):
         model.predict(two.assign(g=["q", *levels[2:] * (N - 1)]))

@@ -292,17 +292,19 @@ def test_training_dates_far_from_the_others_are_warned_about(far):
     days = pd.date_range("2020-01-01", periods=40, freq="20D").strftime("%Y-%m-%d").to_list()
     model = PredictiveStackingRegressor([("a", "linear")], random_state=0)
     frame = pd.DataFrame({"day": days, "z": np.random.default_rng(0).normal(size=40)})
-    model.fit(frame, frame["z"])
+    model.fit(frame, 2.0 * frame["z"])
     frame.loc[7, "day"] = far
     words = f"'day' of X holds dates far from all others in 1 row, such as {far} in row 7"
     with pytest.warns(UserWarning, match=words):
-        model.fit(frame, frame["z"])
+        model.fit(frame, 2.0 * frame["z"])
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/St_Johns"])
 def test_the_same_moments_on_another_clock_are_inside_the_range(zone):
     days = pd.Series(pd.date_range("2021-03-01", periods=60, freq="9D", tz="Europe/Berlin"))
     frame = pd.DataFrame({"day": days, "z": np.random.default_rng(0).normal(size=60)})
-    model = PredictiveStackingRegressor([("a", "linear")], random_state=0).fit(frame, frame["z"])
+    model = PredictiveStackingRegressor([("a", "linear")], random_state=0).fit(
+        frame, 2.0 * frame["z"]
+    )
     moved = frame.assign(day=days.dt.tz_convert(zone))
     np.testing.assert_array_equal(model.predict(moved), model.predict(frame))
