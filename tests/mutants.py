@@ -129,8 +129,14 @@ MUTANTS = [
         ("named_parameters(remove_duplicate=False)", "named_parameters()"),
     ),
     *planted(
+        "base/predictive.py",
+        "base/test_distributions.py",
+        ("        distribution.row_labels = row_labels(X)\n        return", "        return"),
+    ),
+    *planted(
         "base/columns.py",
         "base/test_messy_tables.py",
+        ("varies=len(encoded) == 1", "varies=True"),
         ("differs.mean(axis=0) >= _MIN_VARYING", "differs.any(axis=0)"),
         ("> _MAX_ROUNDING * size", "> 0.0 * size"),
         ('if column.kind != "categorical" and start not in kept:', "if False:"),

@@ -215,10 +215,13 @@ class Columns:
         Encoding of every column.
     kept : ndarray of int
         Positions of the encoded columns that vary in the training data, or all if none does.
+    varies : bool, default=True
+        Whether any encoded column varies in the training data.
     """
 
     columns: tuple[Column, ...]
     kept: Array
+    varies: bool = True
 
     @classmethod
     def from_table(cls, table: Table) -> "Columns":
@@ -226,7 +229,10 @@ class Columns:
         columns = tuple(_fit_column(*column) for column in zip(*table, strict=True))
         encoded = _encode_table(columns, table)[0]
         varying = np.flatnonzero((encoded != encoded[:1]).any(axis=0))
-        return cls(columns, varying if len(varying) else np.arange(encoded.shape[1]))
+        if not len(varying):
+            # A single row doesn't tell which columns are constant.
+            return cls(columns, np.arange(encoded.shape[1]), varies=len(encoded) == 1)
+        return cls(columns, varying)
 
     @classmethod
     def from_numbers(cls, names: Sequence[str], medians: Array, booleans: Array) -> "Columns":
@@ -351,7 +357,7 @@ class Columns:
 
     def _warn_varying(self, encoded: Array) -> None:
         """Warn of encoded rows (n_rows, all outputs) that vary where the training rows didn't."""
-        kept = set(self.kept.tolist())
+        kept = set(self.kept.tolist() if self.varies else [])
         constant = []
         outputs = []
         start = 0

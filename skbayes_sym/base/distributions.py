@@ -14,6 +14,7 @@ from torch import Tensor
 
 from skbayes_sym.base.classifier import BayesianClassifierMixin, encode_classes, label_array
 from skbayes_sym.base.estimator import warn_infinite_rows
+from skbayes_sym.base.input_validation import warn_reordered_labels
 from skbayes_sym.base.messages import CollectedWarning, warn_once
 from skbayes_sym.base.quadrature import Quadrature
 from skbayes_sym.base.regressor import BayesianRegressorMixin, check_quantile_levels
@@ -49,10 +50,13 @@ class PredictiveDistribution:
         Whether the distribution is a mixture of the normals that `components` returns.
     is_discrete : bool
         Whether targets have probabilities instead of densities.
+    row_labels : Index or None
+        Row labels of the frame of inputs, which those of observed targets are compared with.
     """
 
     has_normal_components: bool = False
     is_discrete: bool = False
+    row_labels: Any = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -64,7 +68,11 @@ class PredictiveDistribution:
 
     def __getitem__(self, rows: Any) -> Self:
         """Return the distribution of a slice, a mask or positions of rows; an int keeps one row."""
-        return self.take_rows(row_positions(rows, len(self)))
+        positions = row_positions(rows, len(self))
+        selected = self.take_rows(positions)
+        if self.row_labels is not None:
+            selected.row_labels = self.row_labels[positions]
+        return selected
 
     def take_rows(self, rows: Array) -> Self:
         """Return the distribution at positions of rows."""
@@ -291,6 +299,7 @@ class PredictiveDistribution:
 
     def _broadcast(self, y: Any) -> tuple[Array, tuple[int, ...]]:
         """Return observed targets as a grid (G, N, T), and the axes of ``y`` that G combines."""
+        warn_reordered_labels(self.row_labels, y=y)
         values = observed_targets(y)
         shape = self.shape
         if len(shape) == 2 and shape[1] == 1 and values.shape == shape[:1]:
@@ -808,7 +817,11 @@ class ClassPredictive:
     ----------
     classes : ndarray of shape (n_classes,)
         Labels of the columns of `proba`.
+    row_labels : Index or None
+        Row labels of the frame of inputs, which those of observed labels are compared with.
     """
+
+    row_labels: Any = None
 
     def __init__(self, model: Any, X: Any) -> None:
         self._model = model
@@ -836,7 +849,11 @@ class ClassPredictive:
 
     def __getitem__(self, rows: Any) -> "ClassPredictive":
         """Return the probabilities of a slice, a mask or positions of rows."""
-        return type(self)(self._model, safe_indexing(self._X, row_positions(rows, len(self))))
+        positions = row_positions(rows, len(self))
+        selected = type(self)(self._model, safe_indexing(self._X, positions))
+        if self.row_labels is not None:
+            selected.row_labels = self.row_labels[positions]
+        return selected
 
     def log_prob(self, y: Any) -> Array:
         """Return the log probability of observed labels in nats.
@@ -854,6 +871,7 @@ class ClassPredictive:
         ndarray of shape (n_samples,) or (G, n_samples)
         """
         check_not_masked("y", y)
+        warn_reordered_labels(self.row_labels, y=y)
         labels = label_array(y)
         n_rows = len(self)
         if labels.shape[-1:] not in {(), (1,), (n_rows,)}:

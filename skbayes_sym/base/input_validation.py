@@ -24,6 +24,7 @@ from skbayes_sym.numerics.tables import (
     is_formatted_number,
     is_missing_number,
     read_table,
+    row_labels,
 )
 
 Array = npt.NDArray[Any]
@@ -306,8 +307,13 @@ def warn_reordered_rows(X: Any, **columns: Any) -> None:
     **columns : array-like of shape (n_samples,) or None
         Targets, weights and the like by the names of the arguments.
     """
+    warn_reordered_labels(row_labels(X), **columns)
+
+
+def warn_reordered_labels(labels: Any, **columns: Any) -> None:
+    """Warn if columns have the row labels of X in a different order, see `warn_reordered_rows`."""
     for name, column in columns.items():
-        if has_reordered_rows(X, column):
+        if has_reordered_rows(labels, column):
             warn_user(
                 f"X and {name} have the same row labels in different orders, but rows are "
                 f"matched by position. Give {name}.loc[X.index] if labels tell which rows "

@@ -42,6 +42,7 @@ from skbayes_sym.models.predictive_mixtures import (
     snap_to_counts,
 )
 from skbayes_sym.numerics.arguments import check_random_state
+from skbayes_sym.numerics.tables import row_labels
 
 _LEVELS = (np.arange(50) + 0.5) / 50.0  # of the quantiles that represent a distribution
 _MIN_RELATIVE_GAP = 1e-3  # between quantiles, relative to the distance of the outermost ones
@@ -404,6 +405,7 @@ def predictive(model: Any, X: Any, *, noise_std: Any = None, exposure: Any = Non
     warn_reordered_rows(X, noise_std=noise_std, exposure=exposure)
     distribution = _predict_distribution(model, X)
     if noise_std is None and exposure is None:
+        distribution.row_labels = row_labels(X)
         return distribution
     if not isinstance(distribution, PredictiveDistribution):
         raise TypeError(
@@ -413,6 +415,7 @@ def predictive(model: Any, X: Any, *, noise_std: Any = None, exposure: Any = Non
         distribution = distribution.multiply_rate(exposure)
     if noise_std is not None:
         distribution = distribution.add_known_errors(noise_std)
+    distribution.row_labels = row_labels(X)
     return distribution
 
 

@@ -251,9 +251,14 @@ def boolean_dtypes(X: Any) -> Array:
     return np.full(X.shape[1], "bool" in str(getattr(X, "dtype", "")))
 
 
-def has_reordered_rows(X: Any, y: Any) -> bool:
-    """Whether a frame and a column of pandas have the same unique row labels in other orders."""
-    index: Any = getattr(X, "index", None)
+def row_labels(X: Any) -> Any:
+    """Return the row labels of a frame or a column of pandas, None for other inputs."""
+    index = getattr(X, "index", None)
+    return index if hasattr(index, "is_unique") else None
+
+
+def has_reordered_rows(index: Any, y: Any) -> bool:
+    """Whether row labels and those of a column of pandas are the same in other orders."""
     other: Any = getattr(y, "index", None)
     if not (hasattr(index, "is_unique") and hasattr(other, "is_unique")):
         return False

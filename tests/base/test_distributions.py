@@ -236,3 +236,28 @@ def test_a_mass_and_a_density_have_no_common_logarithm():
     with pytest.raises(TypeError, match=r"poisson components.*mixture of 1 normal|density"):
         distribution.log_prob(1.0)
     assert np.isfinite(distribution.crps(1.0)).all()
+
+
+def test_targets_with_reordered_row_labels_are_named():
+    """Rows are matched by position, as in scores, also for subsets and transformed targets."""
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(X)
+    numbers = pd.Series(frame[0] ** 2 + 1.0)
+    flipped = numbers[::-1]
+    inner = BayesianLinearRegressor()
+    logged = TransformedTargetRegressor(inner, func=np.log, inverse_func=np.exp)
+    for model in (inner, BayesianRidge(), logged):
+        distribution = predictive(model.fit(frame, numbers), frame)
+        for query in (distribution.log_prob, distribution.cdf, distribution.crps):
+            query(numbers)
+            query(flipped.to_numpy())
+            with pytest.warns(UserWarning, match="X and y have the same row labels in different"):
+                query(flipped)
+        distribution[3:9].cdf(numbers[3:9])
+        with pytest.warns(UserWarning, match="X and y have the same row labels in different"):
+            distribution[3:9].cdf(numbers[3:9][::-1])
+    labels = numbers > 2.0
+    classes = predictive(LogisticRegression().fit(frame, labels), frame)
+    classes.log_prob(labels)
+    with pytest.warns(UserWarning, match="X and y have the same row labels in different"):
+        classes.log_prob(labels[::-1])

@@ -190,3 +190,14 @@ def test_a_single_row_is_explained(convert):
     model = clone(STACK).fit(frame, Y)
     with pytest.raises(ValueError, match=r"got 1D array .* Give \[row\] if it is a single row"):
         model.predict(convert(frame.iloc[0]))
+
+
+def test_a_table_in_which_nothing_varied_warns_as_well():
+    """All of its encoded columns are kept, so that these don't tell which varied."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"z": np.full(30, 2.0), "level": ["a"] * 30})
+    model = PredictiveStackingRegressor([("line", "linear")], random_state=0)
+    model.fit(table, rng.normal(size=30))
+    model.predict(table)
+    with pytest.warns(UserWarning, match=r"constant in fit.*'z' \(2 in fit\)"):
+        model.predict(table.assign(z=rng.normal(size=30)))
