@@ -1651,7 +1651,7 @@ MUTANTS = [
     *planted(
         "laplace/adam_laplace.py",
         "lila/test_estimators.py",
-        ("return rate * min(1.0, n_rows / problem.data.n_rows) ** 0.5", "return rate"),
+        ("max_half_width_rate, noise_limit, rate)", "max_half_width_rate, rate)"),
     ),
     *planted(
         "laplace/adam_laplace.py",

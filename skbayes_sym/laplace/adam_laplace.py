@@ -139,6 +139,11 @@ class AdamDefaults:
         the weights.
     max_half_width_rate : float
         Largest step size of the half-widths.
+    noisy_half_width_rate : float
+        Largest step size of the half-widths, divided by the root of the fraction of rows that an
+        update sees. Adam's steps are as large for a noisy gradient as for an accurate one, and
+        half-widths vary about their optimum with a variance proportional to this ratio. With 1.3
+        they followed the noise out of the image, and 0.5 to 0.7 worked in all versions of MNIST.
     """
 
     max_iter: int = 3000
@@ -150,6 +155,7 @@ class AdamDefaults:
     minibatch_rows: int = 100
     total_half_width_rate: float = 32.0
     max_half_width_rate: float = 0.3
+    noisy_half_width_rate: float = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -411,11 +417,9 @@ class AdamLaplace:
         updates = self._updates
         n_updates = max(1.0, (1.0 - updates.burn_in) * updates.n)
         rate = self.defaults.total_half_width_rate / n_updates
-        rate = min(self.defaults.max_half_width_rate, rate)
-        if not self._is_online(problem):
-            return rate
-        # Adam's steps are as large for a noisy gradient as for an accurate one. The variance of the
-        # gradient is inversely proportional to the rows of an update, so the step size is
-        # proportional to their root. Otherwise half-widths follow the noise out of the image.
-        n_rows = self._recorded_steps(problem, schedule) * problem.evidence.batch_size
-        return rate * min(1.0, n_rows / problem.data.n_rows) ** 0.5
+        fraction = 1.0
+        if self._is_online(problem):
+            n_rows = self._recorded_steps(problem, schedule) * problem.evidence.batch_size
+            fraction = min(1.0, n_rows / problem.data.n_rows)
+        noise_limit = self.defaults.noisy_half_width_rate * fraction**0.5
+        return min(self.defaults.max_half_width_rate, noise_limit, rate)

@@ -478,9 +478,9 @@ class Invariances:
     learning_rate : float or "auto", default="auto"
         Adam's initial step size for the half-widths. With "auto", a half-width can change by 24 in
         all updates together and by 0.3 in one update. For affine half-widths other than the
-        rotation these are a third. Online updates that see a part of the rows take smaller steps,
-        by the root of that part, because their gradient is noisier. With `Augerino`, "auto" is the
-        step size of the weights.
+        rotation these are a third. Online updates that see less than a third of the rows take
+        smaller steps, because their gradient is noisy: 0.5 times the root of that fraction. With
+        `Augerino`, "auto" is the step size of the weights.
     n_predict_augmentations : int or "auto", default="auto"
         Number of transformations over which predictions average; time is proportional to it. 1 is
         the input itself. "auto" is 32, or 1 if the half-widths are negligible: if averaging changes
