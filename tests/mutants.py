@@ -129,6 +129,11 @@ MUTANTS = [
         ("named_parameters(remove_duplicate=False)", "named_parameters()"),
     ),
     *planted(
+        "stacking/base.py",
+        "stacking/test_groups.py",
+        ("require_known_classes(folds, targets)", "pass"),
+    ),
+    *planted(
         "base/predictive.py",
         "base/test_distributions.py",
         ("        distribution.row_labels = row_labels(X)\n        return", "        return"),

@@ -37,7 +37,12 @@ from skbayes_sym.numerics.tables import fill_masked
 from skbayes_sym.stacking.defaults import StackDefaults
 from skbayes_sym.stacking.fit import StackFit, fit_stack, mix_log_densities
 from skbayes_sym.stacking.fitted_members import make_pipeline_member
-from skbayes_sym.stacking.folds import make_folds, require_whole_groups, split_original_rows
+from skbayes_sym.stacking.folds import (
+    make_folds,
+    require_known_classes,
+    require_whole_groups,
+    split_original_rows,
+)
 from skbayes_sym.stacking.group_columns import describe_group_columns
 from skbayes_sym.stacking.members import (
     COUNT_MEMBERS,
@@ -409,14 +414,17 @@ class BaseStacking(BayesianEstimator, BaseComposition):
             n_folds = StackDefaults().n_folds
             if self.cv is not None:
                 n_folds = int(self.cv)
-            return make_folds(
+            folds = make_folds(
                 n_folds, targets, data.seed, data.rows.groups, is_classification=is_classification
             )
-        first_index = data.first_original_rows()
-        folds = split_original_rows(
-            self.cv, X, y, groups, first_index, is_classification=is_classification
-        )
-        require_whole_groups(self.cv, folds, data.rows.groups)
+        else:
+            first_index = data.first_original_rows()
+            folds = split_original_rows(
+                self.cv, X, y, groups, first_index, is_classification=is_classification
+            )
+            require_whole_groups(self.cv, folds, data.rows.groups)
+        if is_classification and len(np.unique(targets)) > 1:
+            require_known_classes(folds, targets)
         return folds
 
     def _count_rows_of_full_fit(self, n_rows: int) -> int:

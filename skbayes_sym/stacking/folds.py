@@ -188,3 +188,25 @@ def require_whole_groups(cv: Any, folds: list[tuple[Array, Array]], groups: Arra
                 "part of a fold. Use a splitter of groups, such as GroupKFold, or omit cv or "
                 "groups."
             )
+
+
+def require_known_classes(folds: list[tuple[Array, Array]], labels: Array) -> None:
+    """Raise a ValueError if no fold's training rows have the classes that the fold leaves out.
+
+    Groups that equal the classes do this. No member can predict such classes.
+
+    Parameters
+    ----------
+    folds : list of (ndarray, ndarray)
+        Training and test indices.
+    labels : ndarray of shape (N,)
+        Class labels or codes.
+    """
+    _, codes = np.unique(labels, return_inverse=True)
+    for train, test in folds:
+        if np.isin(codes[test], codes[train]).any():
+            return
+    raise ValueError(
+        "the training rows of every fold lack the classes of the rows that it leaves out, so that "
+        "members can't be scored. Omit groups or cv, or use groups and folds that share classes."
+    )

@@ -328,6 +328,21 @@ def test_folds_that_train_on_one_class_are_left_out():
         stack.fit(X, labels)
 
 
+@pytest.mark.parametrize("cv", [None, 3, LeaveOneGroupOut()])
+def test_groups_that_equal_the_classes_are_refused_before_any_fit(cv):
+    """Members were fitted and weighted by probabilities of classes that they can't predict."""
+
+    class Unfitted(LogisticRegression):
+        def fit(self, *_):
+            raise AssertionError
+
+    labels = np.repeat(["a", "b", "c"], 10)
+    rows = np.random.default_rng(0).normal(size=(30, 2))
+    stack = PredictiveStackingClassifier([("u", Unfitted())], cv=cv, random_state=0)
+    with pytest.raises(ValueError, match="lack the classes of the rows that it leaves out"):
+        stack.fit(rows, labels, groups=labels)
+
+
 def test_trees_of_a_fold_give_classes_that_it_lacks_no_probability():
     codes = np.repeat([0, 2], 10)
     X = np.random.default_rng(0).normal(size=(20, 2)) + codes[:, None]
