@@ -120,6 +120,15 @@ def test_a_folders_map_names_its_files(folder: str) -> None:
     assert inside - {"__init__"} - named == set()
 
 
+@pytest.mark.parametrize("page", sorted((DOCS / "user_guide").glob("*.rst")), ids=lambda p: p.stem)
+def test_readers_see_no_digits_that_are_left_open(page: Path) -> None:
+    """An output that differs between machines is hidden, and a block of text shows one of them."""
+    text = page.read_text(encoding="utf-8")
+    outputs = re.findall(r"\.\. testoutput::\n((?:   :.*\n)*)\n((?:   .*\n|\n)+)", text)
+    shown = [body for options, body in outputs if ":hide:" not in options]
+    assert [body for body in shown if re.search(r"\d\.\.\.", body)] == []
+
+
 def test_the_table_of_costs_names_what_exists() -> None:
     text = (DOCS / "contributing.rst").read_text(encoding="utf-8")
     table = text.partition("How to add something")[2].partition("A likelihood\n---")[0]

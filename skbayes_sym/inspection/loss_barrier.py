@@ -70,8 +70,9 @@ def loss_barrier(
     For draws of a posterior, the loss is minus the mean log density of the training targets given
     one network. If draws of two chains are symmetric copies of one mode, aligning the second with
     the first removes the barrier (Ainsworth et al. 2023; Rossi et al. 2023). If a barrier remains,
-    the networks are different functions, or the alignment, a local optimum, missed the right
-    labels.
+    the networks are different functions, or the alignment, a local optimum, missed the best
+    order of units. For modules with batch norm, compute the moments again in the function that
+    returns the loss (:ref:`torch_modules`).
 
     Parameters
     ----------

@@ -212,7 +212,7 @@ def test_labels_are_broadcast_and_checked(model):
     for wrong in (LABELS[:-1], np.append(LABELS, "low"), LABELS[:2]):
         with pytest.raises(ValueError, match="doesn't broadcast"):
             distribution.log_prob(wrong)
-    with pytest.raises(TypeError, match="labels of one kind"):
+    with pytest.raises(TypeError, match="labels of the same type as in fit"):
         distribution.log_prob(np.zeros(n))
     numbers = predictive(model.fit(X, (LABELS == "low").astype(float)), X)
     with pytest.raises(ValueError, match="NaN"):
