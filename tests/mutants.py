@@ -37,6 +37,13 @@ def planted(module: str, tests: str, *texts: tuple[str, str]) -> list[Mutant]:
 
 MUTANTS = [
     *planted(
+        "stacking/tree_walk.py",
+        "stacking/test_tree_walk.py",
+        ("> self._threshold[node]", ">= self._threshold[node]"),
+        ("np.add.accumulate(values, axis=1)[:, -1]", "values.sum(1)"),
+        ("            self._depth += 1", "            self._depth = 1"),
+    ),
+    *planted(
         "numerics/runtime.py",
         "numerics/test_runtime.py",
         ("    finally:\n        is_closed.set()", "    finally:\n        pass"),
@@ -401,7 +408,7 @@ MUTANTS = [
         "stacking/test_members.py",
         ("tree.impurity + table[:, 0] ** 2", "table[:, 0] ** 2"),
         ("total[np.argsort(order)]", "total[order]"),
-        ("torch.stack([torch.zeros_like(scores), scores]", "torch.stack([-scores, scores]"),
+        ("torch.cat([torch.zeros_like(scores), scores]", "torch.cat([-scores, scores]"),
     ),
     *planted(
         "stacking/members/trees.py",

@@ -54,6 +54,11 @@ MAX_EXPLAINED = 0.25
 CLIP_MARGIN = 0.25
 # Forest that predicts clipped targets.
 N_TREES = 100
+# A fifth of the trees comes first. Unless they find gross errors by half of the smallest residual
+# and a far larger probability, the whole forest wouldn't find any.
+N_FIRST_TREES = 20
+MIN_FIRST_RESIDUAL = 4.0
+MAX_FIRST_PROBABILITY = 0.1
 MIN_LEAF_ROWS = 5
 MAX_TREE_ROWS = 2000
 
@@ -89,11 +94,14 @@ def _find_in_target(X: Array, y: Array, weight: Array) -> Mask:
     # Clipped values can't dominate the forest.
     low, high = np.quantile(scaled, [0.05, 0.95])
     clipped = scaled.clip(low - CLIP_MARGIN, high + CLIP_MARGIN)
-    residual = np.abs(scaled - _predict_out_of_bag(X, clipped, weight, MIN_LEAF_ROWS))
-    scale = np.median(residual[~is_apart]) / 0.6745
-    is_extreme = find_extreme_residuals(residual, scale, is_apart)
-    if not is_extreme.any():
-        return is_extreme
+    limits = (MIN_FIRST_RESIDUAL, MAX_FIRST_PROBABILITY), (MIN_RESIDUAL, MAX_PROBABILITY)
+    for n_trees, limit in zip((N_FIRST_TREES, N_TREES), limits, strict=True):
+        predicted = _predict_out_of_bag(X, clipped, weight, MIN_LEAF_ROWS, n_trees)
+        residual = np.abs(scaled - predicted)
+        scale = np.median(residual[~is_apart]) / 0.6745
+        is_extreme = find_extreme_residuals(residual, scale, is_apart, *limit)
+        if not is_extreme.any():
+            return is_extreme
 
     # Values that X explains, such as those of a rare category, are apart from others for a reason.
     levels = add_absent_levels(X)
@@ -177,7 +185,9 @@ def find_separate_values(scaled: Array) -> Mask:
     return (scaled <= low) | (scaled >= high)
 
 
-def _predict_out_of_bag(X: Array, y: Array, weight: Array, min_leaf_rows: int) -> Array:
+def _predict_out_of_bag(
+    X: Array, y: Array, weight: Array, min_leaf_rows: int, n_trees: int = N_TREES
+) -> Array:
     """Predict each row by the trees of a forest that haven't seen it.
 
     Parameters
@@ -190,6 +200,8 @@ def _predict_out_of_bag(X: Array, y: Array, weight: Array, min_leaf_rows: int) -
         Sample weights.
     min_leaf_rows : int
         Smallest number of rows in a leaf.
+    n_trees : int, default=N_TREES
+        Number of trees.
 
     Returns
     -------
@@ -198,7 +210,7 @@ def _predict_out_of_bag(X: Array, y: Array, weight: Array, min_leaf_rows: int) -
     from sklearn.ensemble import RandomForestRegressor
 
     forest = RandomForestRegressor(
-        N_TREES,
+        n_trees,
         min_samples_leaf=min_leaf_rows,
         max_features=0.5,
         max_samples=min(len(y), MAX_TREE_ROWS),
@@ -207,16 +219,22 @@ def _predict_out_of_bag(X: Array, y: Array, weight: Array, min_leaf_rows: int) -
     with filters_lock:
         forest.fit(X, y, weight)
         total = np.zeros(len(y))
-        n_trees = np.zeros(len(y))
+        n_unseen = np.zeros(len(y))
         for tree, sample in zip(forest.estimators_, forest.estimators_samples_, strict=True):
             is_unseen = np.ones(len(y), dtype=bool)
             is_unseen[sample] = False
             total[is_unseen] += tree.predict(X[is_unseen])
-            n_trees[is_unseen] += 1.0
-    return total / n_trees.clip(1.0)
+            n_unseen[is_unseen] += 1.0
+    return total / n_unseen.clip(1.0)
 
 
-def find_extreme_residuals(residual: Array, scale: float, is_candidate: Mask) -> Mask:
+def find_extreme_residuals(
+    residual: Array,
+    scale: float,
+    is_candidate: Mask,
+    min_residual: float = MIN_RESIDUAL,
+    max_probability: float = MAX_PROBABILITY,
+) -> Mask:
     """Find candidates whose residuals are too large for the tail of the other residuals.
 
     Parameters
@@ -227,6 +245,10 @@ def find_extreme_residuals(residual: Array, scale: float, is_candidate: Mask) ->
         Robust standard deviation of the residuals of other rows.
     is_candidate : ndarray of bool of shape (n,)
         Rows that can be gross errors.
+    min_residual : float, default=MIN_RESIDUAL
+        Smallest residual in robust standard deviations.
+    max_probability : float, default=MAX_PROBABILITY
+        Largest probability of the gap between residuals under a Pareto tail.
 
     Returns
     -------
@@ -240,8 +262,8 @@ def find_extreme_residuals(residual: Array, scale: float, is_candidate: Mask) ->
     for k in range(1, max_errors + 1):
         if not is_candidate[order[k - 1]]:
             break
-        is_large = descending[k - 1] > MIN_RESIDUAL * scale
-        if is_large and gap_probability(descending, k) < MAX_PROBABILITY:
+        is_large = descending[k - 1] > min_residual * scale
+        if is_large and gap_probability(descending, k) < max_probability:
             is_extreme[order[:k]] = True
     return is_extreme
 

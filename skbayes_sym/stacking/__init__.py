@@ -8,6 +8,7 @@
 * `folds`: folds of distinct rows, of whole groups, or of the user's ``cv``
 * `predictors`: predictions of fitted members
 * `tree_arrays`: trees of scikit-learn's ensembles as arrays, in which they are pickled and saved
+* `tree_walk`: leaves of few rows in many trees at once
 * `fitted_members`: fitted members as pipelines of scikit-learn
 * `scoring`: leave-one-out scores, noise models and calibration of the members
 * `several_targets`: one stack for each of several targets, and their joint distribution

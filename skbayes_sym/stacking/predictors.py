@@ -36,9 +36,17 @@ from skbayes_sym.numerics.runtime import filters_lock
 from skbayes_sym.stacking.tree_arrays import (
     TreeArrays,
     boosting_arrays,
+    boosting_nodes,
     build_boosting,
     build_forest,
     forest_arrays,
+    forest_nodes,
+)
+from skbayes_sym.stacking.tree_walk import (
+    MAX_WALKED_NODES,
+    MAX_WALKED_ROWS,
+    TreeWalk,
+    sum_in_order,
 )
 
 # Smallest log probability of a class, in nats: of classes that no training row has.
@@ -307,6 +315,14 @@ class ForestPredictor(TreesPredictor):
             tables.append((tree.apply, table))
         return tables
 
+    @cached_property
+    def _walk(self) -> TreeWalk | None:
+        """Walk through all trees for few rows, or None if they have too many nodes."""
+        trees = forest_nodes(self.estimator)
+        if sum(len(tree.column) for tree in trees) > MAX_WALKED_NODES:
+            return None
+        return TreeWalk(trees, [table for _, table in self._leaf_tables])
+
     def _complete(self, values: Array) -> Array:
         """Return leaf values (n_nodes, n_classes), with zeros for classes that a fold lacks."""
         if values.shape[1] >= self.n_classes:
@@ -332,6 +348,11 @@ class ForestPredictor(TreesPredictor):
         mean_square : Tensor of shape (N,)
             Mean squares of the targets, for regression. Zero for classes.
         """
+        if weight is None and len(x) <= MAX_WALKED_ROWS and self._walk is not None:
+            # scikit-learn compares in single precision.
+            total = sum_in_order(self._walk.leaf_values(x.float().numpy()))
+            return self._split_total(total / len(self._leaf_tables))
+
         # scikit-learn compares in single precision. Rows that share a leaf of the first tree often
         # share long paths in the others as well, whose nodes are then in the cache.
         rows = x.float().numpy()
@@ -345,10 +366,14 @@ class ForestPredictor(TreesPredictor):
             total += values
         if weight is None:
             total /= len(self._leaf_tables)
-        averages = torch.as_tensor(total[np.argsort(order)])
+        return self._split_total(total[np.argsort(order)])
+
+    def _split_total(self, averages: Array) -> tuple[Tensor, Tensor]:
+        """Split averages of the tables into predictions and mean squares."""
+        values = torch.as_tensor(averages)
         if self.n_classes:
-            return averages, averages.new_zeros(len(averages))
-        return averages[:, :1], averages[:, 1]
+            return values, values.new_zeros(len(values))
+        return values[:, :1], values[:, 1]
 
     def mean(self, x: Tensor) -> Tensor:
         """Mean predictions (N, 1), or class scores (N, K)."""
@@ -414,15 +439,31 @@ class BoostingPredictor(TreesPredictor):
             return build_boosting(self.model, self.baseline, self.n_columns, self.n_classes)
         return self.model
 
+    @cached_property
+    def _walk(self) -> tuple[TreeWalk, Array] | None:
+        """Walk through all trees for few rows, and the baseline; None if there are many nodes."""
+        trees, baseline = boosting_nodes(self.estimator)
+        if not trees or sum(len(tree.column) for tree in trees) > MAX_WALKED_NODES:
+            return None
+        return TreeWalk(trees, [tree.values[:, 1:] for tree in trees]), baseline
+
     def mean(self, x: Tensor) -> Tensor:
         """Mean predictions (N, 1), or class scores (N, K)."""
-        with filters_lock:
-            if not self.n_classes:
-                return torch.as_tensor(self.estimator.predict(x.numpy())).unsqueeze(1)
-            scores = torch.as_tensor(self.estimator.decision_function(x.numpy()))
+        if len(x) <= MAX_WALKED_ROWS and self._walk is not None:
+            walk, baseline = self._walk
+            rounds = walk.leaf_values(x.numpy()).reshape(len(x), -1, len(baseline))
+            first = np.broadcast_to(baseline, (len(x), 1, len(baseline)))
+            scores = torch.as_tensor(sum_in_order(np.concatenate([first, rounds], axis=1)))
+        else:
+            with filters_lock:
+                if self.n_classes:
+                    raw = self.estimator.decision_function(x.numpy())
+                else:
+                    raw = self.estimator.predict(x.numpy())
+            scores = torch.as_tensor(raw).reshape(len(x), -1)
         if self.n_classes == 2:
-            return torch.stack([torch.zeros_like(scores), scores], 1)
-        return scores.reshape(len(x), -1)
+            return torch.cat([torch.zeros_like(scores), scores], 1)
+        return scores
 
     def distribution(self, x: Tensor) -> NormalMixture:
         """Predictive distribution with unit noise, which the stack replaces."""

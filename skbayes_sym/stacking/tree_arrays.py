@@ -230,6 +230,11 @@ def forest_arrays(forest: Any) -> TreeArrays:
         Leaves hold the number of their rows, their weight, their impurity, and the mean or the
         class frequencies.
     """
+    return TreeArrays.from_trees(forest_nodes(forest), np.float32)
+
+
+def forest_nodes(forest: Any) -> list[TreeNodes]:
+    """Return the nodes of each tree of a fitted forest, with the values of `forest_arrays`."""
     trees = []
     for estimator in forest.estimators_:
         tree = estimator.tree_
@@ -237,7 +242,7 @@ def forest_arrays(forest: Any) -> TreeArrays:
         values = np.column_stack([*statistics, tree.value[:, 0]])
         children = (tree.children_left, tree.children_right)
         trees.append(TreeNodes(tree.feature, tree.threshold, *children, values))
-    return TreeArrays.from_trees(trees, np.float32)
+    return trees
 
 
 def build_forest(trees: TreeArrays, n_columns: int, n_classes: int) -> Any:
@@ -349,6 +354,12 @@ def boosting_arrays(model: Any) -> tuple[TreeArrays, Array]:
     baseline : ndarray of shape (n_trees_per_round,)
         Prediction without trees.
     """
+    trees, baseline = boosting_nodes(model)
+    return TreeArrays.from_trees(trees, np.float64), baseline
+
+
+def boosting_nodes(model: Any) -> tuple[list[TreeNodes], Array]:
+    """Return the nodes of each tree of fitted boosting, and the baseline, as `boosting_arrays`."""
     trees = []
     for round_trees in model._predictors:  # noqa: SLF001  # no public name
         for tree in round_trees:
@@ -361,7 +372,7 @@ def boosting_arrays(model: Any) -> tuple[TreeArrays, Array]:
             column = node["feature_idx"]
             trees.append(TreeNodes(column, node["num_threshold"], left, right, values))
     baseline = np.asarray(model._baseline_prediction, dtype=np.float64)  # noqa: SLF001  # no public name
-    return TreeArrays.from_trees(trees, np.float64), baseline.reshape(-1)
+    return trees, baseline.reshape(-1)
 
 
 def build_boosting(trees: TreeArrays, baseline: Array, n_columns: int, n_classes: int) -> Any:

@@ -49,7 +49,25 @@ def test_small_residuals_need_no_second_forest(monkeypatch):
     )
     monkeypatch.setattr(gross_errors, "MIN_RESIDUAL", 1e9)
     assert not len(find_rows(X, y))
-    assert len(n_forests) == 1
+    assert len(n_forests) == 2  # few trees, and all trees
+
+
+@pytest.mark.parametrize(("max_probability", "n_forests"), [(0.0, 1), (0.1, 3)])
+def test_few_trees_exclude_most_errors(max_probability, n_forests, monkeypatch):
+    """A gross error that they don't exclude needs all trees, and a second forest."""
+    X, y, _ = make_data(1)
+    y[3] = 1e3
+    monkeypatch.setattr(gross_errors, "MAX_FIRST_PROBABILITY", max_probability)
+    n_trees = []
+    predict = gross_errors._predict_out_of_bag
+
+    def record(*arguments):
+        n_trees.append(arguments[4] if len(arguments) > 4 else gross_errors.N_TREES)
+        return predict(*arguments)
+
+    monkeypatch.setattr(gross_errors, "_predict_out_of_bag", record)
+    assert list(find_rows(X, y)) == [3][: n_forests - 1]
+    assert n_trees == [20, 100, 100][:n_forests]
 
 
 @pytest.mark.parametrize("unit", [1.0, 1e-9, -1e5])
