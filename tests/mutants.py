@@ -1567,9 +1567,9 @@ MUTANTS = [
         ("safe_indexing(self.table, order[index])", "safe_indexing(self.table, index)"),
     ),
     *planted(
-        "base/transformed_distribution.py",
+        "base/quadrature.py",
         "base/test_closed_forms.py",
-        ("return quadrature.crps(y)", "return Quadrature(self).crps(y)"),
+        ("    @cached_property\n    def _components", "    @property\n    def _components"),
     ),
     *planted(
         "base/target_transformation.py",
