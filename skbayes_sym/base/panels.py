@@ -162,9 +162,14 @@ class DensityPanels:
 
     def nodes(self, kinks: Sequence[Array]) -> tuple[Array, Array, Array]:
         """Return nodes, their probabilities and the distribution function, (K, N, T)."""
+        z, weights = self.weighted_nodes(kinks)
+        return z, weights, self._root.cdf_grid(z)
+
+    def weighted_nodes(self, kinks: Sequence[Array]) -> tuple[Array, Array]:
+        """Return nodes and their probabilities, (K, N, T)."""
         z, step = _plain_nodes(self._edges, kinks, SCORE_RULE)
         density = np.asarray(np.exp(self._root.log_prob_grid(z))[..., None])
-        return z, _normalise(step * density), self._root.cdf_grid(z)
+        return z, _normalise(step * density)
 
 
 def _plain_nodes(edges: Array, kinks: Sequence[Array], rule: PanelRule) -> tuple[Array, Array]:

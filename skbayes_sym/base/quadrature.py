@@ -271,9 +271,15 @@ class Quadrature:
     def _moments(self, names: tuple[Functional, ...]) -> list[Array]:
         """Return the mean, and the variance if it is named, of every row and target, (N, T)."""
         if not self._is_normal:
-            z, weights, below = self._fixed or self._panels().nodes(self._transformations.kinks)
+            below = None
+            if self._fixed is not None:
+                z, weights, below = self._fixed
+            else:
+                z, weights = DensityPanels(self._root).weighted_nodes(self._transformations.kinks)
             values = self._transformations.outward(z)
             if np.isinf(values).any():
+                if below is None:
+                    below = self._root.cdf_grid(z)
                 rank = 1.0 - below if self._transformations.falls else below
                 values, weights = drop_poles(values, weights, rank)
             return list(node_moments(values, weights))

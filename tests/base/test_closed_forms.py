@@ -50,7 +50,7 @@ TRANSFORMERS = {
 }
 # The table of a quantile transformer merges knots into cells. Moments of Yeo-Johnson
 # transformations, whose third derivative jumps, are within 1e-4 standard deviations.
-TOLERANCE = {"normal quantiles": 5e-3, "uniform quantiles": 1e-3, "yeo-johnson": 1e-5}
+TOLERANCE = {"normal quantiles": 1e-3, "uniform quantiles": 1e-3, "yeo-johnson": 1e-5}
 # Largest error of scores by quadrature, in standard deviations of the target.
 SCORE_BOUND = 1e-4
 
