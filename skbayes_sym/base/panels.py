@@ -167,7 +167,7 @@ class DensityPanels:
 
     def weighted_nodes(self, kinks: Sequence[Array]) -> tuple[Array, Array]:
         """Return nodes and their probabilities, (K, N, T)."""
-        z, step = _plain_nodes(self._edges, kinks, SCORE_RULE)
+        z, step = _plain_nodes(self._edges, kinks, TABLE_RULE)
         density = np.asarray(np.exp(self._root.log_prob_grid(z))[..., None])
         return z, _normalise(step * density)
 
