@@ -7,7 +7,7 @@ import numpy as np
 from skbayes_sym.base.messages import warn_user
 from skbayes_sym.base.rows import Array
 from skbayes_sym.numerics.arguments import is_frame
-from skbayes_sym.numerics.tables import read_table
+from skbayes_sym.numerics.tables import missing_rows, read_table
 
 # A column of zeros and ones equals a target of two equally frequent classes in so many rows with a
 # probability of 1e-6.
@@ -49,6 +49,9 @@ def _is_same_variable(column: Array, target: Array) -> bool:
     """Whether two arrays of shape (n_samples,) vary and are equal in every row."""
     is_numeric = [array.dtype.kind in _NUMERIC_KINDS for array in (column, target)]
     if is_numeric[0] != is_numeric[1] or column.shape != target.shape:
+        return False
+    if missing_rows(column).any():
+        # Targets have no missing values, and pandas' NA isn't comparable.
         return False
     if not all(is_numeric):
         column = column.astype(object)

@@ -38,7 +38,11 @@ def test_few_rows_constant_targets_and_arrays_are_not_compared():
     assert find_target_columns(TABLE[["size", "price"]].to_numpy(), TABLE["price"]) == []
 
 
-def test_missing_values_in_a_column_are_no_target():
+@pytest.mark.parametrize("missing", [None, np.nan, pd.NA, pd.NaT])
+@pytest.mark.parametrize("dtype", [object, "string", "category"])
+def test_columns_with_missing_values_are_no_target(missing, dtype):
+    colour = TABLE["colour"].where(TABLE.index > 0, missing).astype(dtype)
+    assert find_target_columns(TABLE.assign(colour=colour), TABLE["colour"]) == []
     assert find_target_columns(TABLE.assign(price=np.nan), TABLE["price"]) == []
 
 
