@@ -48,6 +48,25 @@ class TransformedPredictive(PredictiveDistribution):
         self.transformer = transformer
         self._is_flat = is_flat
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the transformation, whose functions can't be pickled."""
+        return {name: value for name, value in vars(self).items() if name != "_transformation"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore the transformation from the transformer."""
+        vars(self).update(state)
+        n_targets = (*self.inner.shape, 1)[1]
+        transformations = elementary_transformations(self.transformer, n_targets)
+        if not transformations:
+            transformations = [_identity(n_targets)]
+        # The innermost distribution has the last transformation.
+        n_inner = 0
+        inner = self.inner
+        while isinstance(inner, TransformedPredictive) and inner.transformer is self.transformer:
+            n_inner += 1
+            inner = inner.inner
+        self._transformation = transformations[-1 - n_inner]
+
     def __repr__(self) -> str:
         inner = self.inner
         while isinstance(inner, TransformedPredictive) and inner.transformer is self.transformer:
@@ -267,11 +286,18 @@ def transformed_predictive(
     """
     transformations = elementary_transformations(transformer, n_targets)
     if not transformations and is_flat != (len(inner.shape) == 1):
-        identity = StandardScaler(with_mean=False, with_std=False)
-        transformations = elementary_transformations(identity, n_targets)
+        transformations = [_identity(n_targets)]
     for transformation in reversed(transformations):
         inner = TransformedPredictive(inner, transformation, transformer, is_flat=is_flat)
     return inner
+
+
+def _identity(n_targets: int) -> TargetTransformation:
+    """Return the transformation that changes nothing."""
+    (identity,) = elementary_transformations(
+        StandardScaler(with_mean=False, with_std=False), n_targets
+    )
+    return identity
 
 
 def invert_cdf_grid(cdf: Callable[[Array], Array], levels: Array, median: Array) -> Array:

@@ -1,5 +1,8 @@
 """Shapes of questions to every type of predictive distribution, and their agreement."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +14,7 @@ from sklearn.ensemble import VotingRegressor
 from sklearn.linear_model import BayesianRidge, LogisticRegression
 from sklearn.multioutput import MultiOutputRegressor
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import MinMaxScaler, PowerTransformer, StandardScaler
 
 from skbayes_sym import (
     BayesianLinearClassifier,
@@ -78,6 +81,13 @@ CASES = {
     "stack of counts": lambda: of(
         PredictiveStackingRegressor([("l", "linear"), ("p", POISSON)], random_state=0), COUNTS
     ),
+    "scaled powers": lambda: of(
+        TransformedTargetRegressor(
+            BayesianLinearRegressor(),
+            transformer=make_pipeline(MinMaxScaler((1.0, 2.0)), PowerTransformer("box-cox")),
+        ),
+        NUMBERS,
+    ),
     "quadrature": lambda: TensorPredictive(
         [as_targets(NormalPredictive(NUMBERS, np.ones(24)))], is_flat=False
     ),
@@ -130,6 +140,17 @@ def test_targets_are_broadcast_by_numpy_s_rules(name):
     assert several.shape == (*shape, 2, 2)
     np.testing.assert_allclose(several[..., 1], distribution.interval(0.9))
     np.testing.assert_allclose(distribution.sf(1.0), 1.0 - distribution.cdf(1.0))
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", NAMES)
+def test_distributions_are_pickled_and_copied(name):
+    """Transformed targets of several steps too, whose functions are made again."""
+    distribution = CASES[name]()[:4]
+    for copied in (pickle.loads(pickle.dumps(distribution)), copy.deepcopy(distribution)):
+        assert repr(copied) == repr(distribution)
+        np.testing.assert_array_equal(copied.mean(), distribution.mean())
+        np.testing.assert_array_equal(copied.log_prob(1.5), distribution.log_prob(1.5))
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
