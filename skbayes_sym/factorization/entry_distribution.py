@@ -99,7 +99,7 @@ class OrdinalMixture(TargetPredictive):
         return self.class_values[index].unsqueeze(-1)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class EntryPredictive(PredictiveDistribution):
     """Distribution of new observations of entries.
 

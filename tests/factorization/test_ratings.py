@@ -217,6 +217,15 @@ def test_columns_that_are_not_there_and_entries_listed_again():
         model.fit(pd.concat([elsewhere, elsewhere[:1].assign(rating=8.0)]))
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_values_of_entries_in_another_order_are_warned_about():
+    distribution = predictive(clone(MODEL).set_params(max_iter=1).fit(CSV), CSV)
+    with pytest.warns(UserWarning, match="same row labels in different orders"):
+        distribution.log_prob(CSV["rating"][::-1])
+    with pytest.warns(UserWarning, match="same row labels in different orders"):
+        distribution[:3].log_prob(CSV["rating"][:3][::-1])
+
+
 def test_ordinal_labels_that_are_none():
     with pytest.raises(ValueError, match="has 500, which lies 495 from others"):
         clone(MODEL).set_params(likelihood="ordinal").fit(([0, 1, 2, 3, 4, 0], [0, 1, 2, 3, 4, 1],
