@@ -459,7 +459,7 @@ def test_a_group_and_its_gap_in_a_factorisation():
     ours = clone(model).fit(matrix)
     assert 0.0 < own.symmetry_gap_ <= math.log(2.0)
     assert own.elbo_ == pytest.approx(ours.elbo_, abs=1e-3)
-    with pytest.raises(TypeError, match=r"under Reflection.*solver=VI\(gap="):
+    with pytest.raises(TypeError, match=r"for Reflection.*solver=VI\(gap="):
         clone(own).set_params(solver=VI("diag", group)).fit(matrix)
 
 

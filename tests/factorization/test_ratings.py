@@ -531,7 +531,7 @@ def test_cold_new_rows_are_predicted_from_their_features():
     assert np.sqrt(np.mean(off**2)) < 0.5 * signal.T[50:].std()
     with pytest.raises(ValueError, match="row_features was passed to fit"):
         model.with_new_rows(nothing)
-    with pytest.raises(ValueError, match="was not given to fit"):
+    with pytest.raises(ValueError, match="wasn't passed to fit"):
         clone(MODEL).fit(X).with_new_rows(X[:2], row_features=features[:2])
 
 

@@ -269,10 +269,12 @@ def test_a_class_that_a_fold_has_not_seen_is_hardly_possible():
     labels = np.array(["rare", *["common"] * 19])
     clf = PredictiveStackingClassifier([("boosted", "boosting")], random_state=0)
     assert clf.fit(FLOWERS[:20], labels).predict_proba(FLOWERS[:20])[:, 1].max() < 0.5
-    without_first = [SPECIES == 0, SPECIES == 1, SPECIES == 2]  # codes of labels differ by fold
-    folds = [(np.flatnonzero(~test), np.flatnonzero(test)) for test in without_first]
+    is_odd = np.arange(len(SPECIES)) % 2 == 1
+    # The first fold hasn't seen the first species, and numbers the others differently.
+    left_out = [SPECIES == 0, (SPECIES > 0) & is_odd, (SPECIES > 0) & ~is_odd]
+    folds = [(np.flatnonzero(~test), np.flatnonzero(test)) for test in left_out]
     clf = PredictiveStackingClassifier([("line", "linear")], cv=folds, random_state=0)
-    assert clf.fit(FLOWERS, SPECIES).leave_one_out_log_density_["line"][0] == pytest.approx(-30.0)
+    assert clf.fit(FLOWERS, SPECIES).leave_one_out_log_density_["line"][0] < np.log(1e-4)
 
 
 @pytest.mark.long
