@@ -60,18 +60,19 @@ class TransformedPredictive(PredictiveDistribution):
         if not transformations:
             transformations = [_identity(n_targets)]
         # The innermost distribution has the last transformation.
-        n_inner = 0
-        inner = self.inner
-        while isinstance(inner, TransformedPredictive) and inner.transformer is self.transformer:
-            n_inner += 1
-            inner = inner.inner
-        self._transformation = transformations[-1 - n_inner]
+        self._transformation = transformations[-len(self._steps())]
 
     def __repr__(self) -> str:
+        return f"<{self.transformer} of {self._steps()[-1].inner!r}>"
+
+    def _steps(self) -> list["TransformedPredictive"]:
+        """Return this and the inner distributions that belong to the same transformer."""
+        steps = [self]
         inner = self.inner
         while isinstance(inner, TransformedPredictive) and inner.transformer is self.transformer:
+            steps.append(inner)
             inner = inner.inner
-        return f"<{self.transformer} of {inner!r}>"
+        return steps
 
     @property
     def shape(self) -> tuple[int, ...]:
