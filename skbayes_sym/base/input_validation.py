@@ -17,6 +17,7 @@ from skbayes_sym.numerics.tables import (
     READ_TIMES,
     SPLIT_ENTRIES,
     column_names,
+    dtype_name,
     frame_columns,
     has_reordered_rows,
     is_clock_time,
@@ -249,20 +250,15 @@ def _enumerate(names: list[str]) -> str:
     return ", ".join(map(repr, names[:5])) + ellipsis
 
 
-def _dtype_name(column: Any) -> str:
-    """Return the name of the dtype of an array or of a frame's column, in lower case."""
-    return str(getattr(column, "dtype", getattr(column, "type", None))).lower()
-
-
 def _refuse_times(name: str, X: Any) -> None:
     """Raise a ValueError if a table has columns whose dtype is one of dates, durations or times.
 
     NumPy and polars would read them as numbers whose unit depends on the dtype.
     """
     if is_frame(X):
-        dtypes = list(zip(column_names(X), map(_dtype_name, frame_columns(X)), strict=True))
+        dtypes = list(zip(column_names(X), map(dtype_name, frame_columns(X)), strict=True))
     elif isinstance(X, np.ndarray) and X.dtype.kind in "mM":
-        dtypes = [(str(j), _dtype_name(X)) for j in range(X.shape[-1])]
+        dtypes = [(str(j), dtype_name(X)) for j in range(X.shape[-1])]
     else:
         return
     durations = [column for column, dtype in dtypes if dtype.startswith(("timedelta", "duration"))]

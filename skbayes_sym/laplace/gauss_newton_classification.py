@@ -20,13 +20,8 @@ from skbayes_sym.base.requirements import (
 from skbayes_sym.base.training import Training
 from skbayes_sym.laplace.class_predictive import choose_variance_scale, refine
 from skbayes_sym.laplace.defaults import GaussNewtonDefaults, resolve_auto
-from skbayes_sym.laplace.evidence_problem import (
-    CategoricalEvidence,
-)
-from skbayes_sym.laplace.initialization import (
-    search_classification,
-    search_single,
-)
+from skbayes_sym.laplace.evidence_problem import CategoricalEvidence
+from skbayes_sym.laplace.initialization import search_classification, search_single
 from skbayes_sym.laplace.mode_finding import (
     EvidenceSearch,
     Search,
@@ -36,11 +31,7 @@ from skbayes_sym.laplace.mode_finding import (
 )
 from skbayes_sym.laplace.modes_fit import ModesFit, require_memory_for_systems, subsample_problem
 from skbayes_sym.models.model import Model
-from skbayes_sym.models.priors import (
-    CLASSIFICATION_SCALES,
-    LayerScales,
-    UnboundPrior,
-)
+from skbayes_sym.models.priors import CLASSIFICATION_SCALES, LayerScales, UnboundPrior
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
 # Default priors of classification. On separated classes the evidence under the first is higher by

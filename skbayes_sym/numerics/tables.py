@@ -240,12 +240,17 @@ def _to_array(column: Any) -> Array:
     return np.array(values, dtype=object)
 
 
+def dtype_name(column: Any) -> str:
+    """Return the name of the dtype of an array or of a frame's column, in lower case."""
+    return str(getattr(column, "dtype", getattr(column, "type", None))).lower()
+
+
 def boolean_dtypes(X: Any) -> Array:
     """Return which columns of a table have a Boolean dtype, (n_columns,); no columns of lists."""
     if is_frame(X):
         # The attribute ``dtypes`` of pandas changes the warning filters of the program.
-        dtypes = [getattr(c, "dtype", getattr(c, "type", None)) for c in frame_columns(X)]
-        return np.array([str(dtype).lower().startswith("bool") for dtype in dtypes], dtype=bool)
+        names = map(dtype_name, frame_columns(X))
+        return np.array([name.startswith("bool") for name in names], dtype=bool)
     if getattr(X, "ndim", 0) != 2:
         return np.zeros(0, dtype=bool)
     return np.full(X.shape[1], "bool" in str(getattr(X, "dtype", "")))
