@@ -348,12 +348,22 @@ MUTANTS = [
     *planted(
         "laplace/invariant_evidence.py",
         "laplace/test_balancing.py",
-        ("TrainingState(balance_axes(axes, theta, precision), hyper)", "state"),
+        (
+            "TrainingState(balance_weights(self.model.network, theta, precision), hyper)",
+            "state",
+        ),
+        ("rest = self.precisions[:1]", "rest = 4.0 * self.precisions[:1]"),
+    ),
+    *planted(
+        "ensemble/fit.py",
+        "laplace/test_balancing.py",
+        ("return torch.cat([balanced.to(position), position[:, n_params:]], 1)", "return position"),
+        ("scale = objective.prior.scale", "pass"),
     ),
     *planted(
         "laplace/mode_finding.py",
         "laplace/test_balancing.py",
-        ("theta = balance_units(problem.network, theta, precision)", "pass"),
+        ("theta = balance_weights(problem.network, theta, precision)", "pass"),
     ),
     *planted(
         "models/positive_targets.py",

@@ -27,7 +27,7 @@ from timing import current_commit
 
 from skbayes_sym import LaplaceRegressor, MCMCRegressor
 from skbayes_sym.laplace import mode_finding
-from skbayes_sym.laplace.balancing import balance_units
+from skbayes_sym.laplace.balancing import balance_weights
 from skbayes_sym.models.networks.mlp import MLP
 
 RESULTS = Path(__file__).with_suffix(".json")
@@ -44,12 +44,12 @@ def keep_weights(network: MLP, theta: torch.Tensor, precision: torch.Tensor) -> 
 def fit_laplace(
     x: np.ndarray, y: np.ndarray, arguments: dict[str, Any], balance: Callable[..., torch.Tensor]
 ) -> LaplaceRegressor:
-    """Fit with another function in place of `balance_units`."""
-    mode_finding.balance_units = balance
+    """Fit with another function in place of `balance_weights`."""
+    mode_finding.balance_weights = balance
     try:
         return LaplaceRegressor(**arguments).fit(x, y)
     finally:
-        mode_finding.balance_units = balance_units
+        mode_finding.balance_weights = balance_weights
 
 
 def rescaling_deviation(problem: Problem, theta: torch.Tensor, noise: float) -> float:
@@ -79,7 +79,7 @@ def evaluate(seed: int) -> dict[str, Any]:
     }  # fmt: skip
     early = common | {"max_iter": EARLY_STEPS}
     chains = MCMCRegressor(**common).fit(x, y)
-    default = fit_laplace(x, y, common, balance_units)
+    default = fit_laplace(x, y, common, balance_weights)
     problem = Problem(x, y, noise, default)
     modes = [torch.tensor(theta) for theta in default.posterior_.loc]
     precisions = [torch.tensor(factor @ factor.T) for factor in default.posterior_.factor]
@@ -91,7 +91,7 @@ def evaluate(seed: int) -> dict[str, Any]:
         "chains": chains.log_evidence_,
         "chains_std_error": chains.log_evidence_std_error_,
         "early": fit_laplace(x, y, early, keep_weights).log_evidence_,
-        "early, balanced": fit_laplace(x, y, early, balance_units).log_evidence_,
+        "early, balanced": fit_laplace(x, y, early, balance_weights).log_evidence_,
         "default": fit_laplace(x, y, common, keep_weights).log_evidence_,
         "default, balanced": default.log_evidence_,
         "orbit integral": problem.with_copies(modes, precisions),

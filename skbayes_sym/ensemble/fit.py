@@ -31,6 +31,7 @@ from skbayes_sym.base.requirements import (
 )
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.training import Training, resolve_batch_size
+from skbayes_sym.laplace.balancing import balance_weights
 from skbayes_sym.laplace.class_predictive import RefittedMember, RefittedMembers, refit
 from skbayes_sym.laplace.map import (
     MapObjective,
@@ -331,8 +332,9 @@ class DeepEnsemble:
                 Schedule(self.max_iter, tol),
                 report=lambda loss: ("mean log posterior", data.log_jacobian - loss),
             )
-            log_posterior = objective.log_posterior(objective.position)
-            members = _read_members(objective, log_posterior, result)
+            position = self._balanced_position(objective, model)
+            log_posterior = objective.log_posterior(position)
+            members = _read_members(objective, position, log_posterior, result)
 
             # Modes underestimate the noise. Both corrections need independent normal weights.
             if self.has_effective_noise and model.prior.gaussian() is not None:
@@ -351,6 +353,24 @@ class DeepEnsemble:
         quantity = "the members' mean log posterior"
         warn_unless_converged(result, self.tol, data.total_weight, quantity)
         return members
+
+    def _balanced_position(self, objective: MapObjective, model: Model) -> Tensor:
+        """Return the positions of the members, with balanced units if a correction follows.
+
+        Effective noise and refitted members depend on the curvature, which must not depend on where
+        on its orbit a rescalable unit has stopped.
+        """
+        position = objective.position
+        prior = model.prior.gaussian()
+        if prior is None or not (self.has_effective_noise or self.refitter):
+            return position
+        scale = prior.scale
+        if isinstance(objective, ScaledModes):
+            scale = objective.prior.scale
+        n_params = model.network.layout.n_params
+        weights = position[:, :n_params].double()
+        balanced = balance_weights(model.network, weights, scale.to(weights) ** -2)
+        return torch.cat([balanced.to(position), position[:, n_params:]], 1)
 
     def _refit(
         self, members: EnsembleFit, data: Training, model: Model, progress: FitProgress
@@ -474,11 +494,29 @@ class DeepEnsemble:
 
 def _read_members(
     objective: MapObjective,
+    position: Tensor | None = None,
     log_posterior: Tensor | None = None,
     result: OptimiseResult | None = None,
 ) -> EnsembleFit:
-    """Read the members from the optimiser's vector, in the middle of training or at its end."""
-    position = objective.position
+    """Read the members in the middle of training or at its end.
+
+    Parameters
+    ----------
+    objective : MapObjective
+        Objective of training.
+    position : Tensor of shape (M, D), optional
+        Positions of the members; by default those in the optimiser's vector.
+    log_posterior : Tensor of shape (M,), optional
+        Log joint densities at the end, nats.
+    result : OptimiseResult, optional
+        Result of training, at its end.
+
+    Returns
+    -------
+    EnsembleFit
+    """
+    if position is None:
+        position = objective.position
     n_params = objective.n_theta // len(position)
     theta = position[:, :n_params].cpu().numpy().copy()
     log_noise = position[:, n_params:].cpu().numpy().copy()

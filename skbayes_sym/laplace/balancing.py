@@ -22,6 +22,8 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.modules import ModuleNetwork
+from skbayes_sym.models.networks.network import Network
 from skbayes_sym.symmetry.modules.group_assembly import ScaledAxis
 
 # Sweeps over several hidden layers end where no log scale moves by more than the tolerance. Random
@@ -31,6 +33,42 @@ TOLERANCE = 1e-10
 
 # Scales whose Newton equations are solved directly, with a matrix of at most 130 MB.
 MAX_DENSE_UNITS = 4_000
+
+
+def balance_weights(network: Network, theta: Tensor, precision: Tensor) -> Tensor:
+    """Rescale the units of any network to the highest prior density of their orbits.
+
+    Every estimator that reports a curvature, or predictions of the linearised network, calls this
+    function first. Scales of whole layers, such as those that a scalar multiplier can undo, stay.
+
+    Parameters
+    ----------
+    network : Network
+    theta : Tensor of shape (*B, P)
+        Weights. They aren't changed in place.
+    precision : Tensor of shape (*B, P) or (P,)
+        Prior precisions of the weights.
+
+    Returns
+    -------
+    Tensor of shape (*B, P)
+        Weights of the same functions. They are ``theta`` itself if no unit can be rescaled, if a
+        module can't be traced, or if the network is neither an `MLP` nor a module.
+    """
+    if isinstance(network, MLP):
+        return balance_units(network, theta, precision)
+    if not isinstance(network, ModuleNetwork):
+        return theta
+    try:
+        axes = network.symmetry().scaled_axes
+    except ValueError:  # the module can't be traced
+        return theta
+    if not axes:
+        return theta
+    rows = theta.reshape(-1, theta.shape[-1])
+    precisions = precision.expand_as(theta).reshape(rows.shape)
+    balanced = [balance_axes(axes, *pair) for pair in zip(rows, precisions, strict=True)]
+    return torch.stack(balanced).reshape(theta.shape)
 
 
 def balance_units(network: MLP, theta: Tensor, precision: Tensor) -> Tensor:

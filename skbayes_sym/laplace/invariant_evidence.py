@@ -13,7 +13,7 @@ from torch import Tensor
 from skbayes_sym.base.messages import logger
 from skbayes_sym.base.rows import Array, unwrap_single
 from skbayes_sym.base.training import Training
-from skbayes_sym.laplace.balancing import balance_axes, balance_units
+from skbayes_sym.laplace.balancing import balance_weights
 from skbayes_sym.laplace.curvature import (
     Directions,
     Full,
@@ -39,9 +39,6 @@ from skbayes_sym.laplace.posterior import LaplacePosterior, LinearisedNetwork
 from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.likelihoods.row_parameters import KnownErrors
 from skbayes_sym.models.model import Model
-from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.modules import ModuleNetwork
-from skbayes_sym.models.priors import layer_index
 from skbayes_sym.numerics.memory import MemoryAllocation, require_memory
 from skbayes_sym.numerics.optimise import (
     OptimiseResult,
@@ -342,25 +339,16 @@ class AveragedProblem:
         return torch.cat([eta, likelihood.params, covered.log()]).to(self.data.data.x)
 
     def balance(self, state: TrainingState) -> TrainingState:
-        """Move the weights of rescalable units to one representative of their orbit."""
+        """Move the weights of rescalable units to one representative of their orbit.
+
+        The prior is that of training, which gives parameters outside of the covered layers the
+        precision of the first layer.
+        """
         theta, hyper = state
-        network = self.model.network
-        if not isinstance(network, MLP | ModuleNetwork):
-            return state
-        precisions = self.precisions.to(theta)
         covered = self.model.hyper.unflatten(hyper)["log_precision"].exp()
-        uncovered = precisions[: len(precisions) - len(covered)]
-        layer = layer_index(network.layout).to(theta.device)
-        if int(layer.max()) >= len(precisions):
-            return state  # a bias whose weights are frozen belongs to no layer with a precision
-        precision = torch.cat([uncovered, covered])[layer]
-        if isinstance(network, MLP):
-            return TrainingState(balance_units(network, theta, precision), hyper)
-        try:
-            axes = network.symmetry().scaled_axes
-        except ValueError:  # the module can't be traced
-            return state
-        return TrainingState(balance_axes(axes, theta, precision), hyper)
+        rest = self.precisions[:1].to(covered)
+        precision = torch.cat([covered, rest])[self.model.owner.to(theta.device)]
+        return TrainingState(balance_weights(self.model.network, theta, precision), hyper)
 
     def evaluate(self, state: TrainingState) -> EvaluatedState:
         """Evaluate a state by one pass over the data, with the same noise for every state."""

@@ -28,7 +28,7 @@ import joblib
 import torch
 from torch import Tensor
 
-from skbayes_sym.laplace.balancing import balance_units
+from skbayes_sym.laplace.balancing import balance_weights
 from skbayes_sym.laplace.evidence_problem import (
     EvidenceProblem,
     Hyperparameters,
@@ -645,7 +645,7 @@ def _collect_modes(
     theta, hyper, *_ = _choose_by_restart(state.best.score > -inf, state.best, state.current)
     # Evidence and predictions mustn't depend on where on its orbit a rescalable unit has stopped.
     precision = hyper.log_precision.exp()[:, problem.prior.group]
-    theta = balance_units(problem.network, theta, precision)
+    theta = balance_weights(problem.network, theta, precision)
     value, system = problem.evaluate(theta, problem.expansion(theta), hyper)
     log_hyperprior = problem.prior.log_hyperprior(hyper.log_precision)
     n_restarts = torch.ones_like(state.n_iter)

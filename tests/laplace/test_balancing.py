@@ -6,18 +6,31 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
+from sklearn.base import clone, is_regressor
 from torch import nn
 from torch.testing import assert_close
 
-from skbayes_sym import GaussNewton, LaplaceRegressor
-from skbayes_sym.laplace import balancing
+from skbayes_sym import (
+    BayesianMLPClassifier,
+    DeepEnsembleClassifier,
+    DeepEnsembleRegressor,
+    EvidenceAdam,
+    GaussNewton,
+    LaplaceClassifier,
+    LaplaceRegressor,
+    LILAClassifier,
+    LILARegressor,
+    predictive,
+)
+from skbayes_sym.ensemble import fit as ensemble_fit
+from skbayes_sym.laplace import balancing, invariant_evidence, mode_finding
 from skbayes_sym.laplace.balancing import balance_axes, balance_units
 from skbayes_sym.laplace.evidence_problem import GaussianEvidence, Hyperparameters
 from skbayes_sym.laplace.posterior import LinearisedModes
-from skbayes_sym.models import MLP, TANH
+from skbayes_sym.models import ARD, MLP, TANH, Invariances, Rotation2D
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import IDENTITY, RELU
-from skbayes_sym.models.priors import LayerScales
+from skbayes_sym.models.priors import LayerScales, layer_index
 from skbayes_sym.symmetry import symmetry_of
 
 DEPTHS = ((3,), (3, 4), (2, 3, 4))
@@ -241,3 +254,161 @@ def test_modules_end_in_balanced_units():
     incoming = precision[0] * (first.square().sum(1) + bias.square())
     outgoing = precision[1] * second.square().sum(0)
     assert_close(incoming, outgoing, rtol=1e-3, atol=1e-6)
+
+
+def move_along_orbits(network, theta):
+    """Rescale every unit of one network or a batch by a random factor, the same in every call."""
+    generator = torch.Generator().manual_seed(5)
+    if isinstance(network, MLP):
+        return rescale(network, theta, generator)
+    log_scale = torch.zeros(theta.shape[-1], dtype=torch.float64)
+    axes = network.symmetry().scaled_axes
+    entries = [torch.as_tensor(axis.entries()) for axis in axes]
+    factors = draw((1 + max(int(units.max()) for _, units in entries),), generator)
+    for axis, (position, unit) in zip(axes, entries, strict=True):
+        log_scale[position] += axis.power * factors[unit]
+    return theta * log_scale.exp().to(theta)
+
+
+def make_rows(n_classes=0):
+    rng = np.random.default_rng(1)
+    x = rng.uniform(-2.0, 2.0, (60, 2))
+    y = np.abs(x[:, 0]) + 0.3 * rng.standard_normal(60)
+    if n_classes:
+        y = np.digitize(y, np.quantile(y, np.arange(1, n_classes) / n_classes))
+    return x, y
+
+
+def make_images():
+    rng = np.random.default_rng(2)
+    y = np.arange(60) % 2
+    x = 0.5 * rng.standard_normal((60, 5, 5))
+    x[y == 1, 1:3, 1:3] += 1.0
+    return x.reshape(60, -1), y
+
+
+def make_module(n_outputs):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Linear(2, 5), nn.LeakyReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, n_outputs)
+        )
+
+
+def make_convolutions():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Conv2d(1, 3, 2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(12, 2)
+        )
+
+
+EARLY = {"max_iter": 30, "tol": None, "random_state": 0}
+SMALL = {"hidden_layer_sizes": (4,), "activation": "relu", **EARLY}
+IMAGES = {"network": make_convolutions(), "image_shape": (5, 5), **EARLY}
+TURNS = Invariances([Rotation2D()], n_augmentations=3)
+RELU_ESTIMATORS = {
+    "Laplace, Gauss-Newton": (LaplaceRegressor(**SMALL, optimizer=GaussNewton(2)), make_rows),
+    "Laplace, Adam": (LaplaceRegressor(**SMALL, optimizer="adam"), make_rows),
+    "Laplace, two layers": (
+        LaplaceRegressor((4, 3), "relu", optimizer=GaussNewton(2), prior=ARD(), **EARLY), make_rows
+    ),
+    "Laplace, full": (
+        LaplaceRegressor(**SMALL, optimizer=EvidenceAdam(curvature="full")), make_rows
+    ),
+    "Laplace, last layer": (
+        LaplaceRegressor(**SMALL, optimizer=EvidenceAdam(layers="last")), make_rows
+    ),
+    "Laplace, module": (LaplaceRegressor(network=make_module(1), **EARLY), make_rows),
+    "Laplace, classes": (
+        LaplaceClassifier(**SMALL, optimizer=GaussNewton(2)), lambda: make_rows(3)
+    ),
+    "Laplace, classes, module": (
+        LaplaceClassifier(network=make_module(3), **EARLY), lambda: make_rows(3)
+    ),
+    "LILA": (LILARegressor(**SMALL, invariances=TURNS), make_rows),
+    "LILA, classes, convolutions": (LILAClassifier(**IMAGES), make_images),
+    "ensemble": (DeepEnsembleRegressor((4,), n_members=2, **EARLY), make_rows),
+    "ensemble, learned scales": (
+        DeepEnsembleRegressor((4, 3), n_members=2, prior="learn", **EARLY), make_rows
+    ),
+    "ensemble, two targets": (
+        DeepEnsembleRegressor((4,), n_members=2, **EARLY),
+        lambda: (make_rows()[0], np.column_stack([make_rows()[1], make_rows()[0][:, 1]])),
+    ),
+    "ensemble, classes": (
+        DeepEnsembleClassifier((4, 3), n_members=2, **EARLY), lambda: make_rows(3)
+    ),
+    "mixture, classes": (
+        BayesianMLPClassifier(n_modes=2, n_members=2, random_state=0), lambda: make_rows(3)
+    ),
+}  # fmt: skip
+
+
+def summarise(model, x):
+    """Return the log evidence and the linearised predictions."""
+    if is_regressor(model):
+        future = predictive(model, x)
+        values = [np.ravel(future.mean()), np.ravel(future.std())]
+    else:
+        values = [np.log(model.predict_proba(x)).ravel()]
+    if np.ndim(getattr(model, "log_evidence_", None)) == 0 and hasattr(model, "log_evidence_"):
+        values.append([model.log_evidence_])
+    return np.concatenate(values)
+
+
+@pytest.mark.filterwarnings("ignore")  # training stops early
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.long if "mixture" in name else ())
+        for name in RELU_ESTIMATORS
+    ],
+)
+def test_reports_dont_depend_on_the_point_of_the_orbit_where_training_stopped(name, monkeypatch):
+    """Units are rescaled at random before each curvature that an estimator reports."""
+    estimator, make_data = RELU_ESTIMATORS[name]
+    x, y = make_data()
+    reported = summarise(clone(estimator).fit(x, y), x)
+
+    def fit_with(representative):
+        calls = []
+
+        def balance(network, theta, precision):
+            if isinstance(network, MLP) and not network.activation.is_homogeneous:
+                return theta
+            calls.append(network)
+            return representative(network, move_along_orbits(network, theta), precision)
+
+        for module in (mode_finding, invariant_evidence, ensemble_fit):
+            monkeypatch.setattr(module, "balance_weights", balance)
+        model = clone(estimator).fit(x, y)
+        assert calls
+        return summarise(model, x)
+
+    np.testing.assert_allclose(fit_with(balancing.balance_weights), reported, rtol=1e-4, atol=1e-4)
+    # Negative control: without balancing the reports depend on it.
+    unbalanced = fit_with(lambda _network, theta, _precision: theta)
+    assert np.abs(unbalanced - reported).max() > 1e-3
+
+
+@pytest.mark.filterwarnings("ignore")  # training stops early
+def test_members_are_balanced_under_their_own_scales():
+    model = DeepEnsembleRegressor((4,), n_members=2, prior="learn", **EARLY).fit(*make_rows())
+    scales = model.prior_scale_samples_
+    assert not np.allclose(scales, scales[:, :1], rtol=0.1)
+    group = LayerScales().bind(model.network_.layout).group
+    precision = torch.as_tensor(scales)[:, group] ** -2
+    check_is_balanced(model.network_, torch.as_tensor(model.samples_), precision)
+
+
+@pytest.mark.filterwarnings("ignore")  # training stops early
+def test_layers_that_are_not_covered_are_balanced_under_the_prior_of_training():
+    optimizer = EvidenceAdam(layers="last")
+    model = LaplaceRegressor(**SMALL, prior=[2.0, 0.5], optimizer=optimizer).fit(*make_rows())
+    precision = torch.tensor([0.25, 4.0], dtype=torch.float64)
+    check_is_balanced(
+        model.network_,
+        torch.as_tensor(model.posterior_.loc),
+        precision[layer_index(model.network_.layout)],
+    )
