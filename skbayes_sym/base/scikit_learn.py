@@ -49,7 +49,7 @@ column_or_1d = with_filters_lock(_column_or_1d)
 
 @with_filters_lock
 def validate_data(estimator: BaseEstimator, *args: Any, **kwargs: Any) -> Any:
-    """Call scikit-learn's function, and name the remedy if columns are in another order.
+    """Call scikit-learn's function, and name the remedy for sparse rows and reordered columns.
 
     Parameters
     ----------
@@ -65,11 +65,21 @@ def validate_data(estimator: BaseEstimator, *args: Any, **kwargs: Any) -> Any:
 
     Raises
     ------
+    TypeError
+        If the rows are a sparse matrix, or a frame whose columns are all sparse.
     ValueError
         If the arrays are invalid, or the names of the columns aren't those of `fit`.
     """
     try:
         return _validate_data(estimator, *args, **kwargs)
+    except TypeError as error:
+        if not str(error).startswith("Sparse data was passed for X"):
+            raise
+        raise TypeError(
+            "Sparse data was passed for X, but dense data is required: give X.toarray(), or "
+            "X.sparse.to_dense() for a frame. In a pipeline, transformers return dense arrays by "
+            "OneHotEncoder(sparse_output=False) and ColumnTransformer(..., sparse_threshold=0)."
+        ) from None
     except ValueError as error:
         message = str(error)
         if not message.startswith("The feature names should match") or "now missing" in message:

@@ -139,6 +139,10 @@ def mistakes_in_fit() -> Iterator[Mistake]:
         yield what, whose, lambda e, _, y=y: e.fit(X, y), words
     whose = [n for n in PREDICTS if n not in TABLES]
     yield "missing", whose, lambda e, y: e.fit(with_value(np.nan), y), "^Input X contains NaN"
+    words = r"^Sparse data was passed for X.*X.sparse.to_dense\(\).*OneHotEncoder\(sparse_out"
+    sparse_frame = pd.DataFrame(X).astype("Sparse[float]")
+    for what, rows in [("sparse X", csr_array(X)), ("sparse frame", sparse_frame)]:
+        yield what, PREDICTS, lambda e, y, rows=rows: e.fit(rows, y), words
     words = r"inconsistent numbers of samples: \[24, 23\]"
     yield "short y", PREDICTS, lambda e, y: e.fit(X, y[:-1]), words
 
