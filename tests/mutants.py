@@ -68,6 +68,18 @@ MUTANTS = [
         "base/test_extrapolation.py",
     ),
     Mutant(
+        "base/coded_numbers.py",
+        "            is_far = np.abs(others - code).min() > np.ptp(others)",
+        "            is_far = True",
+        "base/test_coded_numbers.py",
+    ),
+    Mutant(
+        "base/coded_numbers.py",
+        "(month >= 1) & (month <= 12)",
+        "(month >= 0) & (month <= 99)",
+        "base/test_coded_numbers.py",
+    ),
+    Mutant(
         "base/target_columns.py",
         "    return varies and bool(np.all(column == target))",
         "    return bool(np.all(column == target))",

@@ -11,6 +11,7 @@ Data intake
 * `gross_errors`: find gross errors in targets
 * `targets`: validated targets of regressors and classifiers
 * `target_columns`: warn of a target that was left in the inputs
+* `coded_numbers`: warn of numbers that stand for missing values or dates
 * `training`: canonical and scaled training data on the device
 * `device`: choose the device and the floating-point precision
 

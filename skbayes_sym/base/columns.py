@@ -44,6 +44,7 @@ from skbayes_sym.numerics.dates import (
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.numerics.tables import (
     MISSING,
+    READ_DURATION_TEXT,
     READ_FORMATTED_NUMBERS,
     UNKNOWN,
     Levels,
@@ -52,6 +53,7 @@ from skbayes_sym.numerics.tables import (
     column_kind,
     days_since_reference,
     is_clock_time,
+    is_duration_text,
     is_formatted_number,
     level_key,
     level_number,
@@ -83,6 +85,16 @@ _MIN_VARYING = 0.05
 _FAR_FACTOR = 10.0
 _FAR_DAYS = 3652.5
 _MIN_DATES = 5
+
+# Noun, test and remedy for text that represents times.
+_TIMES_AS_TEXT = (
+    (
+        "times of day",
+        is_clock_time,
+        "Give numbers, such as the hour, as by pandas.to_datetime(column, format='mixed').dt.hour.",
+    ),
+    ("durations", is_duration_text, READ_DURATION_TEXT),
+)
 
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
@@ -580,15 +592,15 @@ def _normalise_text(first: str, second: str, variable: str) -> str:
 
 def _warn_numbers_as_text(name: str, levels: Sequence[str]) -> None:
     """Warn that a column is read as words, although most of its levels are numbers or times."""
-    clock_times = [level for level in levels if is_clock_time(level)]
-    if len(clock_times) > len(levels) / 2:
-        warn_user(
-            f"column {name!r} of X holds times of day as text such as {clock_times[0]!r} and is "
-            "read as words: give numbers, such as the hour, as by pandas.to_datetime(column, "
-            "format='mixed').dt.hour.",
-            UserWarning,
-        )
-        return
+    for noun, is_of_kind, remedy in _TIMES_AS_TEXT:
+        times = [level for level in levels if is_of_kind(level)]
+        if len(times) > len(levels) / 2:
+            warn_user(
+                f"column {name!r} of X holds {noun} as text such as {times[0]!r} and is read as "
+                f"words. {remedy}",
+                UserWarning,
+            )
+            return
     is_number = [level_number(level) is not None for level in levels]
     formatted = [
         level

@@ -14,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
+from skbayes_sym.base.coded_numbers import warn_coded_numbers
 from skbayes_sym.base.columns import (
     Columns,
     LevelBlock,
@@ -459,6 +460,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
                 numbers = columns.encode(table)
         inputs, targets = self._validate_training_data(numbers, y)
         warn_target_columns(X, y)
+        warn_coded_numbers(X)
         if table is not None:
             # Register the columns of the table instead of the encoded ones.
             validate_data(self, X, skip_check_array=True)

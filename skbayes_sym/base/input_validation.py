@@ -12,9 +12,11 @@ from skbayes_sym.base.messages import warn_user
 from skbayes_sym.numerics.arguments import is_frame
 from skbayes_sym.numerics.dates import parse_text
 from skbayes_sym.numerics.tables import (
+    READ_DURATION_TEXT,
     READ_DURATIONS,
     READ_FORMATTED_NUMBERS,
     READ_TIMES,
+    SPLIT_COMPLEX,
     SPLIT_ENTRIES,
     column_names,
     dtype_name,
@@ -22,6 +24,7 @@ from skbayes_sym.numerics.tables import (
     has_reordered_rows,
     is_clock_time,
     is_declared_categorical,
+    is_duration_text,
     is_formatted_number,
     is_missing_number,
     read_table,
@@ -132,10 +135,7 @@ def _explain_value_error(message: str, name: str, remedy: str, X: Any, y: Any) -
         where = _locate(y, lambda values: ~np.isfinite(values))
         return f"{message}{where} Leave rows without a target out of X and y."
     if message.startswith("Complex data not supported"):
-        return (
-            f"Complex data not supported: {_complex_part(name, X)} holds complex numbers. Give "
-            "real and imaginary parts, or absolute values."
-        )
+        return f"Complex data not supported: {_complex_part(name, X)} {SPLIT_COMPLEX}"
     if "inhomogeneous shape" in message:
         return f"{name} must have rows of one length{_non_numeric_columns(X)}: {message}"
     # NumPy's errors of text, of mixed types, and of nested sequences.
@@ -192,6 +192,8 @@ def _remedy_for_text(message: str, remedy: str) -> str:
         )
     if is_clock_time(text):
         return f" {READ_TIMES}"
+    if is_duration_text(text):
+        return f" {READ_DURATION_TEXT}"
     if is_formatted_number(text):
         return f" Convert it first, {READ_FORMATTED_NUMBERS}."
     if parse_text(text) is not None:

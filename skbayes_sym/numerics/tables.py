@@ -319,7 +319,8 @@ def _is_number(value: Any) -> bool:
 def column_kind(values: Array, name: str, is_declared: bool = False) -> str:
     """Return the kind of a column: "numeric", "boolean", "date" or "categorical".
 
-    Raises ValueError for durations, and TypeError for other objects that aren't text or numbers.
+    Raises ValueError for durations and complex numbers, and TypeError for other objects that aren't
+    text or numbers.
 
     Parameters
     ----------
@@ -334,8 +335,10 @@ def column_kind(values: Array, name: str, is_declared: bool = False) -> str:
         return "categorical"
     if values.dtype.kind == "b":
         return "boolean"
-    if values.dtype.kind in "fiuc":
+    if values.dtype.kind in "fiu":
         return "numeric"
+    if values.dtype.kind == "c":
+        raise ValueError(f"Complex data not supported: column {name!r} of X {SPLIT_COMPLEX}")
     if holds_dates(values, is_missing_text):
         return "date"
     check_no_dates(values, name)
@@ -430,6 +433,9 @@ _PLACEHOLDER = re.compile(r"[\s?*.-]*|missing|unknown", re.IGNORECASE)
 # Times of day, such as "08:30" or "8:30:15 pm".
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?(\s*[ap]\.?m\.?)?", re.IGNORECASE)
 
+# Durations as pandas and Python print them, such as "2 days 16:00:00".
+_DURATION = re.compile(r"-?\d+ days?,? \+?\d{1,2}:\d{2}:\d{2}(\.\d+)?")
+
 # What to do about numbers as people write them, durations and times of day.
 READ_FORMATTED_NUMBERS = (
     "without units and signs of currency, percent and thousands, as by the options thousands and "
@@ -437,7 +443,11 @@ READ_FORMATTED_NUMBERS = (
     "pandas.to_numeric"
 )
 READ_DURATIONS = "Give numbers, such as days: column / numpy.timedelta64(1, 'D')."
+READ_DURATION_TEXT = (
+    "Give numbers, such as days, as by pandas.to_timedelta(column) / numpy.timedelta64(1, 'D')."
+)
 READ_TIMES = "Give the hour, such as value.hour + value.minute / 60."
+SPLIT_COMPLEX = "holds complex numbers. Give real and imaginary parts, or absolute values."
 SPLIT_ENTRIES = "Give each of its entries a column, such as by pandas.DataFrame(column.tolist())."
 
 
@@ -449,6 +459,11 @@ def is_missing_number(text: str) -> bool:
 def is_clock_time(text: str) -> bool:
     """Whether a text is a time of day, such as ``"08:30"``."""
     return _CLOCK.fullmatch(text.strip()) is not None
+
+
+def is_duration_text(text: str) -> bool:
+    """Whether a text is a duration as pandas and Python print it, such as "2 days 16:00:00"."""
+    return _DURATION.fullmatch(text.strip()) is not None
 
 
 def is_formatted_number(text: str) -> bool:

@@ -92,6 +92,28 @@ def test_times_of_day_as_text_are_warned_about():
     assert pd.to_datetime(X["c"], format="mixed").dt.hour.tolist() == [i % 24 for i in range(N)]
 
 
+def test_durations_as_text_are_warned_about():
+    hours = 24 + 7 * np.arange(N)
+    printed = [str(datetime.timedelta(hours=int(h))) for h in hours]  # by Python
+    for text in (pd.to_timedelta(hours, unit="h").astype(str), printed):
+        X = pd.DataFrame({"a": A, "c": text})
+        words = "column 'c' of X holds durations as text .*pandas.to_timedelta"
+        with pytest.warns(UserWarning, match=words):
+            STACK.fit(X, Y)
+        words = r"'1 day.* Give numbers, .*pandas\.to_timedelta"
+        with pytest.raises(ValueError, match=words):
+            BayesianLinearRegressor().fit(X[["c"]], Y)
+        days = pd.to_timedelta(X["c"]) / np.timedelta64(1, "D")
+        np.testing.assert_allclose(days, hours / 24)
+
+
+@pytest.mark.filterwarnings("error")
+def test_complex_columns_are_refused_beside_words():
+    X = pd.DataFrame({"a": A, "c": A + 1j, "d": ["x", "y"] * (N // 2)})
+    with pytest.raises(ValueError, match=r"^Complex data .* 'c' of X holds complex"):
+        STACK.fit(X, Y)
+
+
 def test_unknown_levels_are_written_plainly():
     X = pd.DataFrame({"a": A, "g": pd.Categorical(np.where(A > 0, 1, 2))})
     stack = STACK.fit(X, Y)
