@@ -127,17 +127,30 @@ class Progress(SingleThread):
     track_silence.unit = "s"  # type: ignore[attr-defined]
 
 
+ONE_ROW: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
+    "mean": ("1,000 x 8", lambda stack, row: stack.predict(row)),
+    "standard deviation": ("1,000 x 8", lambda stack, row: stack.predict(row, return_std=True)),
+    "interval": ("1,000 x 8", lambda stack, row: stack.predict_interval(row)),
+    "class probabilities": ("240 labels", lambda stack, row: stack.predict_proba(row)),
+}
+
+
 class OneRow(SingleThread):
-    """Class probabilities of one row."""
+    """Predictions for one row."""
 
-    def setup(self) -> None:
+    params = list(ONE_ROW)
+    param_names = ("prediction",)
+
+    def setup(self, prediction: str) -> None:
         super().setup()
-        self.table = make_labels()
-        self.stack = fit_stack("240 labels", self.table)
-        self.stack.predict_proba(self.table[0][:1])
+        name, self.predict = ONE_ROW[prediction]
+        table = TABLES[name]()
+        self.stack = fit_stack(name, table)
+        self.row = table[0][:1]
+        self.predict(self.stack, self.row)
 
-    def time_predict_proba(self) -> None:
-        self.stack.predict_proba(self.table[0][:1])
+    def time_predict(self, prediction: str) -> None:
+        self.predict(self.stack, self.row)
 
 
 class Import:

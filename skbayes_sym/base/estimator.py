@@ -37,6 +37,7 @@ from skbayes_sym.base.extrapolation import (
 )
 from skbayes_sym.base.input_validation import (
     ENCODE,
+    is_finite_array,
     numeric_conversion,
     require_rows,
     warn_reordered_rows,
@@ -861,11 +862,16 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
             self._validate_params()
         X = fill_masked(X)
         require_rows(X)
-        ensure_all_finite = "allow-nan" if self._accepts_tables else True
-        with numeric_conversion("X", ENCODE, X):
-            checked: Array = validate_data(
-                self, X, reset=False, dtype=FLOATS, ensure_all_finite=ensure_all_finite
-            )
+        checked: Array
+        if is_finite_array(X, self.n_features_in_) and not hasattr(self, "feature_names_in_"):
+            # scikit-learn's validation takes a tenth of the time of predictions for one row.
+            checked = X
+        else:
+            ensure_all_finite = "allow-nan" if self._accepts_tables else True
+            with numeric_conversion("X", ENCODE, X):
+                checked = validate_data(
+                    self, X, reset=False, dtype=FLOATS, ensure_all_finite=ensure_all_finite
+                )
         check_column_names(self._column_names_in_, X)
         self._warn_changed_types(X, checked)
         return checked

@@ -320,6 +320,19 @@ def warn_reordered_labels(labels: Any, **columns: Any) -> None:
             )
 
 
+def is_finite_array(X: Any, n_features: int) -> bool:
+    """Whether scikit-learn's validation would return ``X`` itself: finite floats, (n, n_features).
+
+    False is possible for finite numbers whose sum overflows.
+    """
+    if type(X) is not np.ndarray or X.dtype not in (np.float64, np.float32):
+        return False
+    if X.ndim != 2 or X.shape[1] != n_features or not len(X):
+        return False
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(X.sum()))
+
+
 def require_rows(X: Any) -> None:
     """Raise a ValueError if the rows of an array have several axes, such as images."""
     shape = tuple(getattr(X, "shape", ()))

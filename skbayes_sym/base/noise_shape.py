@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import exp, log
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -134,14 +134,16 @@ class NoiseShape:
     def factor(self, mean: Tensor) -> Tensor:
         """Return the factor on the standard deviation for predicted means (N, T)."""
         arrays = (self.centre, self.spread, self.lowest, self.highest, self.offset, self.slope)
-        centre, spread, low, high, offset, slope = (torch.as_tensor(a).to(mean) for a in arrays)
+        centre, spread, low, high, offset, slope = torch.as_tensor(np.array(arrays)).to(mean)
         level = ((mean - centre) / spread).asinh().clamp(low, high)
         return (offset + slope * level).exp()
 
     @property
     def states(self) -> tuple[Tensor, Tensor]:
         """Factors on the variance, (2,), which average to 1, and their weights, (2,)."""
-        return _states(*torch.tensor([self.wide_weight, self.wide_ratio], dtype=torch.float64))
+        variances, weights = _states(self.wide_weight, self.wide_ratio)
+        states = torch.tensor([variances, weights], dtype=torch.float64)
+        return states[0], states[1]
 
     def shaped(self, distribution: NormalMixture) -> NormalMixture:
         """Replace noise of constant width by this noise.
@@ -167,11 +169,13 @@ class NoiseShape:
         return _split_noise(distribution, self.factor(distribution.mean()), variances, weights)
 
 
-def _states(wide_weight: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor]:
+_Real = TypeVar("_Real", float, Tensor)
+
+
+def _states(wide_weight: _Real, ratio: _Real) -> tuple[list[_Real], list[_Real]]:
     """Return factors on the variance, which average to 1, and their weights."""
     mean_factor = 1.0 + wide_weight * (ratio - 1.0)
-    variances = torch.stack([torch.ones_like(ratio), ratio]) / mean_factor
-    return variances, torch.stack([1.0 - wide_weight, wide_weight])
+    return [1.0 / mean_factor, ratio / mean_factor], [1.0 - wide_weight, wide_weight]
 
 
 def _split_noise(
@@ -200,16 +204,16 @@ def _split_noise(
     log_weights = distribution.log_weights
     if log_weights is None:
         log_weights = noise.new_full((len(distribution.loc),), -log(len(distribution.loc)))
+    variance = distribution.variance.expand_as(distribution.loc)
     covariance = distribution.covariance
     if covariance is not None:
-        covariance = covariance.repeat(n, 1, 1, 1)
-    return replace(
-        distribution,
-        loc=distribution.loc.repeat(n, 1, 1),
-        variance=distribution.variance.expand_as(distribution.loc).repeat(n, 1, 1),
-        noise_variance=torch.cat([noise * v for v in variances.to(noise).unbind()]),
-        log_weights=(weights.to(noise).log().unsqueeze(1) + log_weights).flatten(),
-        covariance=covariance,
+        covariance = torch.cat([covariance] * n)
+    return NormalMixture(
+        torch.cat([distribution.loc] * n),
+        torch.cat([variance] * n),
+        torch.cat([noise * v for v in variances.to(noise).unbind()]),
+        (weights.to(noise).log().unsqueeze(1) + log_weights).flatten(),
+        covariance,
     )
 
 
@@ -283,7 +287,10 @@ class _ShapeProblem:
             one = offset.new_ones(1)
             return _split_noise(self.distribution, offset.exp(), one, one)
         log_factor = offset + slope * self.level
-        return _split_noise(self.distribution, log_factor.exp(), *_states(*self.tails_at(tails)))
+        variances, weights = _states(*self.tails_at(tails))
+        return _split_noise(
+            self.distribution, log_factor.exp(), torch.stack(variances), torch.stack(weights)
+        )
 
     def shape_at(self, position: Tensor, centre: Tensor, spread: Tensor) -> NoiseShape:
         """Return the noise shape at a position of all parameters.

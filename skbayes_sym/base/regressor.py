@@ -334,7 +334,7 @@ class BayesianRegressorMixin(RegressorMixin):
             Quantiles in the units of ``y``, observation noise included.
         """
         levels = check_quantile_levels(quantiles).tolist()
-        values = self.evaluate_functional(X, lambda p: [p.quantile(level) for level in levels])
+        values = self.evaluate_functional(X, lambda p: p.quantiles(levels))
         return self._match_target_ndim(np.stack(values, axis=-1), extra=1)
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:

@@ -409,6 +409,8 @@ def mixture(distributions: Sequence[Mixture], weights: Sequence[float]) -> Mixtu
     parts: Sequence[Any] = distributions
     if not all(isinstance(part, NormalMixture | CategoricalMixture) for part in parts):
         return LinearPool(parts, [weight / total for weight in weights])  # type: ignore[return-value]
+    if len(parts) == 1:
+        return distributions[0]
 
     is_categorical = isinstance(parts[0], CategoricalMixture)
     log_weights = []
@@ -430,18 +432,19 @@ def mixture(distributions: Sequence[Mixture], weights: Sequence[float]) -> Mixtu
         pooled = CategoricalMixture(log_probs, torch.cat(log_weights))
     else:
         variances = [part.variance.expand_as(part.loc) for part in parts]
-        covariances = [part.covariance for part in parts]
-        if any(covariance is None for covariance in covariances):
+        covariance = None
+        if any(part.covariance is not None for part in parts):
             covariances = [
-                torch.diag_embed(variance) if covariance is None else covariance
-                for variance, covariance in zip(variances, covariances, strict=True)
+                torch.diag_embed(variance) if part.covariance is None else part.covariance
+                for variance, part in zip(variances, parts, strict=True)
             ]
+            covariance = torch.cat(covariances)
         pooled = NormalMixture(
             torch.cat([part.loc for part in parts]),
             torch.cat(variances),
             torch.cat([part.noise_variance.expand_as(part.loc) for part in parts]),
             torch.cat(log_weights),
-            torch.cat(covariances),
+            covariance,
         )
     return pooled  # type: ignore[no-any-return]
 

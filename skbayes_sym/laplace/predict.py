@@ -10,7 +10,6 @@ from torch import Tensor
 from skbayes_sym.base.noise_levels import at_levels, draw_levels
 from skbayes_sym.base.predictor import BasePredictor, NetworkComponents, select_draws
 from skbayes_sym.laplace.class_predictive import RefittedMember
-from skbayes_sym.laplace.evidence_problem import linearised_logits
 from skbayes_sym.laplace.posterior import LinearisedModes, LinearisedNetwork
 from skbayes_sym.models.likelihoods.likelihood import N_NODES, Likelihood
 from skbayes_sym.models.networks.mlp import MLP
@@ -18,12 +17,20 @@ from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian, pack
 from skbayes_sym.models.normal_logits import (
     LinearisedOutputs,
     SoftmaxExpectations,
+    points_for_prediction,
     scale_logits,
     symmetric_root,
 )
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture, Predictive
 from skbayes_sym.numerics.gaussian import gauss_hermite
+from skbayes_sym.numerics.memory import n_rows_per_block
 from skbayes_sym.numerics.random import generator_from
+
+# Up to so many outputs of all rows, a triangular solve per mode takes less time than the products
+# with packed covariances of the weights, which have to be packed first.
+_MAX_SOLVED_OUTPUTS = 16
+# Log probabilities that are computed at once: 32 MB.
+_MAX_LOG_PROBABILITIES = 1 << 22
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,11 +161,17 @@ class ModesPredictor(BasePredictor):
 
     def distribution(self, x: Tensor) -> Predictive:
         """Predictive distribution of rows."""
-        mean, covariance = (t.to(x) for t in self.modes.outputs(x, self.packed))
+        packed = None
+        if len(x) * self.modes.network.n_outputs > _MAX_SOLVED_OUTPUTS:
+            packed = self.packed
+        mean, covariance = (t.to(x) for t in self.modes.outputs(x, packed))
         variance = covariance.diagonal(dim1=-2, dim2=-1)
         noise = self.likelihood.noise_scale.square()
         log_weights = self.modes.weight.log().to(x)
-        distribution = NormalMixture(mean, variance, noise, log_weights, covariance)
+        if mean.shape[-1] == 1:
+            distribution = NormalMixture(mean, variance, noise, log_weights)
+        else:
+            distribution = NormalMixture(mean, variance, noise, log_weights, covariance)
         if self.levels is None:
             return distribution
         return at_levels(distribution, self.levels)
@@ -199,8 +212,8 @@ class JointClassPredictor(BasePredictor):
     network: MLP
     weights: Tensor
 
-    def expectations(self, i: int, x: Tensor) -> SoftmaxExpectations:
-        """Expectations under the logits of rows (float64) in posterior ``i``.
+    def expectations(self, index: slice, x: Tensor) -> SoftmaxExpectations:
+        """Expectations under the logits of N rows (float64) in R of the posteriors, (R N, K).
 
         They are averages over 32 Gauss-Hermite nodes for two classes, and over 256 quasi-Monte
         Carlo points for more, which are the same for all rows.
@@ -216,12 +229,19 @@ class JointClassPredictor(BasePredictor):
 
         O(N R P^2) time and 8 N R S C bytes for S points: predict in blocks of rows.
         """
+        n_outputs = self.network.n_outputs
+        n_points = len(points_for_prediction(n_outputs).weights)
+        n_per_posterior = len(x) * n_points * max(2, n_outputs)
+        size = n_rows_per_block(_MAX_LOG_PROBABILITIES, n_per_posterior)
         draws = []
         log_weights = []
-        for i, weight in enumerate(self.weights):
-            expectations = self.expectations(i, x.double())
-            draws.append(expectations.log_probabilities().movedim(-1, 0))
-            log_weights.append((expectations.weights * weight).log())
+        for start in range(0, len(self.weights), size):
+            index = slice(start, start + size)
+            expectations = self.expectations(index, x.double())
+            log_p = expectations.log_probabilities().unflatten(0, (-1, len(x)))  # (R, N, C, S)
+            draws.append(log_p.movedim(-1, 1).flatten(0, 1))
+            weights = self.weights[index].unsqueeze(1) * expectations.weights
+            log_weights.append(weights.log().flatten())
         return CategoricalMixture(torch.cat(draws).to(x), torch.cat(log_weights).to(x))
 
     def sample_conditionals(
@@ -255,24 +275,40 @@ class ClassModesPredictor(JointClassPredictor):
     def __init__(
         self, modes: LinearisedModes, variance_scale: float, integral: str = "sampling"
     ) -> None:
-        self.network, self.theta, factor, weight = modes
-        self.covariances = torch.cholesky_inverse(factor)
-        self.weights = weight / weight.sum()
+        self.modes = modes
+        self.network = modes.network
+        self.weights = modes.weight / modes.weight.sum()
         if integral == "plugin":
             self.variance_scale = 0.0
         else:
             self.variance_scale = variance_scale
 
-    def expectations(self, i: int, x: Tensor) -> SoftmaxExpectations:
-        """Expectations under the logits of rows (float64) around mode ``i``."""
+    @cached_property
+    def covariances(self) -> Tensor:
+        """Covariances of the weights, (R, P, P)."""
+        return torch.cholesky_inverse(self.modes.factor)
+
+    @cached_property
+    def packed(self) -> Tensor:
+        """Covariances of the weights, as `pack` has them."""
+        return pack(self.covariances, self.network.sizes)
+
+    def expectations(self, index: slice, x: Tensor) -> SoftmaxExpectations:
+        """Expectations under the logits of N rows (float64) around R modes, (R N, K)."""
         if not self.variance_scale:
-            return SoftmaxExpectations(self.network.forward(self.theta[i], x))
-        logits = linearised_logits(self.network, self.theta[i], self.covariances[i], x)
-        return scale_logits(logits, self.variance_scale)
+            logits = self.network.forward(self.modes.loc[index], x)
+            return SoftmaxExpectations(logits.flatten(0, 1))
+        packed = None
+        if len(x) * self.network.n_outputs > _MAX_SOLVED_OUTPUTS:
+            packed = self.packed[index]
+        modes = LinearisedModes(self.network, *(t[index] for t in self.modes[1:]))
+        mean, covariance = modes.outputs(x, packed)
+        outputs = LinearisedOutputs(mean.flatten(0, 1), covariance.flatten(0, 1))
+        return scale_logits(outputs, self.variance_scale)
 
     def sample_logits(self, i: int, x: Tensor, noise: Tensor) -> Tensor:
         """Sample logits (m, N, K) of rows (float64) around mode ``i``, given normals (m, P)."""
-        outputs, jacobian = outputs_and_jacobian(self.network, self.theta[i].unsqueeze(0), x)
+        outputs, jacobian = outputs_and_jacobian(self.network, self.modes.loc[i : i + 1], x)
         deviations = noise @ symmetric_root(self.variance_scale * self.covariances[i])
         return outputs + torch.einsum("nkp,mp->mnk", jacobian[0], deviations)
 
@@ -296,9 +332,11 @@ class RefittedPredictor(JointClassPredictor):
         self.variance_scale = variance_scale
         self.weights = torch.full((len(members),), 1.0 / len(members), dtype=torch.float64)
 
-    def expectations(self, i: int, x: Tensor) -> SoftmaxExpectations:
-        """Expectations under the logits of rows (float64) of member ``i``."""
-        return scale_logits(self.members[i].logits(self.network, x), self.variance_scale)
+    def expectations(self, index: slice, x: Tensor) -> SoftmaxExpectations:
+        """Expectations under the logits of N rows (float64) of R members, (R N, K)."""
+        logits = [member.logits(self.network, x) for member in self.members[index]]
+        joined = LinearisedOutputs(*(torch.cat(part) for part in zip(*logits, strict=True)))
+        return scale_logits(joined, self.variance_scale)
 
     def sample_logits(self, i: int, x: Tensor, noise: Tensor) -> Tensor:
         """Sample logits (m, N, K) of rows (float64) of member ``i``, given normals (m, P)."""

@@ -9,6 +9,7 @@ few rows say anything. For a normal distribution of z,
           + c^k \, \Phi\left(\frac{m - \log c}{s}\right) .
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -109,7 +110,11 @@ class LogTargets(TargetPredictive):
 
     def quantile(self, probability: float) -> Tensor:
         """Return quantiles, (N, 1)."""
-        return self.location + self.scale * self.base.quantile(probability).exp()
+        return self.quantiles([probability])[0]
+
+    def quantiles(self, levels: Sequence[float]) -> list[Tensor]:
+        """Return quantiles at several levels, each (N, 1)."""
+        return [self.location + self.scale * z.exp() for z in self.base.quantiles(levels)]
 
     def _power_means(self, power: int) -> Tensor:
         """Return the expected power of ``min(exp(z), exp(max_log))`` given each draw, (S, N, 1)."""

@@ -16,7 +16,7 @@ References
 Laplace (1814). Essai philosophique sur les probabilités.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -162,15 +162,22 @@ class PositiveTargets(TargetPredictive):
 
     def quantile(self, probability: float) -> Tensor:
         """Return quantiles, (N, 1)."""
-        quantile = self.base.quantile(probability)
+        return self.quantiles([probability])[0]
+
+    def quantiles(self, levels: Sequence[float]) -> list[Tensor]:
+        """Return quantiles at several levels, each (N, 1)."""
+        quantiles = self.base.quantiles(levels)
         rows = self._is_changed[:, 0].nonzero()[:, 0]
         if not len(rows):
-            return quantile
+            return quantiles
         changed = self.take(rows.numpy())
-        level = torch.full((len(rows), 1), probability, dtype=torch.float64)
-        quantile = quantile.clone()
-        quantile[rows] = changed.invert(changed.cdf, level)
-        return quantile
+        restricted = []
+        for level, base_quantile in zip(levels, quantiles, strict=True):
+            probability = torch.full((len(rows), 1), level, dtype=torch.float64)
+            quantile = base_quantile.clone()
+            quantile[rows] = changed.invert(changed.cdf, probability)
+            restricted.append(quantile)
+        return restricted
 
     def invert(self, cdf: Callable[[Tensor], Tensor], probability: Tensor) -> Tensor:
         """Find values by bisection in units of the standard deviation, (N, 1).

@@ -9,7 +9,7 @@ All predictions of the estimators are functionals of these mixtures.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import log, pi
+from math import exp, log, pi
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
@@ -177,6 +177,10 @@ class TargetPredictive(Predictive):
         """
         raise NotImplementedError
 
+    def quantiles(self, levels: Sequence[float]) -> list[Tensor]:
+        """Return quantiles of each target at several levels, each (N, T)."""
+        return [self.quantile(level) for level in levels]
+
 
 @dataclass(frozen=True, eq=False)
 class NormalMixture(TargetPredictive):
@@ -303,17 +307,35 @@ class NormalMixture(TargetPredictive):
 
     def quantile(self, probability: float) -> Tensor:
         """Return quantiles of each target, (N, T)."""
+        return self.quantiles([probability])[0]
+
+    def quantiles(self, levels: Sequence[float]) -> list[Tensor]:
+        """Return quantiles of each target at several levels, each (N, T)."""
         # The upper tail is solved as the lower tail of the negative target, whose small
         # probabilities aren't rounded.
-        sign = 1.0 if probability <= 0.5 else -1.0
-        probability = min(probability, 1.0 - probability)
-        loc = sign * self.loc.double().flatten(1)
+        signs = [1.0 if level <= 0.5 else -1.0 for level in levels]
+        lower_levels = [min(level, 1.0 - level) for level in levels]
+        loc = self.loc.double().flatten(1)
         scale = self.scales.double().flatten(1)
         weight = self.broadcast_weights.double()[:, :, 0]
-        block = max(1, _MIXTURE_BLOCK // len(loc))
-        pairs = zip(loc.split(block, 1), scale.split(block, 1), strict=True)
-        blocks = [solve_lower_quantile(*pair, weight, probability) for pair in pairs]
-        return sign * torch.cat(blocks).reshape(self.loc.shape[1:]).to(self.loc)
+        probability = loc.new_tensor(lower_levels)
+
+        # All levels of a block of targets are solved together.
+        n_targets = max(1, _MIXTURE_BLOCK // (len(loc) * len(levels)))
+        blocks = []
+        for loc_block, scale_block in zip(
+            loc.split(n_targets, 1), scale.split(n_targets, 1), strict=True
+        ):
+            solutions = solve_lower_quantile(
+                torch.cat([sign * loc_block for sign in signs], 1),
+                torch.cat([scale_block] * len(levels), 1),
+                weight,
+                probability.repeat_interleave(loc_block.shape[1]),
+            )
+            blocks.append(solutions.unflatten(0, (len(levels), -1)))
+        values = torch.cat(blocks, 1).to(self.loc)
+        pairs = zip(signs, values, strict=True)
+        return [sign * value.reshape(self.loc.shape[1:]) for sign, value in pairs]
 
     def _sample(self, draws: Tensor, rng: np.random.Generator) -> Tensor:
         """Sample one data set from each of the draws with these indices."""
@@ -333,7 +355,7 @@ _QUANTILE_TOLERANCE = 1e-10
 _MAX_QUANTILE_STEPS = 100
 
 
-def solve_lower_quantile(loc: Tensor, scale: Tensor, weight: Tensor, probability: float) -> Tensor:
+def solve_lower_quantile(loc: Tensor, scale: Tensor, weight: Tensor, probability: Tensor) -> Tensor:
     r"""Solve for quantiles of mixtures of normals, at most the median.
 
     Parameters
@@ -342,8 +364,8 @@ def solve_lower_quantile(loc: Tensor, scale: Tensor, weight: Tensor, probability
         Means and standard deviations of S components of M targets.
     weight : Tensor of shape (S, 1)
         Weights of the components.
-    probability : float
-        Level, at most 0.5.
+    probability : Tensor of shape (M,)
+        Levels, at most 0.5.
 
     Returns
     -------
@@ -357,22 +379,23 @@ def solve_lower_quantile(loc: Tensor, scale: Tensor, weight: Tensor, probability
     quantile of the mixture. A step that leaves the bracket, or is longer than half of the previous
     step, is replaced by a bisection.
     """
-    z = float(torch.special.ndtri(torch.tensor(probability, dtype=torch.float64)))
+    z = torch.special.ndtri(probability)
     component_quantiles = loc + z * scale
     lower = component_quantiles.amin(0)
     upper = component_quantiles.amax(0)
     mean = (weight * loc).sum(0)
     variance = (weight * (scale.square() + (loc - mean).square())).sum(0)
-    x = torch.minimum(torch.maximum(mean + z * variance.sqrt(), lower), upper)
+    x = torch.clamp(mean + z * variance.sqrt(), lower, upper)
     last_step = upper - lower
     tolerance = _QUANTILE_TOLERANCE * scale.amin(0)
+    peak = weight * exp(-0.5 * LOG_2PI) / scale
 
-    solution = x.clone()
+    solution = torch.empty_like(x)
     index = torch.arange(len(x), device=x.device)
     for _ in range(_MAX_QUANTILE_STEPS):
         standardized = (x - loc) / scale
         cdf = (weight * torch.special.ndtr(standardized)).sum(0)
-        density = (weight * torch.exp(-0.5 * (standardized.square() + LOG_2PI)) / scale).sum(0)
+        density = (peak * (-0.5 * standardized.square()).exp()).sum(0)
         is_below = cdf < probability
         lower = torch.where(is_below, x, lower)
         upper = torch.where(is_below, upper, x)
@@ -383,18 +406,21 @@ def solve_lower_quantile(loc: Tensor, scale: Tensor, weight: Tensor, probability
         moved = torch.where(is_inside & is_fast, newton, 0.5 * (lower + upper))
         last_step = (moved - x).abs()
         x = moved
-        solution[index] = x
 
         # Continue with the targets that aren't solved; infinite ones have a step of nan.
         resolution = 4.0 * torch.finfo(x.dtype).eps * x.abs()
         is_open = last_step > torch.maximum(tolerance, resolution)
-        if not bool(is_open.any()):
-            break
-        index = index[is_open]
-        loc = loc[:, is_open]
-        scale = scale[:, is_open]
-        values = (x, lower, upper, last_step, tolerance)
-        x, lower, upper, last_step, tolerance = (value[is_open] for value in values)
+        open_index = is_open.nonzero().squeeze(1)
+        if len(open_index) == len(x):
+            continue
+        solution[index] = x
+        if not len(open_index):
+            return solution
+        state = (index, loc, scale, peak, probability, x, lower, upper, last_step, tolerance)
+        index, loc, scale, peak, probability, x, lower, upper, last_step, tolerance = (
+            values.index_select(-1, open_index) for values in state
+        )
+    solution[index] = x
     return solution
 
 

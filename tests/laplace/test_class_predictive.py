@@ -12,7 +12,7 @@ from laplace.classification_problems import (
     repeated,
 )
 
-from skbayes_sym.laplace import class_predictive
+from skbayes_sym.laplace import class_predictive, predict
 from skbayes_sym.laplace.class_predictive import (
     RefittedMembers,
     choose_variance_scale,
@@ -120,6 +120,20 @@ def test_without_variance_it_is_the_mean_of_the_modes():
     mixture = mixture_at(problem, distributions, 0.0)
     outputs = problem.network.forward(distributions.theta, problem.data.x)
     torch.testing.assert_close(mixture.mean(), outputs.softmax(-1).mean(0))
+
+
+@pytest.mark.parametrize(("n_classes", "n_outputs"), [(2, 1), (3, 3)])
+def test_few_rows_and_single_modes_have_the_same_probabilities(n_classes, n_outputs, monkeypatch):
+    problem = class_problem(class_data(n_classes=n_classes), (3,), n_outputs)
+    distributions = modes_of(problem, n=3, max_iter=10)
+    rows = problem.data.x
+    together = mixture_at(problem, distributions, 1.0)
+    alone = [mixture_at(problem, distributions, 1.0, row[None]).log_probs for row in rows]
+    torch.testing.assert_close(torch.cat(alone, 1), together.log_probs, rtol=1e-8, atol=1e-8)
+    monkeypatch.setattr(predict, "_MAX_LOG_PROBABILITIES", 1)
+    by_mode = mixture_at(problem, distributions, 1.0)
+    torch.testing.assert_close(by_mode.log_probs, together.log_probs)
+    torch.testing.assert_close(by_mode.log_weights, together.log_weights)
 
 
 @pytest.mark.parametrize(("variance_scale", "atol"), [(0.0, 1e-12), (1.0, 0.02)])

@@ -5,6 +5,7 @@ from cases import LIKELIHOODS
 from scipy import integrate, stats
 from torch.testing import assert_close
 
+from skbayes_sym.models import predictive_mixtures
 from skbayes_sym.models.likelihoods.counts import Poisson
 from skbayes_sym.models.predictive_mixtures import (
     CategoricalMixture,
@@ -81,6 +82,17 @@ def test_quantile_inverts_cdf(mixture, probability):
     at = mixture.quantile(probability)
     expected = torch.full_like(at, probability)
     assert_close(mixture.cdf(at), expected, rtol=0, atol=1e-12)
+
+
+def test_several_levels_have_the_quantiles_of_each(monkeypatch, generator):
+    loc = torch.randn(20, 50, 2, generator=generator, dtype=torch.float64)
+    std = torch.exp(2.0 * torch.randn(20, 50, 2, generator=generator, dtype=torch.float64))
+    mixture = NormalMixture(loc, std.square(), torch.zeros(1, 1, 1))
+    levels = [0.95, 1e-6, 0.5, 0.05]
+    separate = [mixture.quantile(level) for level in levels]
+    for block in (predictive_mixtures._MIXTURE_BLOCK, 600):
+        monkeypatch.setattr(predictive_mixtures, "_MIXTURE_BLOCK", block)
+        assert_close(mixture.quantiles(levels), separate, rtol=1e-12, atol=0)
 
 
 @pytest.fixture(params=[False, True], ids=["equal", "weighted"])
