@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from skbayes_sym.base.input_validation import numeric_conversion
 from skbayes_sym.base.requirements import FULLY_CONNECTED, NORMAL_PRIOR
-from skbayes_sym.base.rows import Array
+from skbayes_sym.base.rows import STANDARDIZE, Array
 from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions, fitted_attribute
 from skbayes_sym.base.training import INITIAL_NOISE, LARGEST, Training
 from skbayes_sym.models.likelihoods.likelihood import Likelihood, check_parameter
@@ -73,6 +73,11 @@ OBJECT_CONSTRAINTS: dict[str, list[Any]] = {
     "likelihood": [StrOptions(_NAMED_LIKELIHOODS.keys()), HasMethods("log_prob")],
 }
 NOISE_CONSTRAINTS: dict[str, list[Any]] = {"noise_std": _SCALES}
+# Constraints of regressors with known or learned noise.
+REGRESSOR_CONSTRAINTS: dict[str, list[Any]] = {
+    "noise_std": [StrOptions({"learn"}), Interval(Real, 0, None, closed="neither"), "array-like"],
+    "standardize": STANDARDIZE,
+}
 
 
 def layer_sizes(units: Any) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from skbayes_sym.base.estimator import BayesianEstimator
 from skbayes_sym.base.model_factory import (
     NETWORK_CONSTRAINTS,
     OBJECT_CONSTRAINTS,
+    REGRESSOR_CONSTRAINTS,
     PriorParameter,
     bind_prior,
     layer_sizes,
@@ -35,7 +36,6 @@ from skbayes_sym.base.stacking_weights import PooledPredictor
 from skbayes_sym.base.training import Training
 from skbayes_sym.bayesian_mlp.fit import ClassificationPool, RegressionPool
 from skbayes_sym.bayesian_mlp.groups import GroupedRegressionPool
-from skbayes_sym.laplace.base import REGRESSOR_CONSTRAINTS
 from skbayes_sym.laplace.class_predictive import RefittedMembers
 from skbayes_sym.laplace.defaults import GaussNewtonDefaults
 from skbayes_sym.laplace.gauss_newton_classification import STRONG_HYPERPRIOR, WEAK_HYPERPRIOR

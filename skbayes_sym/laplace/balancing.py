@@ -13,7 +13,7 @@ with its maximum at :math:`s = (b / a)^{1/4}`, where both norms are :math:`\sqrt
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,7 +24,9 @@ from torch import Tensor
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.network import Network
-from skbayes_sym.symmetry.modules.group_assembly import ScaledAxis
+
+if TYPE_CHECKING:
+    from skbayes_sym.symmetry.modules.group_assembly import ScaledAxis
 
 # Sweeps over several hidden layers end where no log scale moves by more than the tolerance. Random
 # networks take 20 of them with two hidden layers, 100 with four and 200 with eight.
@@ -121,7 +123,7 @@ def balance_units(network: MLP, theta: Tensor, precision: Tensor) -> Tensor:
     return balanced
 
 
-def balance_axes(axes: Sequence[ScaledAxis], theta: Tensor, precision: Tensor) -> Tensor:
+def balance_axes(axes: Sequence["ScaledAxis"], theta: Tensor, precision: Tensor) -> Tensor:
     r"""Rescale the units of a torch module to the highest prior density of their orbits.
 
     Parameters

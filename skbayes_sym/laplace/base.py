@@ -19,7 +19,6 @@ from skbayes_sym.base.model_factory import (
 )
 from skbayes_sym.base.progress import RUN_CONSTRAINTS
 from skbayes_sym.base.requirements import ANY_PRIOR, RECORDED_LAYERS, refuse_parameters
-from skbayes_sym.base.rows import STANDARDIZE
 from skbayes_sym.base.scikit_learn import Interval, StrOptions
 from skbayes_sym.laplace.evidence import AveragedNetwork
 from skbayes_sym.laplace.invariance_parameters import Transformations
@@ -165,10 +164,6 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "standardize": ["boolean"],
     "tol": [Interval(Real, 0, None, closed="left"), None],
     "random_state": ["random_state"],
-}
-REGRESSOR_CONSTRAINTS: dict[str, list[Any]] = {
-    "noise_std": [StrOptions({"learn"}), Interval(Real, 0, None, closed="neither"), "array-like"],
-    "standardize": STANDARDIZE,
 }
 CLASSIFIER_CONSTRAINTS: dict[str, list[Any]] = {
     "predictive": [StrOptions({"sampling", "plugin"}), Interval(Integral, 1, None, closed="left")]

@@ -13,6 +13,7 @@ from skbayes_sym.base import row_parameters
 from skbayes_sym.base.classifier import BayesianClassifierMixin
 from skbayes_sym.base.estimator import BayesianEstimator
 from skbayes_sym.base.model_factory import (
+    REGRESSOR_CONSTRAINTS,
     PriorParameter,
     layer_sizes,
     model_symmetry,
@@ -39,7 +40,6 @@ from skbayes_sym.laplace.adam_laplace import AdamDefaults, AdamLaplace
 from skbayes_sym.laplace.base import (
     CLASSIFIER_CONSTRAINTS,
     CONSTRAINTS,
-    REGRESSOR_CONSTRAINTS,
     custom_network,
     layer_prior,
     linearise,

@@ -25,7 +25,7 @@ large S.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,12 +37,14 @@ from skbayes_sym.laplace.curvature import (
     Precision,
     Structure,
 )
-from skbayes_sym.models.augmentations.augmentation import Augmentation, sample_stratified_noise
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.network import Recording, RecordingNetwork, WeightLayer
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.random import generator_from
+
+if TYPE_CHECKING:
+    from skbayes_sym.models.augmentations.augmentation import Augmentation
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +65,7 @@ class AveragedNetwork:
     """
 
     network: RecordingNetwork
-    augmentation: Augmentation
+    augmentation: "Augmentation"
     likelihood: Likelihood
     n_samples: int
     n_last: int | None = None
@@ -116,6 +118,9 @@ class AveragedNetwork:
 
     def noise(self, n_rows: int, like: Tensor, generator: torch.Generator) -> Tensor:
         """Draw the noise of the transformations of ``n_rows`` rows, (n_rows, S, k)."""
+        # Few models have transformations, whose import takes time.
+        from skbayes_sym.models.augmentations.augmentation import sample_stratified_noise
+
         k = self.augmentation.half_width.n_noise
         return sample_stratified_noise(n_rows, self.n_samples, k, generator=generator, like=like)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -34,9 +34,10 @@ from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
 from skbayes_sym.numerics.memory import MemoryAllocation, require_memory
 from skbayes_sym.numerics.optimise import StopReason
 from skbayes_sym.numerics.random import Estimate, generator_from
-from skbayes_sym.symmetry.gaps.gap import Side
-from skbayes_sym.symmetry.gaps.monte_carlo_gap import MonteCarloGap, evidence_over_copies
 from skbayes_sym.symmetry.group import invariant_subgroup
+
+if TYPE_CHECKING:
+    from skbayes_sym.symmetry.gaps.gap import Side
 
 Problem = TypeVar("Problem", bound=EvidenceProblem)
 
@@ -142,7 +143,7 @@ class ModesFit:
             attributes["width_scores_"] = np.array(list(self.width_scores.values()))
         return attributes
 
-    def sum_over_copies(self, evidence: np.ndarray) -> tuple[Estimate, Side]:
+    def sum_over_copies(self, evidence: np.ndarray) -> tuple[Estimate, "Side"]:
         r"""Sum the evidence over all modes and their copies under the network's symmetry.
 
         Parameters
@@ -161,6 +162,9 @@ class ModesFit:
         -----
         Copies count as far as they don't overlap.
         """
+        # Only this sum needs the gaps, whose import takes time.
+        from skbayes_sym.symmetry.gaps.monte_carlo_gap import MonteCarloGap, evidence_over_copies
+
         network = self.network
         modes = self.modes
         group = invariant_subgroup(network.symmetry(), self.prior.log_prob, network.layout)

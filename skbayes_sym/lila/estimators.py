@@ -9,7 +9,12 @@ from torch import Tensor
 
 from skbayes_sym.base.classifier import BayesianClassifierMixin
 from skbayes_sym.base.estimator import BayesianEstimator
-from skbayes_sym.base.model_factory import PriorParameter, layer_sizes, model_symmetry
+from skbayes_sym.base.model_factory import (
+    REGRESSOR_CONSTRAINTS,
+    PriorParameter,
+    layer_sizes,
+    model_symmetry,
+)
 from skbayes_sym.base.optimizers import Adam, EvidenceAdam, Optimizer, Updates, resolve_adam
 from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.requirements import require_attributes
@@ -21,7 +26,6 @@ from skbayes_sym.laplace.base import (
     CLASSIFIER_CONSTRAINTS,
     CONSTRAINTS,
     NETWORK_NAMES,
-    REGRESSOR_CONSTRAINTS,
     custom_network,
     layer_prior,
     linearise,

@@ -13,6 +13,7 @@
 * `memory`: estimates of memory, and errors before an allocation that can't succeed
 * `runtime`: threads, jobs, and constants per device
 * `progress`: progress of loops, reported to the fit around them
+* `lazy_imports`: names of a package that are imported when they are first used
 * `arguments`: checks of the arguments of public functions
 * `tables`: columns of tables: names, missing values, levels (without torch)
 * `dates`: dates and times as text or objects (without torch)

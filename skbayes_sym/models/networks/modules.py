@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +20,9 @@ from skbayes_sym.models.networks.network import (
 from skbayes_sym.numerics.arguments import short_repr
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.random import float64_normal
-from skbayes_sym.symmetry.modules.module_symmetry import ModuleSymmetry, symmetry_of
-from skbayes_sym.symmetry.modules.validation import check_module
+
+if TYPE_CHECKING:
+    from skbayes_sym.symmetry.modules.module_symmetry import ModuleSymmetry
 
 
 class UnsupportedModuleError(ValueError):
@@ -82,6 +83,8 @@ class ModuleNetwork(BaseNetwork):
                 "initial must map names of parameters to their (mean, standard deviation), got "
                 f"{short_repr(self.initial)}."
             )
+        from skbayes_sym.symmetry.modules.validation import check_module
+
         check_module(self.module, "network", needs_values=not self.initial)
         for name, layer in self.module.named_modules():
             _check_layer(name or "the module", layer)
@@ -160,7 +163,7 @@ class ModuleNetwork(BaseNetwork):
             values.mul_(scale).add_(mean)
         return theta
 
-    def symmetry(self) -> ModuleSymmetry:
+    def symmetry(self) -> "ModuleSymmetry":
         """Return the symmetry group of the weights, which `symmetry_of` derives from a trace."""
         return self._module_symmetry
 
@@ -169,8 +172,10 @@ class ModuleNetwork(BaseNetwork):
         return state | {"_converted": None}
 
     @cached_property
-    def _module_symmetry(self) -> ModuleSymmetry:
+    def _module_symmetry(self) -> "ModuleSymmetry":
         """Symmetry group of the weights, derived from a trace of the module with random weights."""
+        from skbayes_sym.symmetry.modules.module_symmetry import symmetry_of
+
         module = copy.deepcopy(self.module).to_empty(device="cpu")
         theta = self.init(1, generator=torch.Generator().manual_seed(0))[0]
         values = self.layout.unflatten(theta) | dict(self.constants)
