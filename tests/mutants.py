@@ -381,7 +381,7 @@ MUTANTS = [
         "models/positive_targets.py",
         "stacking/test_positive_targets.py",
         ("np.log1p(-self.max_mass) - self._log_mass_above", "-self._log_mass_above"),
-        ("(uniform >= self._factor_below)", "(uniform >= 0.0)"),
+        ("(uniform >= self.factor_below)", "(uniform >= 0.0)"),
         ("below = base_mean - above", "below = base_mean"),
         ("if total_weight < _MIN_ROWS:", "if False:"),
     ),

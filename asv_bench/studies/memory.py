@@ -1,23 +1,30 @@
 """Peak memory and CPU seconds of every estimator at its defaults.
 
-    python asv_bench/studies/memory.py [--table TABLE ...] [--seconds 300] [--limit GB] [--steps N]
-        [NAME ...]
+    python asv_bench/studies/memory.py [--table TABLE ...] [--rows N ...] [--seconds 300]
+        [--limit GB] [--steps N] [NAME ...]
 
 Each fit and the prediction of 20 rows run in a process of their own. Printed are rows of a csv
 table: the growth of the resident memory at its peak beyond the imported package, training data
 included, and the CPU seconds, or why there is no fit. Tables with more columns than rows are fitted
 under a limit: the address space may grow by ``--limit`` gigabytes (2 by default) beyond that of the
 imported package. With ``--steps`` Adam makes at most so many steps in every stage, and annealed
-chains as many moves of their warm-up, which shows the memory of all stages in less time.
+chains as many moves of their warm-up and draws, which shows the memory of all stages in less time.
+
+``--rows`` measures tables of 10 columns with these numbers of rows instead, and prints the exponent
+of the growth of the memory from each to the next: 1 if it is proportional to the rows, and less if
+a part of it is constant. The limit of the address space then holds for these tables.
 """
 
 import argparse
 import json
+import math
 import resource
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,17 +46,26 @@ NAMES = (
 )  # fmt: skip
 
 MATRIX = "SymVIMatrixFactorization"
+N_LADDER_COLUMNS = 10
 
 
 class OutOfTime(BaseException):
     """Raised when a fit has used its CPU seconds; estimators don't handle it."""
 
 
+def table_size(table: str) -> tuple[int, int, int]:
+    """Numbers of rows, columns and classes of a table, such as "1,000 x 8"."""
+    if table in TABLES:
+        return TABLES[table]
+    n_rows, n_columns = (int(number.replace(",", "")) for number in table.split(" x "))
+    return n_rows, n_columns, 3
+
+
 def make_table(name: str, table: str) -> tuple[Any, ...]:
     """Arguments of ``fit``: rows and targets or classes, or a matrix with missing entries."""
     import numpy as np
 
-    n_rows, n_columns, n_classes = TABLES[table]
+    n_rows, n_columns, n_classes = table_size(table)
     random = np.random.default_rng(0)
     if n_columns > n_rows:
         X = (random.random((n_rows, n_columns)) < 0.3) * 1.0
@@ -90,10 +106,11 @@ def fit_one(
     if steps is not None and name.startswith("MCMC"):
         kernel = skbayes_sym.HMC(max_leapfrog=2)
         model.sampler = skbayes_sym.Chains(kernel, init="ensemble", n_warmup=steps)
+        model.n_draws = steps
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     arguments = make_table(name, table)
-    n_rows, n_columns, _ = TABLES[table]
-    if n_columns > n_rows:
+    n_rows, n_columns, _ = table_size(table)
+    if n_columns > n_rows or table not in TABLES:
         n_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
         max_bytes = int(n_pages * resource.getpagesize() + limit * 1e9)
         resource.setrlimit(resource.RLIMIT_AS, (max_bytes, max_bytes))
@@ -145,14 +162,35 @@ def describe(result: dict[str, Any]) -> str:
     return f"{result['outcome']} (after {figures})"
 
 
+def measure_growth(names: Sequence[str], options: argparse.Namespace) -> None:
+    """Print the peak memory of tables with increasing numbers of rows, and its exponents."""
+    tables = [f"{n_rows:,} x {N_LADDER_COLUMNS}" for n_rows in options.rows]
+    print(", ".join(f'"{title}"' for title in ["", *tables, "exponents"]))
+    for name in names:
+        print(f'"{name}"', end="", flush=True)
+        peaks = []
+        for table in tables:
+            result = fit_elsewhere(name, table, options.limit, options.seconds, options.steps)
+            peaks.append(float(result["peak"]))  # type: ignore[arg-type]
+            print(f', "{describe(result)}"', end="", flush=True)
+        exponents = []
+        for (n_low, low), (n_high, high) in pairwise(zip(options.rows, peaks, strict=True)):
+            exponents.append(f"{math.log(high / low) / math.log(n_high / n_low):.2f}")
+        print(f', "{" ".join(exponents)}"', flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--limit", type=float, default=2.0, help="gigabytes beyond the imports")
     parser.add_argument("--seconds", type=float, default=300.0, help="most, of each fit, CPU")
     parser.add_argument("--steps", type=int, help="most, of Adam in every stage")
     parser.add_argument("--table", choices=TABLES, action="append")
+    parser.add_argument("--rows", type=int, nargs="+", help="of tables whose growth is printed")
     parser.add_argument("names", nargs="*", default=NAMES)
     options = parser.parse_args()
+    if options.rows:
+        measure_growth(options.names, options)
+        return
     tables = options.table or list(TABLES)
     print(", ".join(f'"{title}"' for title in ["", *tables]))
     for name in options.names:

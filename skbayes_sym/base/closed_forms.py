@@ -65,11 +65,20 @@ class ClosedForm(Protocol):
 
 
 def mixture_moments(weights: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
-    """Return mean and variance (N, T) of a mixture from those of its components (S, N, T)."""
+    """Return mean and variance (N, T) of a mixture from those of its components (S, N, T).
+
+    Parameters
+    ----------
+    weights : ndarray of shape (S,) or (S, N, T)
+        Weights of the components, with sum 1.
+    mean, variance : ndarray of shape (S, N, T)
+        Moments of the components.
+    """
+    subscripts = "s,s...->..." if weights.ndim == 1 else "s...,s...->..."
     with np.errstate(invalid="ignore", over="ignore"):
-        total = np.einsum("s,s...->...", weights, mean)
+        total = np.einsum(subscripts, weights, mean)
         spread = variance + np.square(mean - total)
-        return total, np.einsum("s,s...->...", weights, spread)
+        return total, np.einsum(subscripts, weights, spread)
 
 
 class ExponentialForm:

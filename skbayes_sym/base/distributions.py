@@ -293,6 +293,17 @@ class PredictiveDistribution:
             f"{self!r} doesn't hold."
         )
 
+    @property
+    def tensor_blocks(self) -> Sequence[TargetPredictive]:
+        """Distributions of blocks of rows as tensors, if the distribution holds them."""
+        return ()
+
+    @property
+    def density_jumps(self) -> list[float]:
+        """Values at which the density jumps, of any row."""
+        jumps = {jump for block in self.tensor_blocks for jump in block.density_jumps}
+        return sorted(jumps)
+
     def unwrap_transformations(self) -> tuple["PredictiveDistribution", list[TargetTransformation]]:
         """Return the distribution inside all transformations, and these, the innermost first."""
         return self, []
@@ -619,6 +630,11 @@ class TensorPredictive(_GridPredictive):
         if self._is_flat:
             return (n_rows,)
         return (n_rows, n_targets)
+
+    @property
+    def tensor_blocks(self) -> Sequence[TargetPredictive]:
+        """Distributions of blocks of rows."""
+        return self._blocks
 
     def take_rows(self, rows: Array) -> "TensorPredictive":
         """Return the distribution at positions of rows."""

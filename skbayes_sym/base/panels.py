@@ -42,6 +42,21 @@ SCORE_RULE = PanelRule(np.array([-7.0, 0.0, 7.0]), *np.polynomial.legendre.legga
 TABLE_RULE = PanelRule(np.array([-6.0, -3.0, 0.0, 3.0, 6.0]), *np.polynomial.legendre.leggauss(8))
 
 
+def _node_integrals(rule: PanelRule) -> Array:
+    """Return the part of each node's weight that lies below each node, (K, K).
+
+    The integral of the polynomial through values at the nodes of a panel, from its lower end to
+    node k, is the sum of the products of row k with the weighted values.
+    """
+    n_nodes = len(rule.nodes)
+    coefficients = np.linalg.inv(np.polynomial.legendre.legvander(rule.nodes, n_nodes - 1))
+    integrals = np.polynomial.legendre.legint(coefficients, lbnd=-1.0)
+    return np.polynomial.legendre.legval(rule.nodes, integrals).T / rule.weights
+
+
+_NODE_INTEGRALS = _node_integrals(TABLE_RULE)
+
+
 def with_target_axis(values: Array) -> Array:
     """Return values (S, N) or (S, N, T) with an axis of targets."""
     return values if values.ndim == 3 else values[..., None]
@@ -52,8 +67,10 @@ class MixtureValues(NamedTuple):
 
     Attributes
     ----------
-    cdf, density, slope : ndarray
-        Distribution function, density, and derivative of the density.
+    cdf, density : ndarray
+        Distribution function and density.
+    slope : ndarray
+        Derivative of the density; empty if it isn't needed.
     """
 
     cdf: Array
@@ -125,7 +142,7 @@ class MixturePanels:
         nodes = torch.from_numpy(z)
         cdf = torch.full(z.shape, 0.5, dtype=torch.float32)
         density = torch.zeros_like(cdf)
-        slope = torch.zeros_like(cdf)
+        slope = torch.zeros_like(cdf if with_slope else cdf[:0])
         parts = zip(self._weights.tolist(), self._loc, self._scale, strict=True)
         for weight, loc, scale in parts:
             with np.errstate(over="ignore"):
@@ -161,15 +178,55 @@ class DensityPanels:
         self._edges = median + steps * np.maximum(high - low, TINY)
 
     def nodes(self, kinks: Sequence[Array]) -> tuple[Array, Array, Array]:
-        """Return nodes, their probabilities and the distribution function, (K, N, T)."""
-        z, weights = self.weighted_nodes(kinks)
-        return z, weights, self._root.cdf_grid(z)
+        """Return nodes, their probabilities and the distribution function, (K, N, T).
 
-    def weighted_nodes(self, kinks: Sequence[Array]) -> tuple[Array, Array]:
-        """Return nodes and their probabilities, (K, N, T)."""
+        Parameters
+        ----------
+        kinks : sequence of ndarray that broadcast to (N, T)
+            Values at which panels end in addition to the usual edges and to jumps of the density.
+        """
+        kinks = [*kinks, *self._root.density_jumps]
         z, step = _plain_nodes(self._edges, kinks, TABLE_RULE)
-        density = np.asarray(np.exp(self._root.log_prob_grid(z))[..., None])
-        return z, _normalise(step * density)
+        weights = _normalise(step * self._density(z))
+        return z, weights, _accumulate(weights)
+
+    def absolute_nodes(
+        self, kinks: Sequence[Array], location: Any, slope: Any
+    ) -> tuple[Array, Array, Array]:
+        """Return nodes of ``abs(location + slope * z)``, see `nodes`.
+
+        Parameters
+        ----------
+        kinks : sequence of ndarray that broadcast to (N, T)
+            Absolute values at which panels end.
+        location, slope : float or ndarray of shape (T,)
+            Coefficients of z.
+        """
+        jumps = [np.abs(location + slope * jump) for jump in self._root.density_jumps]
+        edges = np.abs(location + slope * self._edges)
+        edges = np.sort(np.concatenate([np.zeros_like(edges[:1]), edges]), axis=0)
+        values, step = _plain_nodes(edges, [*kinks, *jumps], TABLE_RULE)
+        density = sum(self._density((sign * values - location) / slope) for sign in (-1.0, 1.0))
+        weights = _normalise(step / np.abs(slope) * density)
+        return values, weights, _accumulate(weights)
+
+    def _density(self, z: Array) -> Array:
+        return np.asarray(np.exp(self._root.log_prob_grid(z))[..., None])
+
+
+def _accumulate(weights: Array) -> Array:
+    """Return the distribution function at nodes of panels with `TABLE_RULE`.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (K, N, T)
+        Probabilities of the nodes.
+    """
+    by_panel = weights.reshape(-1, len(TABLE_RULE.nodes), *weights.shape[1:])
+    total = by_panel.sum(axis=1)
+    before = np.cumsum(total, axis=0) - total
+    inside = np.einsum("kj,pj...->pk...", _NODE_INTEGRALS, by_panel)
+    return (before[:, None] + inside).reshape(weights.shape)
 
 
 def _plain_nodes(edges: Array, kinks: Sequence[Array], rule: PanelRule) -> tuple[Array, Array]:

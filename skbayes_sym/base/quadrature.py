@@ -15,6 +15,7 @@ from scipy.special import ndtr
 from skbayes_sym.base.closed_forms import TabulatedForm, mixture_moments
 from skbayes_sym.base.messages import warn_user
 from skbayes_sym.base.moment_table import interpolate_functionals
+from skbayes_sym.base.normal_parts import transformed_moments
 from skbayes_sym.base.panels import (
     SCORE_RULE,
     TABLE_RULE,
@@ -36,7 +37,7 @@ from skbayes_sym.base.transformed_normals import (
 )
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 
-_BLOCK_SCORES = 512  # rows whose nodes fit into a cache
+_BLOCK_SCORES = 1024  # rows whose nodes fit into a cache
 _BLOCK_SIDES = 2048  # normals whose nodes on one side fit into a cache
 
 
@@ -114,6 +115,14 @@ class Quadrature:
         loc = np.concatenate([argument.loc, -argument.loc])
         return NormalComponents(weights, loc, np.concatenate([argument.scale, argument.scale]))
 
+    @property
+    def _is_folded(self) -> bool:
+        """Whether the target is a function of the absolute value of a variable with a density."""
+        transformations = self._transformations
+        has_density = not self._is_normal and self._fixed is None
+        is_even = bool(transformations.steps) and transformations.steps[-1].is_even
+        return has_density and is_even and transformations.is_last_argument_affine
+
     def absolute_argument(self) -> NormalMixture | None:
         """Return a mixture of which quantiles above the median are those of an absolute value.
 
@@ -157,6 +166,12 @@ class Quadrature:
             z, weights, below = panels.nodes([step.branches[-1].inward(targets)])
             values = step.outward(z)
             below = (2.0 * below - 1.0).clip(0.0, 1.0)
+        elif self._is_folded:
+            step = transformations.steps[-1]
+            z, weights, below = DensityPanels(self._root).absolute_nodes(
+                [step.branches[-1].inward(targets)], *transformations.argument_units
+            )
+            values = step.outward(z)
         else:
             if self._fixed is not None:
                 z, weights, below = self._fixed
@@ -245,9 +260,11 @@ class Quadrature:
             return _tabulated_score(table, self._last_argument(), targets)
         values, weights, cdf = self.nodes(targets)
         with np.errstate(invalid="ignore"):
-            difference = np.where(weights > 0.0, values - targets, 0.0)
-            integrand = ((difference > 0.0) - cdf) * difference
-            return np.asarray(2.0 * np.einsum("k...,k...->...", weights, integrand))
+            difference = values - targets
+            difference[weights <= 0.0] = 0.0
+            kernel = (difference > 0.0) - cdf
+            kernel *= weights
+            return np.asarray(2.0 * np.einsum("k...,k...->...", kernel, difference))
 
     def closed_form_crps(self, y: Array) -> Array | None:
         """Return the CRPS at targets (G, N, T), or None without a closed form."""
@@ -271,24 +288,44 @@ class Quadrature:
     def _moments(self, names: tuple[Functional, ...]) -> list[Array]:
         """Return the mean, and the variance if it is named, of every row and target, (N, T)."""
         if not self._is_normal:
-            below = None
-            if self._fixed is not None:
-                z, weights, below = self._fixed
-            else:
-                z, weights = DensityPanels(self._root).weighted_nodes(self._transformations.kinks)
-            values = self._transformations.outward(z)
-            if np.isinf(values).any():
-                if below is None:
-                    below = self._root.cdf_grid(z)
-                rank = 1.0 - below if self._transformations.falls else below
-                values, weights = drop_poles(values, weights, rank)
-            return list(node_moments(values, weights))
+            return self._density_moments()
         form = self._transformations.closed_form
         if form is not None:
             mean, variance = form.moments(*self._last_argument())
             if np.isfinite(variance).all():
                 return [mean, variance]
         return self._functionals(names, np.arange(self._shape[0]))
+
+    def _density_moments(self) -> list[Array]:
+        """Return mean and variance (N, T) of a distribution that is no mixture of normals."""
+        if self._fixed is not None:
+            return self._node_moments(self._root)
+        mean = np.full(self._shape, np.nan)
+        variance = mean.copy()
+        is_known = np.zeros(len(mean), dtype=bool)
+        start = 0
+        for block in self._root.tensor_blocks:
+            rows = slice(start, start + block.n_rows)
+            start += block.n_rows
+            moments = transformed_moments(block, self._transformations.steps)
+            if moments is not None:
+                mean[rows], variance[rows], is_known[rows] = moments
+        index = np.flatnonzero(~is_known)
+        if len(index):
+            mean[index], variance[index] = self._node_moments(self._root.take_rows(index))
+        return [mean, variance]
+
+    def _node_moments(self, root: Any) -> list[Array]:
+        """Return mean and variance (N, T) by nodes over the innermost distribution."""
+        if self._fixed is not None:
+            z, weights, below = self._fixed
+        else:
+            z, weights, below = DensityPanels(root).nodes(self._transformations.kinks)
+        values = self._transformations.outward(z)
+        if np.isinf(values).any():
+            rank = 1.0 - below if self._transformations.falls else below
+            values, weights = drop_poles(values, weights, rank)
+        return list(node_moments(values, weights))
 
     def _functionals(self, names: tuple[Functional, ...], rows: Array) -> list[Array]:
         """Return functionals of the distributions of rows with an index, (n_rows, T) each.

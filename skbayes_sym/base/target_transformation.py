@@ -335,6 +335,11 @@ def _reciprocal() -> TargetTransformation:
     return TargetTransformation(outward, (negative, positive), (0.0,))
 
 
+def exponential_transformations(location: float, scale: float) -> list[TargetTransformation]:
+    """Return the transformations of z whose composition is ``location + scale * exp(z)``."""
+    return [_FUNCTIONS[np.exp](), _affine(np.array([location]), np.array([scale]))]
+
+
 def _negative() -> TargetTransformation:
     branch = Branch(np.negative, np.zeros_like, falls=True)
     return TargetTransformation(

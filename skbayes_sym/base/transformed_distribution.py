@@ -16,6 +16,7 @@ from skbayes_sym.base.target_transformation import (
     elementary_transformations,
 )
 
+_FIRST_WIDTH = 1e-3  # of brackets of quantiles, relative to their centre
 _MAX_JOINT_TARGETS = 6  # the density sums over branches**targets combinations
 
 
@@ -132,10 +133,25 @@ class TransformedPredictive(PredictiveDistribution):
                 quantiles = [absolute.quantile(level).numpy() for level in upper]
                 outward = self._transformation.outward(np.stack(quantiles))
                 return np.moveaxis(outward, 0, -1).reshape(*self.shape, len(levels))
-        median = self._transform(self.inner.quantile_grid(np.array([0.5])))
-        median = median.reshape(1, len(self), -1)
-        grid = np.broadcast_to(levels[:, None, None], (len(levels), *median.shape[1:]))
-        values = invert_cdf_grid(self.evaluated().cdf_grid, grid, median)
+        return self._solve_quantiles(levels)
+
+    def _solve_quantiles(self, levels: Array) -> Array:
+        """Invert the distribution function at levels (Q,), (*shape, Q)."""
+        evaluated = self.evaluated()
+        inner = evaluated.inner.quantile_grid(levels).reshape(len(self), -1, len(levels))
+        start = np.moveaxis(inner, -1, 0)
+        grid = np.broadcast_to(levels[:, None, None], start.shape)
+        outward = self._transformation.outward
+        cdf = evaluated.cdf_grid
+        if self._transformation.is_even:
+            # As a function of the absolute value, the probability is smooth at zero.
+            absolute = invert_cdf_grid(
+                lambda z: np.where(z < 0.0, 0.0, cdf(outward(z))), grid, np.abs(start),
+                has_jumps=self.is_discrete,
+            )  # fmt: skip
+            values = outward(absolute)
+        else:
+            values = invert_cdf_grid(cdf, grid, outward(start), has_jumps=self.is_discrete)
         return np.moveaxis(values, 0, -1).reshape(*self.shape, len(levels))
 
     def _round_counts(self, z: Array) -> Array:
@@ -301,8 +317,10 @@ def _identity(n_targets: int) -> TargetTransformation:
     return identity
 
 
-def invert_cdf_grid(cdf: Callable[[Array], Array], levels: Array, median: Array) -> Array:
-    """Find the quantiles of a grid of distributions by bisection, to rounding.
+def invert_cdf_grid(
+    cdf: Callable[[Array], Array], levels: Array, start: Array, *, has_jumps: bool
+) -> Array:
+    """Find the quantiles of a grid of distributions, to rounding.
 
     Parameters
     ----------
@@ -310,27 +328,63 @@ def invert_cdf_grid(cdf: Callable[[Array], Array], levels: Array, median: Array)
         Maps values (G, N, T) to probabilities.
     levels : ndarray of shape (G, N, T)
         Levels of the quantiles.
-    median : ndarray that broadcasts to (G, N, T)
+    start : ndarray of shape (G, N, T)
         Centre of the first bracket.
+    has_jumps : bool
+        Whether the distribution functions jump, so that no value may reach a level.
 
     Returns
     -------
     ndarray of shape (G, N, T)
+
+    Notes
+    -----
+    A bracket is halved, or shortened to the value at which the inverse quadratic polynomial through
+    the last three points reaches the level if that is known to be closer (Chandrupatla 1997).
     """
-    width = np.ones(levels.shape)
-    lower = median - width
-    upper = median + width
-    for _ in range(1100):  # doublings that exceed the range of floating-point numbers
+    start = np.where(np.isfinite(start), start, 0.0)
+    width = _FIRST_WIDTH * (np.abs(start) + _FIRST_WIDTH)
+    lower = start - width
+    upper = start + width
+    for _ in range(400):  # steps that exceed the range of floating-point numbers
         is_too_high = cdf(lower) >= levels
         is_too_low = cdf(upper) < levels
         if not (is_too_high.any() or is_too_low.any()):
             break
-        width = 2.0 * width
-        lower = np.where(is_too_high, median - width, lower)
-        upper = np.where(is_too_low, median + width, upper)
-    for _ in range(70):
-        middle = 0.5 * (lower + upper)
-        is_below = cdf(middle) < levels
-        lower = np.where(is_below, middle, lower)
-        upper = np.where(is_below, upper, middle)
-    return 0.5 * (lower + upper)
+        width = 8.0 * width
+        lower = np.where(is_too_high, start - width, lower)
+        upper = np.where(is_too_low, start + width, upper)
+
+    # Without jumps, probabilities that agree up to rounding errors are equal.
+    resolution = 0.0 if has_jumps else 1e-12 * levels + np.finfo(float).eps
+    # ``best`` and ``other`` enclose the quantile, and ``previous`` is the last point outside.
+    best, error = lower, cdf(lower) - levels
+    other, other_error = upper, cdf(upper) - levels
+    fraction = np.full(levels.shape, 0.5)
+    for _ in range(100):
+        x = best + fraction * (other - best)
+        x_error = cdf(x) - levels
+        is_same_side = (x_error < 0.0) == (error < 0.0)
+        previous = np.where(is_same_side, best, other)
+        previous_error = np.where(is_same_side, error, other_error)
+        other = np.where(is_same_side, other, best)
+        other_error = np.where(is_same_side, other_error, error)
+        best, error = x, x_error
+        tolerance = 2.0 * np.finfo(float).eps * np.abs(best) + np.finfo(float).tiny
+        gap = np.abs(other - best)
+        if ((gap <= 2.0 * tolerance) | (np.abs(error) <= resolution)).all():
+            break
+        with np.errstate(divide="ignore", invalid="ignore"):
+            place = (best - other) / (previous - other)
+            height = (error - other_error) / (previous_error - other_error)
+            step = error / (other_error - error) * previous_error / (other_error - previous_error)
+            step += (
+                (previous - best) / (other - best)
+                * error / (previous_error - error)
+                * other_error / (previous_error - other_error)
+            )  # fmt: skip
+            is_safe = (height * height < place) & ((1.0 - height) ** 2 < 1.0 - place)
+            least = np.minimum(tolerance / gap, 0.5)
+        fraction = np.where(is_safe, step, 0.5).clip(least, 1.0 - least)
+    is_solved = (error >= 0.0) | (np.abs(error) <= resolution)
+    return np.where(is_solved, best, other)

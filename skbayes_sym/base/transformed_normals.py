@@ -44,6 +44,7 @@ _KINK_REACH = 2.5  # standard deviations to the farthest kink at which panels me
 # poles at which it begins to move outwards. Panels next to a pole begin at the gaps from the end.
 _POLE_REACH = -float(ndtri(NEGLIGIBLE_PROBABILITY))
 _POLE_MARGIN = 4.0
+_STEP_GAP = 0.3  # width of the panel above a step of the density
 _POLE_GAPS = (2.2, 1.0, 0.5, 0.15, 0.05, 0.015)
 # Eight nodes in a panel of two standard deviations integrate a normal density to 1e-10. Wider
 # panels suffice in the tails, which matter for functions that grow exponentially.
@@ -69,6 +70,32 @@ class NormalComponents(NamedTuple):
     def take_rows(self, index: Array) -> "NormalComponents":
         """Return the components of rows with an index."""
         return NormalComponents(self.weights, self.loc[:, index], self.scale[:, index])
+
+
+class DensityStep(NamedTuple):
+    """Factors on the density of a variable on both sides of a point.
+
+    Attributes
+    ----------
+    point : ndarray that broadcasts to (M, T)
+        Point at which the factor changes.
+    below, above : ndarray of shape (M, T)
+        Factors up to the point and beyond it.
+    """
+
+    point: Array
+    below: Array
+    above: Array
+
+    def move(self, chain: "TransformationChain") -> "DensityStep":
+        """Return the step for a variable that a rising transformation maps to this one."""
+        (point,) = chain.invert(self.point)
+        return self._replace(point=point)
+
+    def take(self, index: Any) -> "DensityStep":
+        """Return the step of variables with an index."""
+        point = np.broadcast_to(self.point, self.below.shape)
+        return DensityStep(point[index], self.below[index], self.above[index])
 
 
 class TransformationChain:
@@ -142,13 +169,21 @@ class TransformationChain:
         """Whether all transformations before the last one are affine."""
         return all(step.affine is not None for step in self.steps[:-1])
 
+    @property
+    def argument_units(self) -> tuple[Any, Any]:
+        """Location and slope of the argument of the last transformation, which is affine."""
+        location: Any = 0.0
+        slope: Any = 1.0
+        for step in self.steps[:-1]:
+            step_location, step_slope = step.affine  # type: ignore[misc]
+            location = step_location + step_slope * location
+            slope = step_slope * slope
+        return location, slope
+
     def last_argument(self, loc: Array, scale: Array) -> tuple[Array, Array]:
         """Return mean and standard deviation of the argument of the last transformation."""
-        for step in self.steps[:-1]:
-            location, slope = step.affine  # type: ignore[misc]
-            loc = location + slope * loc
-            scale = np.abs(slope) * scale
-        return loc, scale
+        location, slope = self.argument_units
+        return location + slope * loc, np.abs(slope) * scale
 
     @property
     def closed_form(self) -> ClosedForm | None:
@@ -262,6 +297,65 @@ class TransformedNormals:
         }  # fmt: skip
         return np.stack([functionals[name] for name in names]), is_known.all(axis=1)
 
+    def weighted_moments(self, step: DensityStep | None) -> tuple[Array, Array, Array]:
+        """Return probability, mean and variance, (M, T) each, under densities with a step.
+
+        Parameters
+        ----------
+        step : DensityStep or None
+            Step of the density. Without, all probabilities are 1.
+        """
+        if step is None:
+            mean, variance = self.functionals(("mean", "variance"))
+            return np.ones_like(mean), mean, variance
+        values = np.empty((3, *self._loc.shape))
+        block = max(1, _BLOCK_NODES // len(_SCORES))
+        for start in range(0, len(self._loc), block):
+            part = slice(start, start + block)
+            subset = self._take(part)
+            values[:, part] = subset._block_weighted_moments(step.take(part))  # noqa: SLF001 (same class)
+        return values[0], values[1], values[2]
+
+    def _block_weighted_moments(self, step: DensityStep) -> Array:
+        """Return the moments of few variables, (3, M, T), see `weighted_moments`."""
+        if not self._transformations.is_smooth:
+            return self._weighted_sums(step, *self._wide_nodes([step.point]))[0]
+        # Functions that aren't analytic at the step, such as roots, need a narrow panel beside it.
+        nodes = self._split_nodes((), [step.point, step.point + _STEP_GAP * self._scale])
+        values, is_heavy = self._weighted_sums(step, *nodes)
+        heavy = np.flatnonzero(is_heavy)
+        if len(heavy):
+            subset = self._take(heavy)
+            step = step.take(heavy)
+            nodes = subset._wide_nodes([step.point])  # noqa: SLF001 (same class)
+            values[:, heavy] = subset._weighted_sums(step, *nodes)[0]  # noqa: SLF001 (same class)
+        return values
+
+    def _weighted_sums(
+        self, step: DensityStep, u: Array, weights: Array
+    ) -> tuple[Array, npt.NDArray[np.bool_]]:
+        """Return moments, (3, M, T), and whether the tails count, (M,).
+
+        Parameters
+        ----------
+        step : DensityStep
+            Step of the density.
+        u, weights : ndarray of shape (K, M, T)
+            Scores and their weights without the step.
+        """
+        z = self._loc + self._scale * u
+        weights = weights * np.where(z > step.point, step.above, step.below)
+        values = self._transformations.outward(z)
+        mass = weights.sum(axis=0)
+        with np.errstate(invalid="ignore", over="ignore"):
+            mean = np.einsum("k...,k...->...", weights, values) / np.maximum(mass, TINY)
+            deviation = values - mean
+            weights *= np.square(deviation, out=deviation)
+            total = weights.sum(axis=0)
+            is_heavy = np.maximum(weights[0], weights[-1]) > _MAX_TAIL * total
+            variance = total / np.maximum(mass, TINY)
+        return np.stack([mass, mean, variance]), is_heavy.any(axis=1)
+
     def is_singular(self) -> npt.NDArray[np.bool_]:
         """Whether a variable reaches a point where the transformation isn't analytic, (M,)."""
         is_near_pole = self._is_near(self._transformations.poles, _POLE_REACH)
@@ -301,13 +395,17 @@ class TransformedNormals:
             np.minimum(below, np.where(distance > 0.0, _REACH, reach), out=below)
         return below, above
 
-    def _split_nodes(self, gaps: tuple[float, ...]) -> tuple[Array, Array]:
+    def _split_nodes(
+        self, gaps: tuple[float, ...], breaks: Sequence[Array] = ()
+    ) -> tuple[Array, Array]:
         """Return scores and weights, (K, M, T), of panels that meet at a kink.
 
         Parameters
         ----------
         gaps : tuple of float
             Distances from the outer ends, in standard deviations, at which further panels begin.
+        breaks : sequence of ndarray that broadcast to (M, T)
+            Further values at which panels meet.
         """
         transformations = self._transformations
         below, above = self._reach()
@@ -320,7 +418,10 @@ class TransformedNormals:
         # A smooth kink in the tail has no effect, and the panels may meet before it.
         meeting = [self._clip_scores(point, _KINK_REACH) for point in transformations.smooth_kinks]
         meeting = meeting or [np.zeros_like(below)]
-        meeting += [self._clip_scores(point, _REACH) for point in transformations.singular_points]
+        meeting += [
+            self._clip_scores(point, _REACH)
+            for point in (*transformations.singular_points, *breaks)
+        ]
         edges = np.sort(np.stack([-below, *lower, *meeting, *upper, above]), axis=0)
         return _panel_nodes(edges, _LEGENDRE_RULE)
 
@@ -328,12 +429,18 @@ class TransformedNormals:
         """Return the score (M, T) of a point, not beyond a reach."""
         return np.clip((point - self._loc) / self._scale, -reach, reach)
 
-    def _wide_nodes(self) -> tuple[Array, Array]:
-        """Return scores and weights, (K, M, T), of panels that end at kinks."""
+    def _wide_nodes(self, breaks: Sequence[Array] = ()) -> tuple[Array, Array]:
+        """Return scores and weights, (K, M, T), of panels that end at kinks.
+
+        Parameters
+        ----------
+        breaks : sequence of ndarray that broadcast to (M, T)
+            Further values at which panels end.
+        """
         low = _WIDE_EDGES[0]
         high = _WIDE_EDGES[-1]
         edges = [np.broadcast_to(edge, self._loc.shape) for edge in _WIDE_EDGES]
-        for kink in self._transformations.kinks:
+        for kink in (*self._transformations.kinks, *breaks):
             edge = (kink - self._loc) / self._scale
             if ((edge > low) & (edge < high)).any():
                 edges.append(np.clip(edge, low, high))
@@ -422,8 +529,9 @@ def normal_kernel(u: Array) -> Array:
 
 
 def normal_cdf(u: Array) -> Array:
-    """Return the distribution function of a standard normal variable, faster than SciPy."""
-    return np.asarray(torch.special.ndtr(torch.from_numpy(u)).numpy())
+    """Return the distribution function of a standard normal variable to 1e-7."""
+    below = torch.from_numpy(u).float().mul_(0.5**0.5).erf_().double()
+    return np.asarray(below.mul_(0.5).add_(0.5).numpy())
 
 
 def node_moments(values: Array, weights: Array) -> tuple[Array, Array]:

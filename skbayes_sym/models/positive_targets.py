@@ -94,6 +94,11 @@ class PositiveTargets(TargetPredictive):
         """Number of targets T."""
         return 1
 
+    @property
+    def density_jumps(self) -> tuple[float, ...]:
+        """Values at which the density jumps."""
+        return (self.origin,)
+
     def take(self, rows: np.ndarray) -> "PositiveTargets":
         """Return the distributions of the rows with these indices."""
         return replace(self, base=self.base.take(rows))
@@ -129,12 +134,12 @@ class PositiveTargets(TargetPredictive):
         return (1.0 - self._mass_below).clamp_min(_TINY).log()
 
     @cached_property
-    def _factor_below(self) -> Tensor:
+    def factor_below(self) -> Tensor:
         """Factor on the density up to the origin, (N, 1)."""
         return torch.where(self._is_changed, self.max_mass / self._mass_below.clamp_min(_TINY), 1.0)
 
     @cached_property
-    def _factor_above(self) -> Tensor:
+    def factor_above(self) -> Tensor:
         """Factor on the density above the origin, (N, 1)."""
         factor = (1.0 - self.max_mass) * (-self._log_mass_above).exp().clamp_max(1.0 / _TINY)
         return torch.where(self._is_changed, factor, 1.0)
@@ -149,15 +154,15 @@ class PositiveTargets(TargetPredictive):
     def log_prob(self, y: Tensor) -> Tensor:
         """Return the log density of the target of each row, (N,) nats."""
         log_above = np.log1p(-self.max_mass) - self._log_mass_above
-        log_factor = torch.where(y > self.origin, log_above, self._factor_below.log())
+        log_factor = torch.where(y > self.origin, log_above, self.factor_below.log())
         log_factor = torch.where(self._is_changed, log_factor, 0.0)
         return self.base.log_prob(y) + log_factor[:, 0]
 
     def cdf(self, y: Tensor) -> Tensor:
         """Return ``P(target <= y)``, (N, 1)."""
         base = self.base.cdf(y)
-        above = 1.0 - self._survival(y) * self._factor_above
-        changed = torch.where(y > self.origin, above, base * self._factor_below)
+        above = 1.0 - self._survival(y) * self.factor_above
+        changed = torch.where(y > self.origin, above, base * self.factor_below)
         return torch.where(self._is_changed, changed, base)
 
     def quantile(self, probability: float) -> Tensor:
@@ -207,8 +212,8 @@ class PositiveTargets(TargetPredictive):
         above, square_above = self._moments_above(self.base)
         below = base_mean - above
         square_below = base_mean.square() + base_variance - square_above
-        mean = self._factor_below * below + self._factor_above * above
-        square = self._factor_below * square_below + self._factor_above * square_above
+        mean = self.factor_below * below + self.factor_above * above
+        square = self.factor_below * square_below + self.factor_above * square_above
         variance = (square - mean.square()).clamp_min(0.0)
         return (
             torch.where(self._is_changed, mean, base_mean),
@@ -295,7 +300,7 @@ class PositiveTargets(TargetPredictive):
         Tensor of shape (n, N, 1)
         """
         uniform = torch.as_tensor(rng.random(tuple(draws.shape)))
-        is_replaced = (draws <= self.origin) & (uniform >= self._factor_below)
+        is_replaced = (draws <= self.origin) & (uniform >= self.factor_below)
         rows = is_replaced.nonzero()[:, 1]
         if not len(rows):
             return draws

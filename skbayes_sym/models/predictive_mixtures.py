@@ -140,6 +140,11 @@ class TargetPredictive(Predictive):
         """Location and scale of discrete targets, which are ``location + scale * count``."""
         return 0.0, 1.0
 
+    @property
+    def density_jumps(self) -> tuple[float, ...]:
+        """Values at which the density jumps."""
+        return ()
+
     def take(self, rows: np.ndarray) -> Self:
         """Return the distributions of the rows with these indices."""
         raise NotImplementedError

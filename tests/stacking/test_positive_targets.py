@@ -8,9 +8,13 @@ import pandas as pd
 import pytest
 import torch
 from scipy import integrate, stats
+from sklearn.preprocessing import FunctionTransformer
 
 import skbayes_sym as sk
+from skbayes_sym.base.distributions import TensorPredictive
+from skbayes_sym.base.transformed_distribution import transformed_predictive
 from skbayes_sym.models.likelihoods.noise import StudentT
+from skbayes_sym.models.log_targets import LogTargets
 from skbayes_sym.models.positive_targets import PositiveTargets, choose_mass_below
 from skbayes_sym.models.predictive_mixtures import LinearPool, NormalMixture, TargetMixture
 
@@ -205,3 +209,96 @@ def test_draws_of_positive_targets_average_over_unknown_levels():
     np.testing.assert_allclose(draws.mean(axis=-1), mean, atol=5.0 * std.max() / 3000**0.5)
     np.testing.assert_allclose(draws.std(axis=-1), std, rtol=0.1)
     assert draws.min() > -0.5
+
+
+def make_logarithms():
+    """Pool with a model of the logarithm, as stacks of positive targets use."""
+    z = LOC.unsqueeze(-1).clamp(-0.5, 1.5)
+    logarithms = LogTargets(NormalMixture(z, 0.0 * z, 0.04 * torch.ones_like(z)), max_log=9.0)
+    return LinearPool([make_normals(), logarithms], [0.6, 0.4])
+
+
+def integrate_density(distribution, function):
+    """Mean and standard deviation of a function of every target by many small panels."""
+    nodes, node_weights = np.polynomial.legendre.leggauss(12)
+    edges = np.concatenate([np.linspace(-9.0, 0.0, 600), np.linspace(0.0, 24.0, 1600)[1:]])
+    half = 0.5 * np.diff(edges)
+    z = (edges[:-1, None] + half[:, None] * (1.0 + nodes)).ravel()
+    width = (half[:, None] * node_weights).ravel()
+    means = []
+    deviations = []
+    for row in range(distribution.n_rows):
+        repeated = distribution.take(np.full(len(z), row))
+        probability = width * repeated.log_prob(column(z)).exp().numpy()
+        values = function(z)
+        mean = probability @ values
+        means.append(mean)
+        deviations.append(np.sqrt(probability @ np.square(values - mean)))
+    return np.array(means), np.array(deviations)
+
+
+FUNCTIONS = {
+    np.square: np.square,
+    np.sqrt: lambda z: np.sqrt(np.maximum(z, 0.0)),
+    np.expm1: np.expm1,
+    np.arcsinh: np.arcsinh,
+}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("make_base", [make_normals, make_logarithms])
+def test_moments_of_transformations_are_integrals(make_base, function):
+    """Of distributions made of normals they are sums over the normals, without a density."""
+    if make_base is make_logarithms and function is np.expm1:
+        return  # no finite moments
+    restricted = PositiveTargets(make_base(), 0.0, MAX_MASS).take(np.arange(3))
+    transformer = FunctionTransformer(inverse_func=function)
+    transformed = transformed_predictive(
+        TensorPredictive([restricted]), transformer, 1, is_flat=True
+    )
+    mean, std = integrate_density(restricted, FUNCTIONS[function])
+    assert (np.abs(transformed.mean() - mean) < 1e-5 * std).all()
+    np.testing.assert_allclose(transformed.std(), std, rtol=1e-4)
+
+
+def test_moments_of_transformations_far_below_zero():
+    """The probability lies in the far tail of the normals, where they have no nodes."""
+    loc = torch.tensor([-9.0, 2.0], dtype=torch.float64).reshape(1, 2, 1)
+    base = NormalMixture(loc, 0.0 * loc, torch.ones_like(loc))
+    restricted = PositiveTargets(base, 0.0, MAX_MASS)
+    transformed = transformed_predictive(
+        TensorPredictive([restricted]), FunctionTransformer(inverse_func=np.square), 1, is_flat=True
+    )
+    square = restricted.uncertainty().total + restricted.mean().square()
+    np.testing.assert_allclose(transformed.mean(), square[:, 0], rtol=1e-4)
+
+
+@pytest.mark.parametrize("function", [np.square, np.absolute, np.sqrt, np.reciprocal])
+@pytest.mark.parametrize("make_base", [make_normals, make_pool])
+def test_scores_and_quantiles_of_transformations_agree_with_the_distribution_function(
+    make_base, function
+):
+    restricted = PositiveTargets(make_base(), 0.0, MAX_MASS).take(np.arange(3))
+    distribution = transformed_predictive(
+        TensorPredictive([restricted]), FunctionTransformer(inverse_func=function), 1, is_flat=True
+    )
+    levels = np.array([0.05, 0.5, 0.9])
+    quantiles = distribution.quantile(levels)
+    for level, y in zip(levels, quantiles.T, strict=True):
+        np.testing.assert_allclose(distribution.cdf(y), level, rtol=1e-9)
+    if function is np.reciprocal:  # without a finite mean
+        return
+    y = quantiles[:, 2] + 0.1
+    ends = distribution.quantile([1e-9, 1.0 - 1e-9])
+    nodes, node_weights = np.polynomial.legendre.leggauss(12)
+    for row, target in enumerate(y):
+        below = np.linspace(ends[row, 0], target, 400)
+        above = target + (ends[row, 1] - target) * np.linspace(0.0, 1.0, 400) ** 3
+        score = 0.0
+        for edges, step in ((below, 0.0), (above, 1.0)):
+            half = 0.5 * np.diff(edges)
+            x = (edges[:-1, None] + half[:, None] * (1.0 + nodes)).ravel()
+            cdf = distribution[np.full(len(x), row)].cdf(x)
+            score += (half[:, None] * node_weights).ravel() @ np.square(cdf - step)
+        error = abs(distribution[row].crps(target)[0] - score)
+        assert error < 2e-4 * score
