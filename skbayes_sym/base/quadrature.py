@@ -262,7 +262,7 @@ class Quadrature:
         with np.errstate(invalid="ignore"):
             difference = values - targets
             difference[weights <= 0.0] = 0.0
-            kernel = (difference > 0.0) - cdf
+            kernel: Array = np.asarray((difference > 0.0) - cdf)
             kernel *= weights
             return np.asarray(2.0 * np.einsum("k...,k...->...", kernel, difference))
 
