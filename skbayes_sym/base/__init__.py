@@ -44,6 +44,7 @@ Predictions and posteriors
 * `quadrature`: moments and scores of predictive distributions
 * `panels`: nodes and weights over predictive distributions
 * `transformed_normals`: moments of transformed normal variables
+* `normal_parts`: moments of transformed targets whose distribution is made of normals
 * `moment_table`: moments of many transformed normals, interpolated in their parameters
 * `closed_forms`: moments and scores of transformed normals without quadrature
 * `transformed_distribution`: distributions of transformed targets
