@@ -373,6 +373,13 @@ MUTANTS = [
         ("scale = objective.prior.scale", "pass"),
     ),
     *planted(
+        "symmetry/modules/module_exchange.py",
+        "symmetry/modules/test_module_exchange.py",
+        ("self._layout, inputs, perturb)", "self._layout, inputs)"),
+        ("if not all(self._matters(child, points) for child in siblings.names):", "if False:"),
+        ("entries = [*base, *_entries_of_blocks(others, blocks)]", "entries = base"),
+    ),
+    *planted(
         "laplace/mode_finding.py",
         "laplace/test_balancing.py",
         ("theta = balance_weights(problem.network, theta, precision)", "pass"),

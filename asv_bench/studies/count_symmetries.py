@@ -709,8 +709,7 @@ ARCHITECTURES = {
         lambda: MixtureOfExperts(separate=False), torch.randn(5, 4), units(3) + 3 * units(5)
     ),
     "experts as modules": Architecture(
-        lambda: MixtureOfExperts(separate=True), torch.randn(5, 4), units(3) + 3 * units(5),
-        "whole modules aren't exchanged",
+        lambda: MixtureOfExperts(separate=True), torch.randn(5, 4), units(3) + 3 * units(5)
     ),
     "graph convolution": Architecture(
         GraphConvolution, (ROWS, *EDGES), units(8) + units(6)

@@ -4,6 +4,7 @@
 * `graph_analysis`: traces the module, and labels the axes of all tensors
 * `rules`: one rule for each operation, and how to add a rule
 * `selection_rules`: rules of operations that select, move or order entries
+* `module_exchange`: exchanges of whole submodules, such as experts
 * `overall_signs`: signs of whole parameters, such as those before a layer norm
 * `axis_partition`: partition of axes into blocks that are permuted together, with a glossary
 * `group_assembly`: makes a group from the partition

@@ -11,12 +11,19 @@ from math import prod
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.symmetry.axis_units import AxisUnits, UnitEntries, Wreath
 from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.modules.axis_partition import SCALE, SIGN, Exponents, null_space
 from skbayes_sym.symmetry.modules.graph_analysis import GraphAnalysis
+from skbayes_sym.symmetry.modules.module_exchange import (
+    ModuleExchange,
+    ModuleExchangeFinder,
+    find_own_blocks,
+    merge_units,
+)
 
 # Gaps and samplers need a table of positions. 2^22 entries take 32 MB.
 _MAX_TABLE_ENTRIES = 1 << 22
@@ -108,6 +115,7 @@ def assemble_group(
     layout: ParamLayout,
     moving: Sequence[str],
     overall_signs: Sequence[Collection[int]] = (),
+    exchanges: ModuleExchangeFinder | None = None,
 ) -> AssembledGroup:
     """Assemble the group from a finished analysis.
 
@@ -121,8 +129,10 @@ def assemble_group(
         Names of the tensors that may be permuted, in the order of ``analysis.parameters``.
     overall_signs : sequence of collection of int, default=()
         Sets of these tensors, by their positions, that can be negated together.
+    exchanges : ModuleExchangeFinder, optional
+        Finds exchanges of whole submodules. By default none are looked for.
     """
-    return _GroupAssembler(analysis, layout, moving).assemble(overall_signs)
+    return _GroupAssembler(analysis, layout, moving).assemble(overall_signs, exchanges)
 
 
 class _Dimension(NamedTuple):
@@ -217,7 +227,11 @@ class _GroupAssembler:
             self._merge_grid(*pair)
         self.outer = _make_transitive(self.controllers)
 
-    def assemble(self, overall_signs: Sequence[Collection[int]]) -> AssembledGroup:
+    def assemble(
+        self,
+        overall_signs: Sequence[Collection[int]],
+        exchanges: ModuleExchangeFinder | None = None,
+    ) -> AssembledGroup:
         """Return the factors with their descriptions."""
         refused = sorted(
             self.analysis.refused | self.partition.losses | set(self._find_joint_exchanges())
@@ -236,10 +250,26 @@ class _GroupAssembler:
             else:
                 units[block] = block_units
 
-        # Blocks that control one another form one factor.
+        # Blocks that control one another form one factor, and so do modules that are exchanged.
         factors: list[SymmetryGroup] = []
         descriptions: list[str] = []
-        for blocks in _connected_components(units, self.outer):
+        components = _connected_components(units, self.outer)
+        exchanged = list[ModuleExchange]()
+        found: Iterable[ModuleExchange] = ()
+        if exchanges is not None:
+            found = exchanges.find(self.pieces, self.partition.is_fixed, self.partition.size)
+        for exchange in found:
+            modules = ", ".join(exchange.siblings.names)
+            others = [other.units for other in exchanged]
+            merged = self._merge_modules(exchange, components, units, others)
+            if merged is None:
+                refused.append(f"exchange of modules whose units aren't alike: {modules}")
+                continue
+            exchanged.append(exchange)
+            factor, inner, components = merged
+            factors.append(factor)
+            descriptions.append(self._describe_modules(exchange, [(x, units[x]) for x in inner]))
+        for blocks in components:
             component = self._build_factors(blocks, units)
             factors += component
             levels = [self._describe_units(block, units[block]) for block in blocks]
@@ -254,7 +284,9 @@ class _GroupAssembler:
         for positions in overall_signs:
             negated = [names[k] for k in sorted(positions)]
             bits = sum(1 << (2 * n) for n, p in enumerate(self.pieces) if p.parameter in negated)
-            if span.add(bits):
+            if not span.add(bits):
+                continue
+            if all(_treats_alike(negated, exchange) for exchange in exchanged):
                 factors += self._simplify(self._build_overall_sign(negated))
                 descriptions.append(f"one sign of all entries of {', '.join(negated)}")
 
@@ -270,6 +302,103 @@ class _GroupAssembler:
             tuple(self._find_scaled_axes(scales)),
             tuple(refused),
         )
+
+    # Modules
+
+    def _merge_modules(
+        self,
+        exchange: ModuleExchange,
+        components: Sequence[list[int]],
+        units: dict[int, AxisUnits],
+        others: Sequence[AxisUnits],
+    ) -> tuple[SymmetryGroup, list[int], list[list[int]]] | None:
+        """Combine the exchange of modules with the units inside them.
+
+        Parameters
+        ----------
+        exchange : ModuleExchange
+            The modules.
+        components : sequence of list of int
+            Blocks of the other factors.
+        units : dict of int to AxisUnits
+            Units of the blocks.
+        others : sequence of AxisUnits
+            Exchanges of other modules.
+
+        Returns
+        -------
+        tuple or None
+            The factor, the blocks inside the first module, and the blocks of the factors that
+            remain. None if the units of the modules aren't alike, or if another factor treats the
+            modules differently.
+        """
+        own = find_own_blocks(exchange.siblings, self.pieces)
+        inside: list[list[list[int]]] = [[] for _ in own]
+        remaining: list[list[int]] = []
+        for blocks in components:
+            homes = [k for k, mine in enumerate(own) if mine & {*blocks}]
+            if not homes:
+                remaining.append(blocks)
+            elif len(homes) == 1 and {*blocks} <= own[homes[0]]:
+                inside[homes[0]].append(blocks)
+            else:
+                return None
+        outer_blocks = {x for blocks in components for b in blocks for x in self.outer[b]}
+        separate = [*others, *(units[block] for blocks in remaining for block in blocks)]
+        if outer_blocks & {*exchange.blocks} or not all(
+            _commute(exchange.units, other, self.layout.n_params) for other in separate
+        ):
+            return None
+
+        parts = [exchange.units]
+        above: list[tuple[int, ...]] = [()]
+        ordered = [self._order_components(x, units) for x in inside]
+        if len({tuple(map(len, x)) for x in ordered}) > 1:
+            return None
+        for alike in zip(*ordered, strict=True):
+            levels = [self._number_levels(blocks, len(parts)) for blocks in alike]
+            for same in zip(*alike, strict=True):
+                merged = merge_units([units[block] for block in same])
+                numbers = {
+                    tuple(level[x] for x in sorted(self.outer[block]))
+                    for level, block in zip(levels, same, strict=True)
+                }
+                if merged is None or len(numbers) > 1:
+                    return None
+                parts.append(merged)
+                above.append((0, *numbers.pop()))
+        inner = [block for blocks in ordered[0] for block in blocks]
+        if len(parts) == 1:
+            return exchange.units, inner, remaining
+        return Wreath(tuple(parts), tuple(above)), inner, remaining
+
+    def _order_components(
+        self, components: Sequence[list[int]], units: dict[int, AxisUnits]
+    ) -> list[list[int]]:
+        """Sort the blocks of factors by their first entries, outer blocks before inner ones."""
+
+        def first_entry(block: int) -> int:
+            return min(e.offset for e in units[block].entries)
+
+        ordered = [
+            sorted(blocks, key=lambda b: (len(self.outer[b]), first_entry(b)))
+            for blocks in components
+        ]
+        return sorted(ordered, key=lambda blocks: first_entry(blocks[0]))
+
+    def _number_levels(self, blocks: Sequence[int], first: int) -> dict[int, int]:
+        """Number blocks from ``first`` on, and outer blocks that nothing moves from -1 down."""
+        level = {block: first + i for i, block in enumerate(blocks)}
+        fixed = (x for block in blocks for x in sorted(self.outer[block]) if x not in level)
+        return level | {x: -1 - i for i, x in enumerate(dict.fromkeys(fixed))}
+
+    def _describe_modules(
+        self, exchange: ModuleExchange, inner: Sequence[tuple[int, AxisUnits]]
+    ) -> str:
+        """Describe modules, what moves with them, and the units inside each of them."""
+        moved = [*exchange.siblings.names, *map(self._describe_tensors, exchange.blocks)]
+        heading = f"{len(exchange.siblings.names)} modules, exchanged: {', '.join(moved)}"
+        return "; inside each: ".join([heading, *(self._describe_units(*x) for x in inner)])
 
     # Grids of units
 
@@ -650,6 +779,24 @@ class _Span:
                 return True
             vector ^= self._by_length[length]
         return False
+
+
+def _commute(first: AxisUnits, second: AxisUnits, n_params: int) -> bool:
+    """Return whether random elements of two groups commute on random weights."""
+    generator = torch.Generator().manual_seed(0)
+    theta = torch.randn(n_params, generator=generator, dtype=torch.float64)
+    for _ in range(4):
+        g = first.sample((), generator=generator)
+        h = second.sample((), generator=generator)
+        if not torch.equal(first.act(g, second.act(h, theta)), second.act(h, first.act(g, theta))):
+            return False
+    return True
+
+
+def _treats_alike(negated: Collection[str], exchange: ModuleExchange) -> bool:
+    """Return whether a sign negates the same tensors of all modules that are exchanged."""
+    patterns = {tuple(name in negated for name in names) for names in exchange.siblings.parameters}
+    return len(patterns) == 1
 
 
 def _make_transitive(controllers: dict[int, set[int]]) -> dict[int, set[int]]:

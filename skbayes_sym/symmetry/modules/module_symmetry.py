@@ -15,6 +15,7 @@ from skbayes_sym.symmetry.axis_units import is_nearer
 from skbayes_sym.symmetry.group import InPlaceActionMixin, Product, format_lines
 from skbayes_sym.symmetry.modules.graph_analysis import GraphAnalysis, trace
 from skbayes_sym.symmetry.modules.group_assembly import Rescaling, ScaledAxis, assemble_group
+from skbayes_sym.symmetry.modules.module_exchange import ModuleExchangeFinder
 from skbayes_sym.symmetry.modules.numerical_check import (
     ROUNDING,
     NotCheckableError,
@@ -127,7 +128,8 @@ class ModuleSymmetry(InPlaceActionMixin, Product):
         these entries tell the units of each factor apart. They do in feed-forward, convolutional,
         recurrent and attention networks. Copies may be missed if units lie on two axes of one
         parameter and pass no other parameter before (4 of 25 random copies of a network that
-        mixes units by a matrix of their own). There the result is a local optimum.
+        mixes units by a matrix of their own), and if whole modules are exchanged that have two
+        sets of units with common weights. There the result is a local optimum.
 
         Parameters
         ----------
@@ -234,9 +236,13 @@ def symmetry_of(module: nn.Module, example_input: Any, *, buffers: bool = False)
 
     Notes
     -----
-    The group doesn't contain exchanges of whole submodules, continuous groups other than scales,
-    symmetries of single entries, and symmetries that hold for the given weights only. A batch norm
-    in train mode couples the rows of a batch: the group is that of the function of the batch.
+    The group doesn't contain continuous groups other than scales, symmetries of single entries, and
+    symmetries that hold for the given weights only. A batch norm in train mode couples the rows of
+    a batch: the group is that of the function of the batch.
+
+    Children of one module are exchanged as a whole if they run side by side and have parameters of
+    the same names and shapes. No rule finds these exchanges. They are tried at random weights,
+    constants and inputs (`skbayes_sym.symmetry.modules.module_exchange`).
 
     A module that fails in float64, is random, or has infinite outputs can't be checked numerically.
     The group then follows from the rules alone, as ``unchecked`` and the report state.
@@ -294,8 +300,14 @@ def derive_symmetry(
     analysis = GraphAnalysis(graph, moving, RULES)
     if not analysis.run():
         return ModuleSymmetry((), layout=layout, refused=("all: the rules reach no fixed point",))
+    sources = [node for node in graph.nodes if node.op == "placeholder"]
+    by_name = {names[i]: sources[i] for i in moving}
     assembled = assemble_group(
-        analysis, layout, [names[i] for i in moving], find_overall_signs(graph, moving)
+        analysis,
+        layout,
+        [names[i] for i in moving],
+        find_overall_signs(graph, moving),
+        ModuleExchangeFinder(module, inputs, layout, by_name),
     )
 
     # Constant buffers of real numbers tell units apart, as running means do in eval mode.

@@ -21,7 +21,10 @@ class NotCheckableError(Exception):
 
 
 def build_output_function(
-    module: nn.Module, layout: ParamLayout, inputs: tuple[Any, ...]
+    module: nn.Module,
+    layout: ParamLayout,
+    inputs: tuple[Any, ...],
+    perturb: Callable[[Tensor], Tensor] | None = None,
 ) -> Callable[[Tensor], Tensor]:
     """Return all outputs at ``inputs``, flattened, as a function of the flat ``theta``.
 
@@ -34,6 +37,8 @@ def build_output_function(
         constants.
     inputs : tuple of Tensor
         Arguments of a call.
+    perturb : callable, optional
+        Function of float64 tensors that replaces the real constants. By default they stay.
 
     Returns
     -------
@@ -47,6 +52,11 @@ def build_output_function(
         for name, tensor in tensors
         if name not in layout.shapes
     }
+    if perturb is not None:
+        constants = {
+            name: perturb(constant) if constant.is_floating_point() else constant
+            for name, constant in constants.items()
+        }
     dtypes = {
         name: torch.float64 if tensor.is_floating_point() else tensor.dtype
         for name, tensor in tensors

@@ -500,7 +500,7 @@ def test_lost_units_are_named(function, reason):
 
 
 class StackedHeads(nn.Module):
-    """Layers whose outputs are stacked along a new axis."""
+    """Layers whose outputs are stacked along a new axis. They are exchanged as a whole, too."""
 
     def __init__(self, combine, n_out):
         super().__init__()
@@ -516,13 +516,16 @@ class StackedHeads(nn.Module):
 @pytest.mark.parametrize(
     ("combine", "n_out", "log_order"),
     [
-        (lambda heads, _: torch.stack(heads, 1).flatten(1), 12, 3 * units(4, 1)),
-        (lambda heads, _: torch.stack(heads, 2).flatten(1), 12, 3 * units(4, 1)),
-        (lambda heads, _: torch.cat(heads, 1).view(-1, 3, 4).mT.flatten(1), 12, 3 * units(4, 1)),
-        (lambda heads, _: torch.stack(heads, 1).sum(1), 4, units(4, 1)),
+        (lambda heads, _: torch.stack(heads, 1).flatten(1), 12, units(3) + 3 * units(4, 1)),
+        (lambda heads, _: torch.stack(heads, 2).flatten(1), 12, units(3) + 3 * units(4, 1)),
+        (
+            lambda heads, _: torch.cat(heads, 1).view(-1, 3, 4).mT.flatten(1),
+            12, units(3) + 3 * units(4, 1),
+        ),
+        (lambda heads, _: torch.stack(heads, 1).sum(1), 4, units(3) + units(4, 1)),
         (
             lambda heads, experts: torch.einsum("neh,eho->no", torch.stack(heads, 1), experts),
-            2, 3 * units(4, 1) + units(2, 1),
+            2, units(3) + 3 * units(4, 1) + units(2, 1),
         ),
         # Parts that are the same units stay the same.
         (lambda heads, _: torch.stack([heads[0], 2.0 * heads[0]], 1).flatten(1), 8, units(4, 1)),
