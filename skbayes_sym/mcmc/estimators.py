@@ -44,6 +44,7 @@ from skbayes_sym.mcmc.samplers import Chains, Kernel, ModeWeights
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian, Heteroscedastic
 from skbayes_sym.models.model import Data, Model
+from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import GaussianPrior, HalfNormal, Prior, UnboundPrior
 from skbayes_sym.numerics.linalg import as_double
@@ -160,7 +161,9 @@ class BaseMCMC(BayesianEstimator):
     def _symmetry_group(self, network: Network, prior: Prior) -> SymmetryGroup:
         """Symmetry group of network and prior.
 
-        Without symmetry removal the prior may break the network's symmetry.
+        Without symmetry removal the prior may break the network's symmetry. It may also break a
+        part of a torch module's symmetry, because layers that are exchanged as a whole can have
+        prior scales of their own.
         """
         group = network.symmetry()
         try:
@@ -172,9 +175,12 @@ class BaseMCMC(BayesianEstimator):
                 remedy="Give all units of a layer the same scale, or use remove_symmetries=False.",
             )
         except NotInvariantError:
-            if self.remove_symmetries:
-                raise
-            return Trivial()
+            if not self.remove_symmetries:
+                return Trivial()
+            restricted = model_symmetry(network, prior)
+            if isinstance(network, ModuleNetwork) and restricted.factors:
+                return restricted
+            raise
         return group
 
     def _fitted_attributes(

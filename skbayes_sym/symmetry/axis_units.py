@@ -38,6 +38,9 @@ from skbayes_sym.symmetry.group import (
 )
 from skbayes_sym.symmetry.units import SignedPermutation, SignedPermutations, Units, permute_axis
 
+# Gaps and samplers need a table of positions. 2^22 entries take 32 MB.
+_MAX_TABLE_ENTRIES = 1 << 22
+
 # Scores of units, by the set of signs that negate the compared entries.
 Tables = dict[tuple[bool, ...], Tensor]
 
@@ -180,6 +183,14 @@ class AxisUnits(SignedPermutations):
         shape = (prod(self.outer_shape), self.n_units, -1)
         index = torch.cat([e.read(positions).reshape(shape) for e in self.entries], dim=-1)
         return tuple(Units(table, self.permute, flip) for table in index)
+
+    def simplify(self) -> tuple[SymmetryGroup, ...]:
+        """Return units as tables of positions if these are small and describe the same group."""
+        is_small = sum(prod(e.sizes) for e in self.entries) <= _MAX_TABLE_ENTRIES
+        plain = self.units() if is_small else ()
+        if sum(part.log_order for part in plain) == self.log_order:
+            return plain
+        return (self,)
 
     def subgroup(self, *, permute: bool, signs: Sequence[int]) -> "AxisUnits":
         """Return the subgroup with or without exchanges, and with some of the signs."""
@@ -520,12 +531,17 @@ class Wreath(InPlaceActionMixin, SimpleGroup):
         return [(name.replace("layer", "level"), g) for name, g in Product(self.parts).generators()]
 
     def restrict(self, is_invariant: Callable[[SymmetryGroup], bool]) -> SymmetryGroup:
-        """Return the largest subgroup made of parts that ``is_invariant`` accepts."""
+        """Return the largest subgroup made of parts that ``is_invariant`` accepts.
+
+        If no part that moves lies inside another one, they are direct factors.
+        """
         parts: Any = tuple(part.invariant_subgroup(is_invariant) for part in self.parts)
-        group = replace(self, parts=parts)
-        if not any(part.permute or part.n_signs for part in parts):
+        moving = {k for k, part in enumerate(parts) if part.permute or part.n_signs}
+        if not moving:
             return Trivial()
-        return group
+        if any(moving & {*self.above[k]} for k in moving):
+            return replace(self, parts=parts)
+        return Product(tuple(factor for k in sorted(moving) for factor in parts[k].simplify()))
 
     def coordinate_orbits(self, n_params: int) -> Tensor:
         """Return the orbits of the entries of ``theta``; see `SymmetryGroup`."""

@@ -25,9 +25,6 @@ from skbayes_sym.symmetry.modules.module_exchange import (
     merge_units,
 )
 
-# Gaps and samplers need a table of positions. 2^22 entries take 32 MB.
-_MAX_TABLE_ENTRIES = 1 << 22
-
 
 class Rescaling(NamedTuple):
     """Free positive factors of units, which the finite group doesn't contain.
@@ -287,7 +284,7 @@ class _GroupAssembler:
             if not span.add(bits):
                 continue
             if all(_treats_alike(negated, exchange) for exchange in exchanged):
-                factors += self._simplify(self._build_overall_sign(negated))
+                factors += self._build_overall_sign(negated).simplify()
                 descriptions.append(f"one sign of all entries of {', '.join(negated)}")
 
         scales = [
@@ -655,21 +652,13 @@ class _GroupAssembler:
     ) -> tuple[SymmetryGroup, ...]:
         """Return the direct factors of the units of one component."""
         if len(blocks) == 1:
-            return self._simplify(units[blocks[0]])
+            return units[blocks[0]].simplify()
         # Levels are numbered from the outermost. Outer blocks that nothing moves are negative.
         level = {block: i for i, block in enumerate(blocks)}
         for x in (x for block in blocks for x in sorted(self.outer[block])):
             level.setdefault(x, -1 - len(level))
         above = tuple(tuple(level[x] for x in sorted(self.outer[block])) for block in blocks)
         return (Wreath(tuple(units[block] for block in blocks), above),)
-
-    def _simplify(self, units: AxisUnits) -> tuple[SymmetryGroup, ...]:
-        """Return units as tables of positions if these are small and describe the same group."""
-        is_small = sum(prod(e.sizes) for e in units.entries) <= _MAX_TABLE_ENTRIES
-        plain = units.units() if is_small else ()
-        if sum(part.log_order for part in plain) == units.log_order:
-            return plain
-        return (units,)
 
     def _build_overall_sign(self, negated: Sequence[str]) -> AxisUnits:
         """Return a single unit with a sign, which consists of all entries of some tensors."""

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from symmetry.modules.test_module_symmetry import ROUNDING, assert_laws
 from torch import nn
 
+from skbayes_sym import Chains, MCMCRegressor
 from skbayes_sym.symmetry import symmetry_of
 from skbayes_sym.symmetry.modules.module_symmetry import derive_symmetry
 from skbayes_sym.symmetry.modules.numerical_check import largest_output_change
@@ -167,6 +168,29 @@ def test_constants_tell_modules_apart():
         module.gate.bias.zero_()
     module.gate.requires_grad_(False)
     assert "modules" not in symmetry_of(module, X).report()
+
+
+@pytest.mark.parametrize("first_scale", [1.0, 2.0])
+@pytest.mark.filterwarnings("ignore")  # few draws
+def test_chains_exchange_modules_only_under_a_prior_that_is_the_same_for_all(
+    first_scale, generator
+):
+    """Units inside the modules are still exchanged if the first module has a scale of its own."""
+    module = nn.Sequential(Mixture(weigh), nn.Linear(2, 1))
+    scales = [
+        torch.full((p.numel(),), first_scale if ".experts.0." in name else 1.0)
+        for name, p in module.named_parameters()
+    ]
+    x = torch.randn(20, 3, generator=generator).numpy()
+    model = MCMCRegressor(
+        network=module, prior=torch.cat(scales).tolist(), n_chains=2, n_draws=5,
+        sampler=Chains(n_warmup=5), random_state=0,
+    ).fit(x, x[:, 0])  # fmt: skip
+    exchange = units(3) if first_scale == 1.0 else 0.0
+    expected = exchange + INSIDE + 2 * units(2, 1)
+    assert model.symmetry_.log_order == pytest.approx(expected, abs=1e-9)
+    names = {type(factor).__name__ for factor in model.symmetry_.factors}
+    assert names == ({"Wreath", "Units"} if exchange else {"Units"})
 
 
 class RandomMixture(nn.Module):
