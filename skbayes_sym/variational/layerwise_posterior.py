@@ -266,10 +266,29 @@ class LayerwiseFamily(NamedTuple):
         last : LastLayer
             Posterior of the last layer for each draw.
         """
-        hidden, log_noise = self.split(params)
+        hidden, _ = self.split(params)
         weights, kl = self.hidden.draw(hidden, n, generator=generator)
+        return weights, kl, self.last_layer(params, weights, data, n)
+
+    def last_layer(
+        self, params: Tensor, weights: Sequence[Tensor], data: Data, n: int
+    ) -> LastLayer:
+        """Condition the last layer on draws of the hidden layers.
+
+        Parameters
+        ----------
+        params : Tensor
+            Variational parameters, see `split`.
+        weights : sequence of Tensor
+            Weights (S, D + 1, H) of the hidden layers.
+        data : Data
+            Training data.
+        n : int
+            Number S of draws.
+        """
+        _, log_noise = self.split(params)
         features = propagate(self.network, weights, data.x).expand(n, -1, -1)
-        return weights, kl, LastLayer(self.last_scale, features, data, log_noise)
+        return LastLayer(self.last_scale, features, data, log_noise)
 
     def elbo_terms(
         self, params: Tensor, data: Data, n_draws: int, *, generator: torch.Generator
@@ -398,19 +417,35 @@ class LayerwisePosterior:
     y: npt.NDArray[Any]
     weight: npt.NDArray[Any]
 
-    def _draw(self, n: int, generator: torch.Generator) -> tuple[list[Tensor], Tensor, LastLayer]:
-        """``n`` draws of the hidden layers, their KL, and the last layer given them."""
+    def _draw(
+        self, n: int, generator: torch.Generator
+    ) -> tuple[list[Tensor], Iterator[tuple[slice, LastLayer]]]:
+        """Draw the hidden layers, and yield blocks of the draws with the last layer given them.
+
+        The features of all training rows are held for one block at a time.
+        """
         params, *rows = (
             torch.as_tensor(array, device=generator.device)
             for array in (self.params, self.x, self.y, self.weight)
         )
-        return self.family.draw(params, Data(*rows), n, generator=generator)
+        family = self.family
+        hidden, _ = family.split(params)
+        weights, _ = family.hidden.draw(hidden, n, generator=generator)
+
+        def condition() -> Iterator[tuple[slice, LastLayer]]:
+            for block in _draw_blocks(n, len(self.x) * (family.network.sizes[-2] + 1)):
+                size = len(range(*block.indices(n)))
+                hidden_weights = [w[block] for w in weights]
+                yield block, family.last_layer(params, hidden_weights, Data(*rows), size)
+
+        return weights, condition()
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` draws of all weights in the network's flat order, (n, P), float64."""
-        weights, _, last = self._draw(n, generator)
+        weights, last_layers = self._draw(n, generator)
+        last_weight = torch.cat([last.sample(generator=generator) for _, last in last_layers])
         values = {}
-        for layer, weight in enumerate([*weights, last.sample(generator=generator)], start=1):
+        for layer, weight in enumerate([*weights, last_weight], start=1):
             values[f"W{layer}"] = weight[:, :-1].mT
             values[f"b{layer}"] = weight[:, -1]
         return self.family.network.layout.flatten(values)
@@ -422,13 +457,31 @@ class LayerwisePosterior:
 
         Weights are drawn on the generator's device, so that predictions agree across devices.
         """
-        (weights, _, last_layer) = self._draw(n, generator)
+        weights, last_layers = self._draw(n, generator)
         device = likelihood.noise_scale.device
-        mean, root, prior_scale, is_complement = last_layer.conditional()
+        n_rows, n_targets = self.y.shape
+        n_inputs = self.family.network.sizes[-2] + 1
+        # Allocated first: results between large temporary arrays would keep their memory from
+        # being used again.
+        dtype = torch.as_tensor(self.params).dtype
+        mean = torch.empty(n, n_inputs, n_targets, dtype=dtype, device=device)
+        shape = n, n_targets, min(n_rows, n_inputs), n_inputs
+        root = torch.empty(shape, dtype=dtype, device=device)
+        for block, last_layer in last_layers:
+            conditional = last_layer.conditional()
+            mean[block] = conditional.mean.to(device)
+            root[block] = conditional.root.to(device)
         last = LastLayerPosterior(
-            mean.to(device), root.to(device), prior_scale.to(device), is_complement
+            mean, root, conditional.prior_scale.to(device), conditional.is_complement
         )
         return LayerwisePredictor(self, [w.to(device) for w in weights], last, likelihood)
+
+
+def _draw_blocks(n_draws: int, n_features: int) -> Iterator[slice]:
+    """Yield slices of draws whose features, so many numbers for each draw, take about 16 MB."""
+    size = n_rows_per_block(1 << 21, n_features)
+    for start in range(0, n_draws, size):
+        yield slice(start, start + size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -473,9 +526,7 @@ class LayerwisePredictor(BasePredictor):
         """Yield the last layer and its inputs (block, N, H + 1) for blocks of draws."""
         n_draws = len(self.last.mean)
         network = self.posterior.family.network
-        size = n_rows_per_block(1 << 21, len(x) * self.last.mean.shape[1])  # features of 16 MB
-        for start in range(0, n_draws, size):
-            block = slice(start, start + size)
+        for block in _draw_blocks(n_draws, len(x) * self.last.mean.shape[1]):
             last = self.last._replace(mean=self.last.mean[block], root=self.last.root[block])
             features = propagate(network, [w[block] for w in self.weights], x)
             yield last, features.expand(len(last.mean), -1, -1)

@@ -1,5 +1,6 @@
 """Layers conditional on sampled ones: bounds, gradients, predictions that are moments of draws."""
 
+import warnings
 from math import log
 
 import numpy as np
@@ -9,7 +10,9 @@ from quadrature import one_unit_evidence
 from scipy import optimize, stats
 from thin import some
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from skbayes_sym import LayerwiseVIRegressor
 from skbayes_sym.models import Gaussian
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP, TANH
@@ -363,3 +366,32 @@ def test_predictions_are_the_moments_of_draws(name, widths, generator):
     assert bool(((outputs.mean(0) - mean.mean(0)).abs() < 5 * spread * (2 / n) ** 0.5).all())
     # Tails are heavier than a normal's: 15 % on a standard deviation of 6000 draws.
     assert_close(outputs.std(0), spread, rtol=0.15, atol=0)
+
+
+class Largest(TorchDispatchMode):
+    """Number of entries of the largest tensor that an operation makes."""
+
+    entries = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor):
+            self.entries = max(self.entries, result.numel())
+        return result
+
+
+def test_draws_are_conditioned_on_the_rows_in_blocks():
+    """All draws together took 7 GB at 30,000 rows."""
+    n_rows = 5000
+    X = np.random.default_rng(0).standard_normal((n_rows, 3))
+    model = LayerwiseVIRegressor((20,), max_iter=2, tol=None, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(X, X[:, 0])
+    with Largest() as largest:
+        first = model.posterior_.sample(50, generator=torch.Generator().manual_seed(0))
+        model.predict(X[:5], return_std=True)
+    assert largest.entries <= 1 << 21
+    # All 50 draws would take 50 * 5000 * 21 entries. Blocks continue the same random numbers.
+    again = model.posterior_.sample(50, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(first, again)
