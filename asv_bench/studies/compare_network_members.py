@@ -124,8 +124,8 @@ class KernelRegressor(RegressorMixin, BaseEstimator):
         return function * self.kernel(x * scales, z * scales, bias, self.n_layers)
 
     def _factor(self) -> Tensor:
-        noise = (2.0 * self.log_scales_[-1]).exp() + 1e-6
         covariance = self._covariance(self.x_, self.x_)
+        noise = (2.0 * self.log_scales_[-1]).exp() + 1e-6 * covariance.diagonal().mean()
         return torch.linalg.cholesky(covariance + noise * torch.eye(len(self.x_)).double())
 
     def predict(self, X: Floats, return_std: bool = False) -> Any:
