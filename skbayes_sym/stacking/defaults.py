@@ -72,7 +72,7 @@ class StackDefaults:
     max_target_factor: float = 10.0
     n_trees: int = 100
     # Share of the out-of-bag mean squared error that is added to the variance of the leaves.
-    leaf_variance_fraction: float = 0.1
+    leaf_variance_fraction: float = 0.01
     # Largest number of boosting rounds. The number is chosen by cross-validation.
     max_rounds: int = 75
     max_classification_rounds: int = 120

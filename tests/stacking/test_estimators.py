@@ -180,7 +180,8 @@ def test_leaves_hold_means_and_mean_squares():
     residual = (distribution.mean() - NUMBERS.y).square().mean()
     without = (fit.leave_one_out.mean() - NUMBERS.y).square().mean()
     assert float(without) > 2.0 * float(residual)
-    assert fit.predictor.variance == pytest.approx(0.1 * float(without), rel=1e-6)
+    fraction = StackDefaults().leaf_variance_fraction
+    assert fit.predictor.variance == pytest.approx(fraction * float(without), rel=1e-6)
 
 
 def test_no_width_is_below_the_rounding_of_the_targets():
