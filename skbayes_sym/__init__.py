@@ -90,7 +90,7 @@ _SUBPACKAGES = (
 def __getattr__(name: str) -> Any:
     """Import a public name or a subpackage when it is first used."""
     if name in MODULES:
-        value = vars(import_module(f"skbayes_sym.{MODULES[name]}"))[name]
+        value = getattr(import_module(f"skbayes_sym.{MODULES[name]}"), name)
     elif name in _SUBPACKAGES:
         value = import_module(f"skbayes_sym.{name}")
     else:

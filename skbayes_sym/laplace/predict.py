@@ -240,8 +240,8 @@ class JointClassPredictor(BasePredictor):
             expectations = self.expectations(index, x.double())
             log_p = expectations.log_probabilities().unflatten(0, (-1, len(x)))  # (R, N, C, S)
             draws.append(log_p.movedim(-1, 1).flatten(0, 1))
-            weights = self.weights[index].unsqueeze(1) * expectations.weights
-            log_weights.append(weights.log().flatten())
+            weights = self.weights[index].to(expectations.weights)
+            log_weights.append((weights.unsqueeze(1) * expectations.weights).log().flatten())
         return CategoricalMixture(torch.cat(draws).to(x), torch.cat(log_weights).to(x))
 
     def sample_conditionals(
