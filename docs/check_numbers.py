@@ -84,8 +84,9 @@ NUMBERS = [
     Stated("docs/reproduction/gelberg.rst", "holds, at {} standard deviations", _MODE_SEEKING,
            (_FULL,)),
     Stated("docs/reproduction/gelberg.rst",
-           "the global optimum from {} on; a minimum at a mode exists from {} on; mean-field off "
-           "the axes from {} (two dimensions) to {} (a hundred) on", _MODE_SEEKING,
+           "at one mode from {} on, and a local one exists from {} on. For mean-field Gaussians "
+           "whose modes don't lie on an axis, the values are {} (two dimensions) to {} (a hundred)",
+           _MODE_SEEKING,
            (_FULL, r"appears at ([\d.]+) sigma", r"D = 2\s+([\d.]+)", r"D = 100\s+([\d.]+)")),
     Stated("docs/reproduction/gelberg.rst", "{} :math:`\\sigma`", _MODE_SEEKING, (_FULL,)),
     Stated("docs/reproduction/gelberg.rst",
@@ -96,27 +97,30 @@ NUMBERS = [
            tuple(rf"Bayes mean[\s\S]*\n{row}" + r"\s+\S+" * column + r"\s+([\d.]+)"
                  for column in (0, 1, 3) for row in _LOSS)),
     Stated("docs/reproduction/kurle.rst",
-           "{} :math:`(K - 1)` nats, above the data-related bound of {} from :math:`K = {}` on; at "
-           ":math:`\\theta_0^*` up to {} (:math:`K = 10`), {} at 1000", _KURLE,
-           (_of_row(r"\s+2", 0), r"data-related bound ([\d.]+)", r"exceeded from K = (\d+)",
+           "{} :math:`(K - 1)` nats. From :math:`K = {}` on it exceeds the data-related bound of "
+           "{}. At :math:`\\theta_0^*` it is at most {} (:math:`K = 10`), and {} at "
+           ":math:`K = 1000`", _KURLE,
+           (_of_row(r"\s+2", 0), r"exceeded from K = (\d+)", r"data-related bound ([\d.]+)",
             _of_row(r"\s+10", 1), _of_row(r"\s+1000", 1))),
-    Stated("docs/reproduction/kurle.rst", "it is bounded, {} at :math:`K = 1000`", _KURLE,
+    Stated("docs/reproduction/kurle.rst", "stays bounded ({} at :math:`K = 1000`)", _KURLE,
            (_of_row(r"\s+1000", 2),)),
     Stated("docs/reproduction/kurle.rst",
-           "log evidence {}, which :math:`q_{mix}` reaches for every :math:`K`; ELBO of the best "
-           ":math:`q_0` {}, {}, {} for :math:`K` = 2, 10, 1000; variance of its output {} at 1000",
+           "log evidence is {}, and :math:`q_{mix}` reaches it for every :math:`K`. The ELBO of "
+           "the best :math:`q_0` is {}, {}, {} for :math:`K` = 2, 10, 1000. The variance of its "
+           "output is {} at",
            _KURLE,
            tuple(rf"eq\. 19 as printed[\s\S]*?\n\s*{k}" + r"\s+\S+" * column + r"\s+" + _NUMBER
                  for k, column in ((2, 0), (2, 1), (10, 1), (1000, 1), (1000, 3)))),
-    Stated("docs/reproduction/kurle.rst", "it would shrink to {} at an ELBO of {}.", _KURLE,
+    Stated("docs/reproduction/kurle.rst", "it would shrink to {}, with an ELBO of {}.", _KURLE,
            (r"\n1000\s+.*\s([\d.]+)  ELBO", r"\n1000\s+.*ELBO (\S+)")),
     Stated("docs/reproduction/moore.rst",
-           "Mean-field at ({}, {}); SymVI at ±({}, {}), its bound {} nats higher.", f"{_MOORE} 1",
+           "The mean-field posterior is at ({}, {}). SymVI is at ±({}, {}), and its bound is {} "
+           "nats higher.", f"{_MOORE} 1",
            (r"mean-field at \(([\d.]+)", r"mean-field at \(.*, ([\d.]+)\)", r"\+-\(([\d.]+)",
             r"\+-\(.*, ([\d.]+)\)", r"bound ([\d.]+) nats")),
     Stated("docs/reproduction/moore.rst",
-           "Radius {}; axes of the second moments {} : 1 over the group, {} : 1 for the base "
-           "posterior; gap {} nats.", f"{_MOORE} 2",
+           "The radius is {}. The axes of the second moments are as {} : 1 after averaging over "
+           "the group, and as {} : 1 for the base posterior. The gap is {} nats.", f"{_MOORE} 2",
            (r"radius ([\d.]+)", r"smaller axis ([\d.]+)", r"([\d.]+) of larger; gap",
             r"gap ([\d.]+) nats"), slack=1.0),
     Stated("docs/reproduction/moore.rst",
@@ -125,12 +129,13 @@ NUMBERS = [
            tuple(_of_row(rf"\s+{r}", column) for column in (0, 3, 1, 2) for r in (0.5, 1, 2, 4)),
            minutes=True),
     Stated("docs/reproduction/moore.rst",
-           "as printed above the log evidence on {} of {} matrices, by {} nats on average; "
-           "corrected", f"{_MOORE} 0",
+           "As printed, it exceeds the log evidence on {} of {} matrices, by {} nats on average.",
+           f"{_MOORE} 0",
            (r"evidence on (\d+) of", r"evidence on \d+ of (\d+)", r"by ([\d.]+) nats"),
            slack=1.0, minutes=True),
     Stated("docs/reproduction/moore.rst",
-           "RMSE {} ({} with full covariances), {}, {}; SymVI against MAP", f"{_MOORE} 4",
+           "The RMSE is {} (SymVI; {} with full covariances), {} (MAP) and {} (MFVI).",
+           f"{_MOORE} 4",
            (r"\n\s+SymVI\s+([\d.]+)", r"full\s+([\d.]+)", r"\n\s+MAP\s+([\d.]+)",
             r"\n\s+MFVI\s+([\d.]+)"), minutes=True),
     Stated("docs/reproduction/wiese.rst",

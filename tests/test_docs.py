@@ -362,3 +362,12 @@ def test_every_block_runs_and_prints_what_the_page_says(page, tmp_path, monkeypa
             matches = doctest.OutputChecker().check_output(expected, printed.getvalue(), flags)
             assert matches, printed.getvalue()
     assert names
+
+
+def test_sentences_with_checked_numbers_stand_on_their_pages(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(DOCS))
+    check_numbers = import_module("check_numbers")
+    assert check_numbers.main(["text"]) == 0, capsys.readouterr().out
+    one = check_numbers.NUMBERS[-1]._replace(sentence="{} sentences that no page has")
+    monkeypatch.setattr(check_numbers, "NUMBERS", [one])
+    assert check_numbers.main(["text"]) == 1
