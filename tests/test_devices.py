@@ -164,6 +164,7 @@ def warm_here(name: str) -> Any:
     return warm(name, "cpu", "cpu")
 
 
+@pytest.mark.long
 @pytest.mark.kept("cpu-cuda-[!M]*", "*-MCMCRegressor", "cuda-cpu-SymmetrizedVI*")
 @pytest.mark.parametrize("name", WARM)
 @pytest.mark.parametrize(("first", "second"), [("cpu", "cuda"), ("cuda", "cpu")])

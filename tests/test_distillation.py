@@ -146,6 +146,7 @@ def test_students_take_tables_and_teachers_that_are_pipelines():
     np.testing.assert_allclose(labels.log_predictive_density(X, LABELS), np.log(chosen))
 
 
+@pytest.mark.long
 def test_networks_of_a_teacher_in_a_pipeline_become_features():
     """Also with categories and missing values. Networks with two hidden layers don't."""
     frame = pd.DataFrame(TABLE, columns=["a", "b", "c"]).astype({"a": float, "c": float})

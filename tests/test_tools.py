@@ -5,6 +5,7 @@ from fuzz import findings
 from sbc import CASES, N_REPLICATIONS, p_values, ranks
 
 
+@pytest.mark.long
 def test_a_few_calls():
     assert findings(10) == []
 

@@ -205,6 +205,7 @@ def towns():
     return frame, y, effects
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_an_unknown_level_is_any_of_the_known_ones(name, towns, tmp_path):
     frame, y, effects = towns

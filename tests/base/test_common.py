@@ -184,6 +184,7 @@ def test_fits_in_several_threads_are_the_same_and_restore_the_setting(name):
     assert_same_fit(one, fits[3], X)
 
 
+@pytest.mark.long
 @pytest.mark.processes
 @some("name", TRAINED + CHAINS + LINEAR, keep={"vi-regressor", "laplace-full", "mcmc-regressor"})
 def test_grid_search_through_a_pipeline_is_the_same_in_two_processes(name):

@@ -259,6 +259,7 @@ def test_targets_of_0_and_1_name_the_classifier():
         make_linear_stack().fit(X, y > 0.0)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_rows_of_zero_weight_and_pipelines():
     X, y, _ = make_data(10)

@@ -156,6 +156,7 @@ def few_rows(seed, n_rows, n_columns):
     return x[:n_rows], y[:n_rows], x[n_rows:], y[n_rows:]
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_five_rows_give_wide_predictions(name):
@@ -178,6 +179,7 @@ def few_row_cases():
             yield pytest.param(name, n_rows, marks=marks)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "n_rows"), list(few_row_cases()))
 def test_one_or_two_rows_give_wide_predictions(name, n_rows):
@@ -221,6 +223,7 @@ def test_draws_of_few_rows_have_the_moments_that_are_predicted(reg):
     np.testing.assert_allclose(draws.std(1), std, rtol=0.25)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_layers_that_interpolate_leave_noise():
     """The bound of three rows rises as the noise falls, and ended at its lower limit."""

@@ -47,6 +47,7 @@ def test_pickle_holds_no_tensor_and_no_cache(name):
         assert torch.equal(restored.posterior_.log_prob(theta), expected)
 
 
+@pytest.mark.long
 @every_fit
 def test_skops_with_the_documented_types(name):
     skops = pytest.importorskip("skops.io")

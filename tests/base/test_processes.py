@@ -36,6 +36,7 @@ FITS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.processes
 @pytest.mark.kept("restarts", "labels")
 @pytest.mark.parametrize("name", FITS)

@@ -112,6 +112,7 @@ def test_every_estimator_fits_a_wide_table_or_refuses_before_it_starts(name, tab
 REFUSED = r"MemoryError: this fit takes at least .* GB, but .* GB are free on cpu; .*\. \w+ .*\."
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="limits address space")
 def test_chains_that_exceed_the_address_space_are_refused_before_they_start():
     result = under_a_limit("MCMCRegressor", "60 x 5,000", 0.7)

@@ -128,6 +128,7 @@ def test_two_members_decide_whether_more_are_trained(monkeypatch):
         assert len(few.fit(BENT[:30], np.tanh(2.0 * BENT[:30, 0])).samples_) == n
 
 
+@pytest.mark.long
 def test_small_samples_have_members_only_with_little_noise(monkeypatch):
     """The threshold of the noise is higher for large samples."""
     effort = replace(
@@ -184,6 +185,7 @@ def test_larger_samples_have_fewer_modes(monkeypatch):
     assert np.isfinite(none.predict_interval(X)).all()
 
 
+@pytest.mark.long
 def test_a_stopped_mode_search_is_reported_as_stopped():
     """A callback stops the trial of two modes."""
     rng = np.random.default_rng(0)
@@ -261,6 +263,7 @@ def test_a_single_row_has_a_finite_density():
     assert np.isfinite(reg.log_predictive_density(X[:1], Y[:1])[0])
 
 
+@pytest.mark.long
 def test_predictions_from_four_rows_are_wide():
     """Four of three columns, which a linear model explains: it lost 3,214 nats per row."""
     found = []
@@ -273,6 +276,7 @@ def test_predictions_from_four_rows_are_wide():
     assert min(found) > -4.0
 
 
+@pytest.mark.long
 def test_a_fixed_noise_level_is_used():
     """Nothing learns it; the modes are those of `LaplaceRegressor`, which is given it, too."""
     reg = clone(REG).set_params(noise_std=0.05).fit(BENT[:30], CURVE[:30])

@@ -334,6 +334,7 @@ def test_modules_learn_noise_and_scales_too():
     assert np.all(fixed.noise_std_samples_ == pytest.approx(0.1))
 
 
+@pytest.mark.long
 def test_classes_are_refitted_under_every_member_s_own_scales():
     X, y = IRIS
     clf = DeepEnsembleClassifier(**SCALED, prior="learn").fit(X[::2], y[::2])

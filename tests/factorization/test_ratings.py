@@ -713,6 +713,7 @@ def clicks(seed=0):
     return np.where(rng.random(counts.shape) < 0.6, counts, np.nan), log_rate
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("likelihood", ["poisson", "negative_binomial", NegativeBinomial()])
 def test_counts(likelihood):
     """Rates are found, and held-out counts have a higher density than under normal entries."""

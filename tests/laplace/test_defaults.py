@@ -140,6 +140,7 @@ def test_what_is_given_stays():
     assert adam.fit(*rows(1001)).network_.hidden_layer_sizes == (20,)
 
 
+@pytest.mark.long
 def test_the_noise_is_judged_by_some_of_the_rows(monkeypatch):
     seen, search = [], EvidenceSearch.search
     monkeypatch.setattr(
@@ -151,6 +152,7 @@ def test_the_noise_is_judged_by_some_of_the_rows(monkeypatch):
     assert seen == [500, 1700]
 
 
+@pytest.mark.long
 def test_the_pilot_ends_early_unless_its_evidence_rises(monkeypatch):
     seen = []
     search = EvidenceSearch.search
@@ -178,6 +180,7 @@ def test_many_rows_are_searched_by_some_and_all_come_in_at_the_end(monkeypatch):
     assert np.isfinite(early.predict(X)).all()
 
 
+@pytest.mark.long
 def test_an_end_during_the_pilot_leaves_its_modes():
     found = clone(AUTO).set_callbacks(Watch(2)).fit(*rows(1700))
     assert found.stop_reason_ == "callback"

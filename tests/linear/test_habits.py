@@ -155,6 +155,7 @@ def test_functions_have_the_scaled_variance(scale, n_classes):
     assert error < 4.5 * 0.5 / n**0.5 * min(1.0, scale**0.5) + 0.005
 
 
+@pytest.mark.long
 def test_the_chosen_scale_leaves_epistemic_uncertainty():
     X, y = load_iris(return_X_y=True)
     clf = BayesianLinearClassifier(random_state=0).fit(X[::6], y[::6])

@@ -16,12 +16,14 @@ def test_all_public_names_exist_and_are_listed(name):
         package.nothing  # noqa: B018
 
 
+@pytest.mark.long
 def test_modules_are_attributes_before_they_are_imported():
     code = "import skbayes_sym.symmetry as s; print(s.axis_units.AxisUnits is s.AxisUnits)"
     printed = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
     assert printed.stdout.split() == [b"True"]
 
 
+@pytest.mark.long
 def test_stacks_import_neither_symmetry_gaps_nor_transformations():
     code = "import skbayes_sym, sys; skbayes_sym.PredictiveStackingRegressor; print(*sys.modules)"
     printed = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)

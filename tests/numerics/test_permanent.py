@@ -147,6 +147,7 @@ def test_wide_matrix_is_refused_with_bytes_and_remedy():
         log_permanent(torch.zeros(21, 21))
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=60, derandomize=True)
 @given(
     seed=st.integers(0, 2**32),

@@ -340,6 +340,7 @@ def test_groups_stay_together_and_folds_that_repeat_rows_are_refused():
             clone(stack).set_params(cv=cv).fit(X, Y)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [PredictiveStackingRegressor, BayesianMLPRegressor])
 def test_a_gap_where_training_had_none_is_the_median(kind):
     few = {"n_modes": 1, "n_members": 1} if kind is BayesianMLPRegressor else {"estimators": CHEAP}

@@ -89,12 +89,14 @@ def test_units_of_exposure_are_those_of_the_rate(stack):
     assert days.stack_log_density_[0] == pytest.approx(stack.stack_log_density_[0], abs=1e-6)
 
 
+@pytest.mark.long
 def test_exposures_of_one_are_no_exposures():
     members = PredictiveStackingRegressor(LINEAR, random_state=0)
     plain = members.fit(X, Y).predict(X)
     np.testing.assert_allclose(members.fit(X, Y, exposure=np.ones(400)).predict(X), plain)
 
 
+@pytest.mark.long
 def test_weights_are_repetitions():
     weight = np.arange(400) % 3
     rows = np.repeat(np.arange(400), weight)
@@ -112,6 +114,7 @@ def test_default_members_are_replaced_with_a_warning():
     assert not hasattr(stack, "outliers_")
 
 
+@pytest.mark.long
 def test_large_exposures_arent_gross_errors_and_few_events_no_classes():
     """Warnings are errors."""
     exposure = np.where(np.arange(400) < 3, 1e4, 0.1)
@@ -157,6 +160,7 @@ def test_groups_and_folds(cv):
     assert stack.score(X, Y, exposure=EXPOSURE) > 0.3
 
 
+@pytest.mark.long
 def test_routing_scorers_files_and_pickles(stack, tmp_path):
     expected = predictive(stack, X, exposure=EXPOSURE).log_prob(Y)
     save(stack, tmp_path / "model")

@@ -314,6 +314,7 @@ def test_searches_with_time_series_splits_take_stacks():
     assert np.isfinite(table.log_density).all()
 
 
+@pytest.mark.long
 def test_folds_that_train_on_one_class_are_left_out():
     """All members are scored by the other folds, and nothing is fitted if there are none."""
     labels = np.repeat(["a", "b", "c"], 20)

@@ -39,6 +39,7 @@ def lognormal_density(y, row):
     )
 
 
+@pytest.mark.long
 def test_density_cdf_and_quantiles_are_those_of_lognormal_distributions():
     distribution = make_log_targets()
     for row in (0, 1):
@@ -54,6 +55,7 @@ def test_density_cdf_and_quantiles_are_those_of_lognormal_distributions():
         np.testing.assert_allclose(distribution.cdf(distribution.quantile(level)), level, rtol=1e-9)
 
 
+@pytest.mark.long
 def test_moments_count_larger_targets_as_the_largest():
     distribution = make_log_targets()
     cap = np.exp(MAX_LOG)
@@ -138,6 +140,7 @@ def make_data(seed, n_rows=150):
 CHEAP = [("linear", "linear"), ("log_linear", "log_linear")]
 
 
+@pytest.mark.long
 def test_the_logarithm_wins_where_noise_is_multiplicative(tmp_path):
     X, y = make_data(0, 300)
     train = slice(0, 150)

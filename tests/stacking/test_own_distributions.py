@@ -22,6 +22,7 @@ class TestOwnDistributions:
     rows = rng.normal(size=(300, 3))
     counts = rng.poisson(np.exp(1.2 * np.cos(2.0 * rows[:, 0]))).astype(float)
 
+    @pytest.mark.long
     def test_a_student_t_member_keeps_its_tails(self):
         rows = self.rows[:60, :2]
         y = rows[:, 0] + 0.3 * np.random.default_rng(1).standard_t(3, size=60)

@@ -273,6 +273,7 @@ def test_moments_of_transformations_far_below_zero():
     np.testing.assert_allclose(transformed.mean(), square[:, 0], rtol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("function", [np.square, np.absolute, np.sqrt, np.reciprocal])
 @pytest.mark.parametrize("make_base", [make_normals, make_pool])
 def test_scores_and_quantiles_of_transformations_agree_with_the_distribution_function(

@@ -29,6 +29,7 @@ def predict(model):
     return getattr(model, "predict_proba", model.predict)(NEW)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n_classes", [0, 2, 3])
 def test_walks_change_no_bit(n_classes, monkeypatch):
     model = fit(n_classes)

@@ -142,6 +142,7 @@ def test_orders():
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "case",
     [GROUPS[n] for n in ("permutation", "signed", "sign-flip", "two-signs", "pairs", "wreath")],

@@ -380,6 +380,7 @@ class Largest(TorchDispatchMode):
         return result
 
 
+@pytest.mark.long
 def test_draws_are_conditioned_on_the_rows_in_blocks():
     """All draws together took 7 GB at 30,000 rows."""
     n_rows = 5000

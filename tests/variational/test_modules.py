@@ -118,6 +118,7 @@ def test_starts_that_climb_together_are_each_alone(network):
             torch.testing.assert_close(value[r], alone[0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("symmetry", "n"), [("auto", 48), ("permutation", 6), ("sign_flip", 8)])
 def test_a_fit_reports_the_gap_of_its_whole_group(symmetry, n):
     torch.manual_seed(0)  # of the module's own scales
@@ -134,6 +135,7 @@ def test_a_fit_reports_the_gap_of_its_whole_group(symmetry, n):
     assert invariance_gap(reg).side == "exact"
 
 
+@pytest.mark.long
 def test_the_prior_decides_what_counts():
     """Scales that tell filters apart leave the signs; predictions are the posterior's."""
     module = Filters()
@@ -156,6 +158,7 @@ def test_what_cannot_be_saved_says_so(tmp_path):
     assert np.array_equal(loaded.predict(X), reg.predict(X))
 
 
+@pytest.mark.long
 def test_heads_and_images_of_digits():
     """A small convolutional network learns, and its bound is a probability's."""
     images, digits = load_digits(n_class=3, return_X_y=True)

@@ -48,6 +48,7 @@ def test_from_factors_one_by_one_is_no_worse_than_sweeps(generator):
     assert bool((gains >= -1e-9).all())
 
 
+@pytest.mark.long
 def test_merging_copies_gives_the_function_back(generator):
     torch.manual_seed(0)
     x = torch.randn(6, 5, 9)

@@ -170,6 +170,7 @@ def test_constants_tell_modules_apart():
     assert "modules" not in symmetry_of(module, X).report()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first_scale", [1.0, 2.0])
 @pytest.mark.filterwarnings("ignore")  # few draws
 def test_chains_exchange_modules_only_under_a_prior_that_is_the_same_for_all(

@@ -313,6 +313,7 @@ def test_operations_are_either_known_or_refused(name):
         assert operation in {*RULES, *refused, "full_like", "copy_"}
 
 
+@pytest.mark.long
 def test_the_repr_is_short(generator):
     """At most ten lines of at most a hundred characters, which say how to see all."""
     group = symmetry_of(resnet18(8), torch.zeros(2, 3, 32, 32))
