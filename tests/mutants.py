@@ -376,7 +376,10 @@ MUTANTS = [
         "symmetry/modules/module_exchange.py",
         "symmetry/modules/test_module_exchange.py",
         ("self._layout, inputs, perturb)", "self._layout, inputs)"),
-        ("if not all(self._matters(child, points) for child in siblings.names):", "if False:"),
+        (
+            "if not all(self._changes_outputs(child, points) for child in siblings.names):",
+            "if False:",
+        ),
         ("entries = [*base, *_entries_of_blocks(others, blocks)]", "entries = base"),
     ),
     *planted(

@@ -6,7 +6,7 @@ that control the permutations of other blocks are combined to a `Wreath`. The gl
 """
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -234,18 +234,9 @@ class _GroupAssembler:
             self.analysis.refused | self.partition.losses | set(self._find_joint_exchanges())
         )
 
-        # One set of units for each block that is permuted or has free signs.
         signs = self._find_independent(SIGN)
-        units: dict[int, AxisUnits] = {}
-        for block in self.leaves:
-            if self.partition.is_fixed[block] and not signs[block]:
-                continue
-            block_units = self._build_units(block, signs[block])
-            if block_units is None:
-                tensors = self._describe_tensors(block)
-                refused.append(f"units on three axes of one parameter: {tensors}")
-            else:
-                units[block] = block_units
+        units, without_units = self._find_units(signs)
+        refused += without_units
 
         # Blocks that control one another form one factor, and so do modules that are exchanged.
         factors: list[SymmetryGroup] = []
@@ -299,6 +290,36 @@ class _GroupAssembler:
             tuple(self._find_scaled_axes(scales)),
             tuple(refused),
         )
+
+    def _find_units(
+        self, signs: Mapping[int, Sequence[Exponents]]
+    ) -> tuple[dict[int, AxisUnits], list[str]]:
+        """Return one set of units for each block that is permuted or has free signs.
+
+        Parameters
+        ----------
+        signs : mapping of int to sequence
+            Independent signs of each block.
+
+        Returns
+        -------
+        units : dict of int to AxisUnits
+            Units of the blocks.
+        refused : list of str
+            Descriptions of the blocks whose units can't be represented.
+        """
+        units: dict[int, AxisUnits] = {}
+        refused: list[str] = []
+        for block in self.leaves:
+            if self.partition.is_fixed[block] and not signs[block]:
+                continue
+            block_units = self._build_units(block, signs[block])
+            if block_units is None:
+                tensors = self._describe_tensors(block)
+                refused.append(f"units on three axes of one parameter: {tensors}")
+            else:
+                units[block] = block_units
+        return units, refused
 
     # Modules
 

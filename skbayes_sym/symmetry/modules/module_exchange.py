@@ -202,7 +202,7 @@ class ModuleExchangeFinder:
             if base is None:
                 continue
             points = points or self._make_points()
-            if not all(self._matters(child, points) for child in siblings.names):
+            if not all(self._changes_outputs(child, points) for child in siblings.names):
                 continue
             n = len(siblings.names)
             others = [piece for piece in pieces if piece.parameter not in names]
@@ -288,7 +288,7 @@ class ModuleExchangeFinder:
             points.append(_Point(function, torch.where(is_real, perturb(theta), theta)))
         return points
 
-    def _matters(self, child: str, points: Sequence["_Point"]) -> bool:
+    def _changes_outputs(self, child: str, points: Sequence["_Point"]) -> bool:
         """Return whether the outputs depend on a child."""
         factor = torch.ones(self._layout.n_params, dtype=torch.float64)
         for name, place in self._layout.slices.items():
@@ -330,11 +330,13 @@ def merge_units(units: Sequence[AxisUnits]) -> AxisUnits | None:
         step = _equal_step([e.offset for e in alike])
         if step is None or len(shapes) > 1:
             return None
-        e = alike[0]
-        merged = (1, *e.merged) if e.merged else ()
-        sizes = (n, *e.sizes)
-        strides = (step, *e.strides)
-        entries.append(UnitEntries(e.offset, sizes, strides, e.flips, e.is_pair, merged))
+        inner = alike[0]
+        merged = (1, *inner.merged) if inner.merged else ()
+        sizes = (n, *inner.sizes)
+        strides = (step, *inner.strides)
+        entries.append(
+            UnitEntries(inner.offset, sizes, strides, inner.flips, inner.is_pair, merged)
+        )
     outer_shape = (n, *first.outer_shape)
     return AxisUnits(tuple(entries), first.n_units, first.n_signs, outer_shape, first.permute)
 
