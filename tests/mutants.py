@@ -267,9 +267,9 @@ MUTANTS = [
         ("spelling.setdefault(plain_spelling(level), level)", "spelling.setdefault(level, level)"),
     ),
     *planted(
-        "base/estimator.py",
+        "base/training_columns.py",
         "base/test_columns.py",
-        ("np.flatnonzero(is_boolean & ~self._binary_in_)", "np.flatnonzero(is_boolean & False)"),
+        ("np.flatnonzero(is_boolean & ~self.is_binary)", "np.flatnonzero(is_boolean & False)"),
     ),
     *planted(
         "numerics/tables.py",

@@ -3,6 +3,7 @@
 Data intake
 
 * `columns`: encode tables with text, categories, dates and missing values
+* `training_columns`: types and values of training columns, with which later rows are compared
 * `input_validation`: check inputs and convert them to numbers, with errors that name the place
 * `rows`: canonical training rows and the scaling of their columns
 * `groups`: groups of rows that are left out together

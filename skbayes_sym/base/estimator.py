@@ -21,11 +21,7 @@ from skbayes_sym.base.columns import (
     LevelPredictor,
     OpenRows,
     as_table,
-    boolean_columns,
     column_medians,
-    warn_booleans,
-    warn_not_boolean,
-    warn_varying,
 )
 from skbayes_sym.base.device import choose_device, gradient_flops, resolve_device
 from skbayes_sym.base.extrapolation import (
@@ -74,6 +70,7 @@ from skbayes_sym.base.scikit_learn import (
 from skbayes_sym.base.target_columns import warn_target_columns
 from skbayes_sym.base.targets import Targets
 from skbayes_sym.base.training import Training, default_batch_size
+from skbayes_sym.base.training_columns import TrainingColumns
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Model
@@ -86,7 +83,6 @@ from skbayes_sym.numerics.memory import prior_allocation, require_memory
 from skbayes_sym.numerics.progress import reporting_to
 from skbayes_sym.numerics.runtime import explain_torch_errors, one_thread
 from skbayes_sym.numerics.tables import (
-    boolean_dtypes,
     check_column_names,
     fill_masked,
     non_string_column_names,
@@ -151,16 +147,11 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
     stop_reason_: str
     # Names of the columns, if they are no strings.
     _column_names_in_: list[str] | None = None
-    # Encoding of the columns of a table, or None; then the medians and the Boolean columns.
+    # Encoding of the columns of a table, or None; then the medians.
     columns_in_: Columns | None
     _medians_in_: Array
-    _booleans_in_: Array
-    # Whether columns hold only 0 and 1, and whether their dtype is Boolean.
-    _binary_in_: Array | None = None
-    _boolean_in_: Array | None = None
-    # Values of columns that are constant in the training data, and nan for others; None for encoded
-    # tables and images.
-    _constant_in_: Array | None = None
+    # Types and values of the columns, with which those of later rows are compared.
+    _training_columns_in_: TrainingColumns
     # Range of the columns of a table; None if predictions beyond it aren't changed.
     _training_range_in_: TrainingRange | None = None
     # Tensors that are derived from the fitted arrays when they are first needed.
@@ -467,21 +458,16 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
             validate_data(self, X, skip_check_array=True)
             self._column_names_in_ = non_string_column_names(X)
         if columns is None:
-            self._binary_in_ = ((inputs == 0.0) | (inputs == 1.0)).all(axis=0)
-            self._boolean_in_ = boolean_dtypes(X)
-            self._constant_in_ = None
-            if len(inputs) > 1 and getattr(self, "image_shape", None) is None:
-                is_constant = (inputs == inputs[0]).all(axis=0)
-                self._constant_in_ = np.where(is_constant, inputs[0], np.nan)
+            is_image = getattr(self, "image_shape", None) is not None
+            self._training_columns_in_ = TrainingColumns.from_numbers(
+                X, inputs, is_table=self._accepts_tables, is_image=is_image
+            )
         else:
-            self._binary_in_ = columns.binary_columns(inputs)
-            self._boolean_in_ = None
-            self._constant_in_ = None
+            self._training_columns_in_ = TrainingColumns.from_encoding(columns, inputs)
         if self._accepts_tables:
             self.columns_in_ = columns
             if columns is None:
                 self._medians_in_ = column_medians(inputs)
-                self._booleans_in_ = boolean_columns(X)
         return inputs, targets
 
     def _check_row_parameters(
@@ -877,7 +863,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         return checked
 
     def _warn_changed_types(self, X: Any, numbers: Array | None = None) -> None:
-        """Warn of Booleans in place of numbers and the reverse, and of columns that began to vary.
+        """Warn of columns whose types differ from those in `fit`, and of those that began to vary.
 
         Parameters
         ----------
@@ -889,21 +875,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         names: Any = getattr(self, "feature_names_in_", self._column_names_in_)
         if names is None:
             names = [str(j) for j in range(self.n_features_in_)]
-        is_boolean = boolean_dtypes(X)
-        if self._binary_in_ is not None and len(is_boolean) == len(self._binary_in_):
-            warn_booleans([names[j] for j in np.flatnonzero(is_boolean & ~self._binary_in_)])
-        if numbers is not None and self._boolean_in_ is not None:
-            for j in np.flatnonzero(self._boolean_in_):
-                warn_not_boolean(names[j], numbers[:, j])
-        if numbers is not None and self._constant_in_ is not None:
-            constant = np.flatnonzero(~np.isnan(self._constant_in_))
-            if len(constant):
-                values = self._constant_in_[constant]
-                columns = [
-                    f"{names[j]!r} ({value:g} in fit)"
-                    for j, value in zip(constant, values, strict=True)
-                ]
-                warn_varying(columns, values, numbers[:, constant])
+        self._training_columns_in_.warn_changes(names, X, numbers)
 
     def _join_raw_rows(self, encoded: Array, _X: Any) -> Any:
         """Return the inputs that the model takes; a stack keeps the raw rows beside them."""
@@ -919,7 +891,9 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         if names is None:
             positions = [str(j) for j in range(len(self._medians_in_))]
             names = list(getattr(self, "feature_names_in_", positions))
-        return Columns.from_numbers(names, self._medians_in_, self._booleans_in_)
+        booleans = self._training_columns_in_.boolean_positions
+        assert booleans is not None
+        return Columns.from_numbers(names, self._medians_in_, booleans)
 
 
 def warn_infinite_rows(values: Array, rows: Any = slice(0, None)) -> bool:

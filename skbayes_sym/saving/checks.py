@@ -26,6 +26,10 @@ from skbayes_sym.base.rows import Array
 # shapes.
 ARRAYS: dict[str, dict[str, str]] = {
     "Columns": {"kept": "b n"},
+    "TrainingColumns": {
+        "is_binary": "b n", "has_boolean_dtype": "b m?", "boolean_positions": "i k?",
+        "constant_positions": "i j?", "constants": "f j?",
+    },
     "TrainingRange": {
         "low": "f j", "high": "f j", "position": "i j", "is_date": "b j", "rows": "f nd",
     },
@@ -452,6 +456,19 @@ def _check_kept_columns(columns: Any) -> None:
         _check_indices(columns.kept, _MAX_INT, "Columns.kept out of range")
 
 
+def _check_training_columns(columns: Any) -> None:
+    """Check the positions of columns, and that there are dtypes of all columns or of none."""
+    n_columns = len(columns.is_binary)
+    for positions in (columns.boolean_positions, columns.constant_positions):
+        if positions is not None:
+            _check_indices(positions, n_columns, "TrainingColumns of columns that there aren't")
+    if columns.has_boolean_dtype is not None:
+        agrees = len(columns.has_boolean_dtype) in (0, n_columns)
+        _require(agrees, "TrainingColumns with dtypes of another number of columns")
+    agrees = (columns.constant_positions is None) == (columns.constants is None)
+    _require(agrees, "TrainingColumns with constants that don't agree")
+
+
 def _check_training_range(training_range: Any) -> None:
     """Check that every column has a range, a name and a position."""
     n_columns = training_range.rows.shape[1]
@@ -498,6 +515,7 @@ SIZE_RULES: dict[str, Callable[[Any, FileContent], None]] = {
 # Relations between the fields of a class.
 RULES: dict[str, Callable[[Any], None]] = {
     "Columns": _check_kept_columns,
+    "TrainingColumns": _check_training_columns,
     "TrainingRange": _check_training_range,
     "TreeArrays": _check_trees,
     "FullPrecision": _check_layers,

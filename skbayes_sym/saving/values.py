@@ -37,6 +37,7 @@ from skbayes_sym.saving.checks import FileContent, check_object
 SAVED_CLASSES = {
     "base.columns": "Column Columns",
     "numerics.dates": "DateEncoding",
+    "base.training_columns": "TrainingColumns",
     "base.extrapolation": "TrainingRange",
     "factorization.side_features": "FeatureEncoder",
     "mcmc.mode_weights": "Mode",
