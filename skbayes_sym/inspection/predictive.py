@@ -233,14 +233,12 @@ class PredictiveDisplay(Display):
             check_consistent_length(X, y)
             warn_reordered_rows(X, y=y)
         names = list_feature_names(estimator, X)
-        if feature is None and len(names) == 1:
-            feature = 0
         model = unwrap_fitted(estimator).model
         if y_name is None and not is_classifier(model):
             y_name = _series_name(y)
 
-        # Without a feature, plot the interval of every row.
-        if feature is None:
+        # A single feature is varied by default. With several, every row has an interval.
+        if feature is None and len(names) > 1:
             _require_observed_regression(model, y, len(names))
             levels = _interval_levels((0.9,) if coverages is None else coverages)
             quantiles = _predict_quantiles(estimator, X, levels, target)
@@ -251,33 +249,36 @@ class PredictiveDisplay(Display):
                 observed, quantiles, levels.tolist(), y_name=y_name, ax=ax, **kwargs
             )
 
-        # Otherwise vary the feature in copies of a typical row, or of 100 rows for an average.
-        column = _find_column(feature, names)
-        table = _read_columns(X)
-        kind = column_kind(table.columns[column], names[column], table.declared[column])
-        axis = _make_feature_axis(X, table.columns[column], column, kind, grid)
+        # Vary the feature in copies of a typical row, or of 100 rows for an average.
+        column = _find_column(0 if feature is None else feature, names)
+        axis = _make_feature_axis(X, column, names[column], grid)
+        n_points = len(axis.points)
         averaged_rows = None
         if average:
             averaged_rows = _spread_rows(len(axis.observed))
         rows = _replace_feature(X, column, axis.points, averaged_rows)
-        arguments: dict[str, Any] = {"x_name": names[column], "x_levels": axis.levels}
-        if not (y is None or average or len(names) > 1):
-            arguments |= {"x_observed": axis.observed, "y_observed": np.asarray(y)}
+
+        # Observations are comparable if they have no other features.
+        observations: dict[str, Any] = {}
+        if y is not None and len(names) == 1 and not average:
+            y_observed = _check_targets(estimator, y, target)
+            observations = {"x_observed": axis.observed, "y_observed": y_observed}
+
+        # Predict class probabilities or quantiles.
         if is_classifier(model):
-            if "y_observed" in arguments:
-                check_observed_classes(estimator, y)
-                arguments["y_observed"] = arguments["y_observed"].ravel()
-            arguments |= _average_probabilities(estimator, rows, len(axis.points))
+            predictions = _average_probabilities(estimator, rows, n_points)
         else:
-            if "y_observed" in arguments:
-                arguments["y_observed"] = check_observations(y, target)
-            arguments |= _predict_bands(
-                estimator, rows, coverages, target, len(axis.points), average=average
+            predictions = _predict_bands(
+                estimator, rows, coverages, target, n_points, average=average
             )
         if y_name is not None:
-            arguments["y_name"] = y_name
-        display = cls(axis.x, **arguments).plot(ax=ax, **kwargs)
-        if kind == "date":
+            predictions["y_name"] = y_name
+
+        display = cls(
+            axis.x, x_name=names[column], x_levels=axis.levels, **observations, **predictions
+        )
+        display.plot(ax=ax, **kwargs)
+        if axis.is_date:
             display.ax_.xaxis_date()
         return display
 
@@ -500,6 +501,24 @@ def _require_observed_regression(model: Any, y: Any, n_features: int) -> None:
         )
 
 
+def _check_targets(estimator: BaseEstimator, y: Any, target: int) -> Array:
+    """Return observed classes or targets, (n_samples,), after checks.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Fitted classifier or regressor, or a pipeline or search around one.
+    y : array-like of shape (n_samples,) or (n_samples, n_targets)
+        Observations.
+    target : int
+        Index of the target.
+    """
+    if is_classifier(unwrap_fitted(estimator).model):
+        check_observed_classes(estimator, y)
+        return np.asarray(y).ravel()
+    return check_observations(y, target)
+
+
 def _average_probabilities(estimator: BaseEstimator, rows: Any, n_points: int) -> dict[str, Any]:
     """Return class probabilities at the values of the feature as arguments of the display."""
     distribution = predictive(estimator, rows)
@@ -622,27 +641,28 @@ class _FeatureAxis(NamedTuple):
         Positions of the rows of ``X``.
     levels : list of str, optional
         Names of the points if the feature is categorical.
+    is_date : bool
+        Whether the feature is a date.
     """
 
     points: Array
     x: Array
     observed: Array
     levels: list[str] | None
+    is_date: bool
 
 
-def _make_feature_axis(X: Any, values: Any, column: int, kind: str, grid: Any) -> _FeatureAxis:
+def _make_feature_axis(X: Any, column: int, name: str, grid: Any) -> _FeatureAxis:
     """Choose the values over which a feature is varied.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
         Rows as the user passed them.
-    values : array-like of shape (n_samples,)
-        Values of the feature.
     column : int
         Index of the feature.
-    kind : str
-        Kind of the column, such as "categorical" or "date".
+    name : str
+        Its name.
     grid : int or array-like of shape (n_points,)
         Parameter of `PredictiveDisplay.from_estimator`.
 
@@ -650,14 +670,17 @@ def _make_feature_axis(X: Any, values: Any, column: int, kind: str, grid: Any) -
     -------
     _FeatureAxis
     """
+    table = _read_columns(X)
+    values = table.columns[column]
+    kind = column_kind(values, name, table.declared[column])
     if kind in ("categorical", "boolean"):
         points = _list_levels(X, values, column, grid)
         keys = [level_key(level) for level in points]
         observed = np.array([_find_level(value, keys) for value in values.tolist()])
-        return _FeatureAxis(points, np.arange(len(points)), observed, keys)
+        return _FeatureAxis(points, np.arange(len(points)), observed, keys, is_date=False)
     observed = _read_feature(values, column, kind)
     points = _make_grid(grid, observed)
-    return _FeatureAxis(points, points, observed, None)
+    return _FeatureAxis(points, points, observed, None, is_date=kind == "date")
 
 
 def _find_column(feature: int | str, names: list[str]) -> int:
