@@ -7,6 +7,7 @@
 * `module_exchange`: exchanges of whole submodules, such as experts
 * `overall_signs`: signs of whole parameters, such as those before a layer norm
 * `axis_partition`: partition of axes into blocks that are permuted together, with a glossary
+* `pieces`: parts of parameters whose axes are such blocks
 * `group_assembly`: makes a group from the partition
 * `numerical_check`: tries random elements of the group on the module
 * `validation`: checks of the modules and inputs that users pass

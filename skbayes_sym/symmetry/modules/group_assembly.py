@@ -24,6 +24,7 @@ from skbayes_sym.symmetry.modules.module_exchange import (
     find_own_blocks,
     merge_units,
 )
+from skbayes_sym.symmetry.modules.pieces import Piece, PieceAxis
 
 
 class Rescaling(NamedTuple):
@@ -132,67 +133,12 @@ def assemble_group(
     return _GroupAssembler(analysis, layout, moving).assemble(overall_signs, exchanges)
 
 
-class _Dimension(NamedTuple):
-    """Axis of a piece.
-
-    Attributes
-    ----------
-    block : int
-        Block of the axis.
-    variable : str
-        Variable of its signs and scales.
-    size, stride : int
-        Number of positions, and their distance in the flat ``theta``.
-    grid : tuple of _Dimension, default=()
-        The axes whose positions together are those of this axis, the slowest first. The axis has
-        no stride then.
-    """
-
-    block: int
-    variable: str
-    size: int
-    stride: int
-    grid: tuple["_Dimension", ...] = ()
-
-    def strided(self) -> tuple["_Dimension", ...]:
-        """Return the axes with a stride that this axis consists of."""
-        if not self.grid:
-            return (self,)
-        return tuple(part for axis in self.grid for part in axis.strided())
-
-
-class _Piece(NamedTuple):
-    """Part of a parameter each of whose axes is a single block.
-
-    Attributes
-    ----------
-    parameter : str
-        Name of the parameter.
-    offset : int
-        Position of its first entry in the flat ``theta``.
-    axes : list of _Dimension
-        Its axes.
-    """
-
-    parameter: str
-    offset: int
-    axes: list[_Dimension]
-
-    def find_axes(self, block: int) -> list[int]:
-        """Return the axes that consist of a block."""
-        return [k for k, axis in enumerate(self.axes) if axis.block == block]
-
-    def replace_axes(self, axes: list[_Dimension], step: int) -> "_Piece":
-        """Return a piece with other axes, which begins ``step`` entries later."""
-        return _Piece(self.parameter, self.offset + step, axes)
-
-
 class _GroupAssembler:
     """Assembles a group from what the analysis found.
 
     Attributes
     ----------
-    pieces : list of _Piece
+    pieces : list of Piece
         The parameters, split into pieces whose axes are leaves.
     leaves : list of int
         All blocks of the pieces.
@@ -460,7 +406,7 @@ class _GroupAssembler:
             if positions:
                 first, second = (piece.axes[k] for k in positions)
                 rest = [axis for k, axis in enumerate(piece.axes) if k not in positions]
-                joint = _Dimension(grid, first.variable, sizes[grid], 0, (first, second))
+                joint = PieceAxis(grid, first.variable, sizes[grid], 0, (first, second))
                 self.pieces[n] = piece.replace_axes([*rest, joint], 0)
         self.leaves = sorted({*self.leaves, grid} - {a, b})
         self.controllers[grid] = self.controllers[a] & self.controllers[b]
@@ -483,7 +429,7 @@ class _GroupAssembler:
 
     # Pieces of parameters
 
-    def _find_pieces(self) -> Iterable[_Piece]:
+    def _find_pieces(self) -> Iterable[Piece]:
         """Split all parameters on which the output depends into pieces whose axes are leaves."""
         offset = 0
         positions = {name: j for j, name in enumerate(self.axes)}
@@ -492,25 +438,25 @@ class _GroupAssembler:
             n_entries = prod(shape)
             if name in used and n_entries > 0:  # tensors of integers never move
                 axes = [
-                    _Dimension(
+                    PieceAxis(
                         axis[0][0].block, f"{positions[name]}.{k}", shape[k], prod(shape[k + 1 :])
                     )
                     for k, axis in enumerate(self.axes[name])
                 ]
-                yield from self._split(_Piece(name, offset, axes))
+                yield from self._split(Piece(name, offset, axes))
             offset += n_entries
 
-    def _split(self, piece: _Piece) -> Iterable[_Piece]:
+    def _split(self, piece: Piece) -> Iterable[Piece]:
         """Split a piece until each of its axes is a leaf of the partition.
 
         Parameters
         ----------
-        piece : _Piece
+        piece : Piece
             Part of a parameter, with strides of its axes in the vector of all weights.
 
         Yields
         ------
-        _Piece
+        Piece
             Pieces that cover the same entries.
         """
         partition = self.partition
@@ -527,7 +473,7 @@ class _GroupAssembler:
                 else:
                     name = axis.variable
                 strides = [axis.stride * prod(sizes[m + 1 :]) for m in range(len(sizes))]
-                inner = map(_Dimension, segment, [name] * len(sizes), sizes, strides)
+                inner = map(PieceAxis, segment, [name] * len(sizes), sizes, strides)
                 axes = [*piece.axes[:k], *inner, *piece.axes[k + 1 :]]
                 yield from self._split(piece.replace_axes(axes, step))
                 step += axis.stride * prod(sizes)
@@ -544,7 +490,7 @@ class _GroupAssembler:
         ]
         yield piece.replace_axes(leaves, 0)
 
-    def _split_family(self, piece: _Piece, index_block: int) -> Iterable[_Piece]:
+    def _split_family(self, piece: Piece, index_block: int) -> Iterable[Piece]:
         """Split a piece along the axis that indexes the members of its families."""
         partition = self.partition
         (index,) = [
@@ -705,7 +651,7 @@ class _GroupAssembler:
                 names[self._describe_axis(piece, k)] = None
         return ", ".join(names)
 
-    def _describe_axis(self, piece: _Piece, k: int) -> str:
+    def _describe_axis(self, piece: Piece, k: int) -> str:
         """Describe an axis of a piece, such as "rows of 0.weight"."""
         axis = piece.axes[k]
         shape = self.layout.shapes[piece.parameter]
@@ -767,7 +713,7 @@ class _GroupAssembler:
             first_unit += prod(self.partition.size[x] for x in (*outer, block))
 
 
-def _grid_parts(axis: _Dimension) -> Iterator[_Dimension]:
+def _grid_parts(axis: PieceAxis) -> Iterator[PieceAxis]:
     """Return the axes of a grid, and of grids inside it."""
     for part in axis.grid:
         yield part

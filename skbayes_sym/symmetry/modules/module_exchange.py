@@ -12,7 +12,7 @@ weights and at random inputs, and if every child matters for the outputs.
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
@@ -20,6 +20,7 @@ from torch import Tensor, fx, nn
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.symmetry.axis_units import AxisUnits, UnitEntries
 from skbayes_sym.symmetry.modules.numerical_check import ROUNDING, build_output_function
+from skbayes_sym.symmetry.modules.pieces import Piece
 
 # Fixed axes that may move with the modules, and random points at which an exchange is tried.
 MAX_AXES = 4
@@ -57,22 +58,6 @@ class ModuleExchange(NamedTuple):
     siblings: Siblings
     units: AxisUnits
     blocks: tuple[int, ...]
-
-
-class Piece(Protocol):
-    """Part of a parameter, see `group_assembly`."""
-
-    @property
-    def parameter(self) -> str:
-        """Name of the parameter."""
-
-    @property
-    def offset(self) -> int:
-        """Position of its first entry in the flat ``theta``."""
-
-    @property
-    def axes(self) -> list[Any]:
-        """Its axes."""
 
 
 def find_siblings(layout: ParamLayout, moving: Iterable[str]) -> list[Siblings]:
