@@ -24,8 +24,8 @@ from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from skbayes_sym.base.distributions import ClassPredictive, PredictiveDistribution
+from skbayes_sym.base.pipelines import fitted_attribute, unwrap
 from skbayes_sym.base.predictive import predictive
-from skbayes_sym.base.scikit_learn import fitted_attribute, unwrap
 from skbayes_sym.numerics.arguments import check_count, check_number, draw_seed, short_repr
 
 Array = npt.NDArray[np.float64]

@@ -55,6 +55,6 @@ Predictions and posteriors
 Helpers
 
 * `public_names`: public names and their modules
-* `pipelines`: find the model inside a pipeline or a search
+* `pipelines`: fitted estimators of any package, and the model in a pipeline or a search
 * `scikit_learn`: private names of scikit-learn, and differences between its versions
 """

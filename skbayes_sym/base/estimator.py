@@ -46,6 +46,7 @@ from skbayes_sym.base.model_factory import (
     layer_sizes,
 )
 from skbayes_sym.base.optimizers import Adam
+from skbayes_sym.base.pipelines import fitted_attribute
 from skbayes_sym.base.predictor import PositivePredictor, Predictor
 from skbayes_sym.base.progress import FLOATS, PREDICT_ROWS, FitProgress
 from skbayes_sym.base.requirements import (
@@ -63,7 +64,6 @@ from skbayes_sym.base.scikit_learn import (
     ReadableSignature,
     class_page_template,
     fit_context,
-    fitted_attribute,
     num_samples,
     validate_data,
 )

@@ -12,9 +12,10 @@ from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
 from skbayes_sym.base.input_validation import numeric_conversion
+from skbayes_sym.base.pipelines import fitted_attribute
 from skbayes_sym.base.requirements import FULLY_CONNECTED, NORMAL_PRIOR
 from skbayes_sym.base.rows import STANDARDIZE, Array
-from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions, fitted_attribute
+from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.base.training import INITIAL_NOISE, LARGEST, Training
 from skbayes_sym.models.likelihoods.likelihood import Likelihood, check_parameter
 from skbayes_sym.models.likelihoods.noise import Gaussian

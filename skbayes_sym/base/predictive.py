@@ -30,9 +30,9 @@ from skbayes_sym.base.distributions import (
 )
 from skbayes_sym.base.estimator import BayesianEstimator
 from skbayes_sym.base.input_validation import warn_reordered_rows
+from skbayes_sym.base.pipelines import unwrap
 from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.rows import Array
-from skbayes_sym.base.scikit_learn import unwrap
 from skbayes_sym.base.stacking_weights import mixture
 from skbayes_sym.base.transformed_distribution import transformed_predictive
 from skbayes_sym.models.predictive_mixtures import (

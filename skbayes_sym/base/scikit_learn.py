@@ -1,21 +1,16 @@
-"""Functions of scikit-learn that are private, differ between versions or need a lock.
-
-Also functions for estimators of any package: their fitted attributes, and the model inside
-pipelines and searches.
-"""
+"""Functions of scikit-learn that are private, differ between versions or need a lock."""
 
 import re
 from collections.abc import Callable
 from functools import wraps
 from importlib.metadata import PackageNotFoundError, metadata
 from inspect import Signature, formatannotation, signature
-from typing import Any, NamedTuple
+from typing import Any
 
 from sklearn.base import BaseEstimator, _fit_context
 from sklearn.metrics._scorer import _BaseScorer as BaseScorer
 from sklearn.model_selection import BaseCrossValidator, BaseShuffleSplit
 from sklearn.model_selection import check_cv as _check_cv
-from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing as safe_indexing
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions, validate_params
 from sklearn.utils.metaestimators import _BaseComposition as BaseComposition
@@ -28,6 +23,7 @@ from sklearn.utils.validation import column_or_1d as _column_or_1d
 from sklearn.utils.validation import validate_data as _validate_data
 
 from skbayes_sym.base.groups import encode_groups
+from skbayes_sym.base.pipelines import fitted_attribute
 from skbayes_sym.base.public_names import estimators_with_argument
 from skbayes_sym.numerics.runtime import filters_lock, with_filters_lock
 
@@ -176,6 +172,7 @@ __all__ = [
     "class_page_template",
     "column_or_1d",
     "fit_context",
+    "fitted_attribute",
     "num_samples",
     "safe_indexing",
     "safe_split",
@@ -225,72 +222,3 @@ def fit_context(*, prefer_skip_nested_validation: bool) -> Callable[[Any], Any]:
         return checked_fit
 
     return decorated
-
-
-def fitted_attribute(model: Any, name: str, default: Any = None) -> Any:
-    """Return an attribute that `fit` has set on any estimator.
-
-    Parameters
-    ----------
-    model : object
-        Estimator of any package, fitted or not, or another object.
-    name : str
-        Name of the attribute. Properties of the class don't count.
-    default : object
-        What to return if there is no such attribute.
-
-    Returns
-    -------
-    object
-    """
-    if isinstance(model, BaseEstimator):
-        return vars(model).get(name, default)
-    return default
-
-
-class UnwrappedModel(NamedTuple):
-    """A model that was inside pipelines and searches.
-
-    Parameters
-    ----------
-    model : BaseEstimator
-        The innermost model.
-    prepare : callable (X) -> inputs
-        Transforms rows of the outermost estimator into inputs of the model.
-    """
-
-    model: Any
-    prepare: Callable[[Any], Any]
-
-
-def unwrap(estimator: BaseEstimator) -> UnwrappedModel:
-    """Return the model inside fitted searches and pipelines.
-
-    Parameters
-    ----------
-    estimator : BaseEstimator
-        A `TransformedTargetRegressor` isn't unwrapped, because the targets of the model inside have
-        other units.
-
-    Returns
-    -------
-    UnwrappedModel
-    """
-    transforms: list[Callable[[Any], Any]] = []
-    while True:
-        best = fitted_attribute(estimator, "best_estimator_")
-        if best is not None:
-            estimator = best
-        elif isinstance(estimator, Pipeline):
-            if len(estimator) > 1:
-                transforms.append(estimator[:-1].transform)
-            estimator = estimator[-1]
-        else:
-            break
-
-    def prepare(X: Any) -> Any:
-        for transform in transforms:
-            X = transform(X)
-        return X
-
-    return UnwrappedModel(estimator, prepare)

@@ -26,12 +26,13 @@ from skbayes_sym.base.model_factory import (
 )
 from skbayes_sym.base.noise_levels import level_weights
 from skbayes_sym.base.noise_shape import NoiseShape, ShapedPredictor
+from skbayes_sym.base.pipelines import fitted_attribute
 from skbayes_sym.base.predictor import DrawsPredictor, Predictor
 from skbayes_sym.base.progress import N_JOBS, RUN_CONSTRAINTS
 from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.requirements import refuse_parameters
 from skbayes_sym.base.rows import Array
-from skbayes_sym.base.scikit_learn import Interval, StrOptions, fit_context, fitted_attribute
+from skbayes_sym.base.scikit_learn import Interval, StrOptions, fit_context
 from skbayes_sym.base.stacking_weights import PooledPredictor
 from skbayes_sym.base.training import Training
 from skbayes_sym.bayesian_mlp.fit import ClassificationPool, RegressionPool

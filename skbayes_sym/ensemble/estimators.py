@@ -23,12 +23,13 @@ from skbayes_sym.base.model_factory import (
 )
 from skbayes_sym.base.noise_levels import level_weights
 from skbayes_sym.base.optimizers import Adam, Optimizer, resolve_adam
+from skbayes_sym.base.pipelines import fitted_attribute
 from skbayes_sym.base.predictor import DrawsPredictor, Predictor
 from skbayes_sym.base.progress import RUN_CONSTRAINTS
 from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.requirements import refuse_parameters
 from skbayes_sym.base.rows import STANDARDIZE, Array
-from skbayes_sym.base.scikit_learn import Interval, StrOptions, fitted_attribute
+from skbayes_sym.base.scikit_learn import Interval, StrOptions
 from skbayes_sym.base.training import Training
 from skbayes_sym.base.weighted_draws import (
     draws_predictor,

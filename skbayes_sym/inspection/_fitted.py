@@ -11,9 +11,10 @@ from sklearn.utils.validation import check_is_fitted
 from skbayes_sym.base.classifier import encode_classes, label_array
 from skbayes_sym.base.columns import Columns
 from skbayes_sym.base.input_validation import numeric_conversion
+from skbayes_sym.base.pipelines import UnwrappedModel, fitted_attribute, unwrap
 from skbayes_sym.base.predictive import predictive, predicts_distribution
 from skbayes_sym.base.rows import Array
-from skbayes_sym.base.scikit_learn import UnwrappedModel, check_array, fitted_attribute, unwrap
+from skbayes_sym.base.scikit_learn import check_array
 from skbayes_sym.numerics.arguments import is_frame, short_repr
 from skbayes_sym.numerics.tables import Table, days_since_reference
 

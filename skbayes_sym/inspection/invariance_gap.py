@@ -10,8 +10,8 @@ from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
 from skbayes_sym.base.estimator import BayesianEstimator
+from skbayes_sym.base.pipelines import fitted_attribute, unwrap
 from skbayes_sym.base.posteriors import MatrixPosterior, MeanFieldGaussian
-from skbayes_sym.base.scikit_learn import fitted_attribute, unwrap
 from skbayes_sym.linear.low_rank import LowRankGaussian
 from skbayes_sym.numerics.arguments import draw_seed, short_repr
 from skbayes_sym.numerics.random import Estimate, generator_from

@@ -9,8 +9,9 @@ import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils import Bunch
 
+from skbayes_sym.base.pipelines import fitted_attribute
 from skbayes_sym.base.rows import Array
-from skbayes_sym.base.scikit_learn import check_array, fitted_attribute
+from skbayes_sym.base.scikit_learn import check_array
 from skbayes_sym.inspection._drawing import COLOURS, Display, hide_frame, split_axes
 from skbayes_sym.inspection._fitted import require_attributes, unwrap_fitted
 from skbayes_sym.inspection.symmetry_removal import remove_symmetries

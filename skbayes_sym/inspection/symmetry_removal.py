@@ -13,13 +13,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from skbayes_sym.base.messages import warn_user
 from skbayes_sym.base.model_factory import layer_sizes as as_sizes
+from skbayes_sym.base.pipelines import unwrap
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import (
     HasMethods,
     Interval,
     StrOptions,
     check_array,
-    unwrap,
     validate_params,
 )
 from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP

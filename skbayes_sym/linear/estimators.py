@@ -21,6 +21,7 @@ from skbayes_sym.base.model_factory import (
     require_mlp,
     scale_array,
 )
+from skbayes_sym.base.pipelines import fitted_attribute
 from skbayes_sym.base.progress import RUN_CONSTRAINTS
 from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.requirements import (
@@ -31,7 +32,7 @@ from skbayes_sym.base.requirements import (
     require_kind,
 )
 from skbayes_sym.base.rows import STANDARDIZE, Array, Rows, Scaling, column_scaling, is_standardized
-from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions, fitted_attribute
+from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.base.targets import RegressionTargets, Targets
 from skbayes_sym.base.training import Training
 from skbayes_sym.linear.fit import LinearFit, SiteInference, fit_variance_scale, is_conjugate

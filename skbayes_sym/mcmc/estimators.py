@@ -22,12 +22,13 @@ from skbayes_sym.base.model_factory import (
     model_symmetry,
     relative_relevance,
 )
+from skbayes_sym.base.pipelines import fitted_attribute
 from skbayes_sym.base.predictor import DrawsPredictor, Predictor
 from skbayes_sym.base.progress import N_JOBS, RUN_CONSTRAINTS
 from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.requirements import FitResult
 from skbayes_sym.base.rows import STANDARDIZE, Array
-from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions, fitted_attribute
+from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.base.training import Training
 from skbayes_sym.base.weighted_draws import (
     draws_predictor,

@@ -24,6 +24,7 @@ from skbayes_sym.base.classifier import label_array, refuse_missing_labels
 from skbayes_sym.base.groups import encode_groups
 from skbayes_sym.base.input_validation import numeric_conversion
 from skbayes_sym.base.messages import collect_warnings, warn_user
+from skbayes_sym.base.pipelines import unwrap
 from skbayes_sym.base.predictive import is_regression_model, predictive, predicts_distribution
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.sample_weights import fit_with_groups
@@ -34,7 +35,6 @@ from skbayes_sym.base.scikit_learn import (
     num_samples,
     safe_split,
     split_rows,
-    unwrap,
 )
 from skbayes_sym.base.targets import read_numbers, require_targets
 from skbayes_sym.metrics import expected_calibration_error, interval_calibration_error

@@ -9,15 +9,10 @@ from sklearn.base import BaseEstimator, MetaEstimatorMixin, RegressorMixin
 
 from skbayes_sym.base.distributions import PredictiveDistribution, observed_targets
 from skbayes_sym.base.input_validation import warn_reordered_rows
+from skbayes_sym.base.pipelines import fitted_attribute, unwrap
 from skbayes_sym.base.predictive import predictive, predicts_distribution
 from skbayes_sym.base.rows import Array
-from skbayes_sym.base.scikit_learn import (
-    BaseScorer,
-    check_sample_weight,
-    fitted_attribute,
-    num_samples,
-    unwrap,
-)
+from skbayes_sym.base.scikit_learn import BaseScorer, check_sample_weight, num_samples
 from skbayes_sym.base.targets import require_targets
 from skbayes_sym.numerics.arguments import is_number, short_repr
 

@@ -22,8 +22,8 @@ from sklearn import __version__ as SKLEARN
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from skbayes_sym.base.pipelines import fitted_attribute
 from skbayes_sym.base.rows import Array
-from skbayes_sym.base.scikit_learn import fitted_attribute
 from skbayes_sym.numerics.files import replace_file, require_regular
 from skbayes_sym.saving.values import (
     Decoder,

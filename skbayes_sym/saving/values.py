@@ -21,10 +21,10 @@ from sklearn.utils import Bunch
 
 from skbayes_sym.base.estimator import BayesianEstimator, is_fitted_attribute
 from skbayes_sym.base.messages import collect_warnings
+from skbayes_sym.base.pipelines import fitted_attribute
 from skbayes_sym.base.public_names import ESTIMATOR_MODULES, PARAMETER_MODULES
 from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.rows import Array
-from skbayes_sym.base.scikit_learn import fitted_attribute
 from skbayes_sym.models.likelihoods.registry import registered_classes
 from skbayes_sym.models.networks.convolutional import ARCHITECTURES
 from skbayes_sym.models.networks.mlp import ACTIVATIONS, Activation

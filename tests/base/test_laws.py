@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from torch.testing import assert_close
 
 from skbayes_sym import EvidenceAdam, GaussNewton, LaplaceRegressor, LILARegressor
-from skbayes_sym.base.scikit_learn import fitted_attribute
+from skbayes_sym.base.pipelines import fitted_attribute
 from skbayes_sym.laplace.modes_fit import ModesFit
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import LayerScales
