@@ -109,7 +109,17 @@ class ExponentialForm:
         self.offset = offset
 
     def moments(self, weights: Array, loc: Array, scale: Array) -> tuple[Array, Array]:
-        """Return the mean and the variance of the mixture, (N, T)."""
+        """Return the mean and the variance of the mixture, (N, T).
+
+        Parameters
+        ----------
+        weights : ndarray of shape (S,)
+            Weights of the components.
+        loc : ndarray of shape (S, N, T)
+            Means of the components before the transformation.
+        scale : ndarray of shape (S, N, T)
+            Their standard deviations.
+        """
         variance = np.square(self.rate * scale)
         with np.errstate(over="ignore", invalid="ignore"):
             mean = np.exp(self.rate * loc + 0.5 * variance)
@@ -119,7 +129,19 @@ class ExponentialForm:
         return mean + self.offset, spread
 
     def crps(self, weights: Array, loc: Array, scale: Array, y: Array) -> Array | None:
-        """Return the CRPS of the mixture at targets (G, N, T), see `ClosedForm.crps`."""
+        """Return the CRPS of the mixture at targets (G, N, T), see `ClosedForm.crps`.
+
+        Parameters
+        ----------
+        weights : ndarray of shape (S,)
+            Weights of the components.
+        loc : ndarray of shape (S, N, T)
+            Means of the components before the transformation.
+        scale : ndarray of shape (S, N, T)
+            Their standard deviations.
+        y : ndarray of shape (G, N, T)
+            Targets.
+        """
         if len(weights) > _MAX_PAIRED_COMPONENTS:
             return None
         loc = self.rate * loc
@@ -156,7 +178,17 @@ class SquareForm:
     """
 
     def moments(self, weights: Array, loc: Array, scale: Array) -> tuple[Array, Array]:
-        """Return the mean and the variance of the mixture, (N, T)."""
+        """Return the mean and the variance of the mixture, (N, T).
+
+        Parameters
+        ----------
+        weights : ndarray of shape (S,)
+            Weights of the components.
+        loc : ndarray of shape (S, N, T)
+            Means of the components before the transformation.
+        scale : ndarray of shape (S, N, T)
+            Their standard deviations.
+        """
         with np.errstate(over="ignore", invalid="ignore"):
             variance = np.square(scale)
             square = np.square(loc)
@@ -165,7 +197,19 @@ class SquareForm:
             )
 
     def crps(self, weights: Array, loc: Array, scale: Array, y: Array) -> Array | None:
-        """Return the CRPS of the mixture at targets (G, N, T), see `ClosedForm.crps`."""
+        """Return the CRPS of the mixture at targets (G, N, T), see `ClosedForm.crps`.
+
+        Parameters
+        ----------
+        weights : ndarray of shape (S,)
+            Weights of the components.
+        loc : ndarray of shape (S, N, T)
+            Means of the components before the transformation.
+        scale : ndarray of shape (S, N, T)
+            Their standard deviations.
+        y : ndarray of shape (G, N, T)
+            Targets.
+        """
         if len(weights) > 1:
             return None
         mu = loc[0]

@@ -251,6 +251,15 @@ class Columns:
         """Return the encoding of a table of numbers, whose positions of Boolean columns are known.
 
         A missing number is replaced by the median of its column.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Names of the columns.
+        medians : ndarray of shape (n_columns,)
+            Their medians.
+        booleans : ndarray of int
+            Positions of Boolean columns.
         """
         columns = [
             Column(name, "numeric", (), (), float(median), False, False)

@@ -101,7 +101,17 @@ def noise_prior(spread: Tensor, total_weight: float) -> HalfTPrior:
 
 
 def log_level_prior(log_std: Tensor, spread: Tensor, total_weight: float) -> Tensor:
-    """Return the log prior density of the logarithm of the noise, up to a constant."""
+    """Return the log prior density of the logarithm of the noise, up to a constant.
+
+    Parameters
+    ----------
+    log_std : Tensor
+        Logarithms of standard deviations of the noise.
+    spread : Tensor
+        Unbiased standard deviations of the targets.
+    total_weight : float
+        Sum of the sample weights.
+    """
     return noise_prior(spread, total_weight).log_density(log_std)
 
 
@@ -110,6 +120,13 @@ def with_surprises(log_posterior: Tensor, log_prior: Tensor, total_weight: float
 
     Equal targets have no residuals, and the posterior would be a spike at 0. After W of them
     the next one differs with probability 1 / (W + 1) (Laplace's rule of succession).
+
+    Parameters
+    ----------
+    log_posterior, log_prior : Tensor of shape (G, ...)
+        Unnormalised log densities at the nodes of a grid.
+    total_weight : float
+        Sum W of the sample weights.
     """
     share = 1.0 / (total_weight + 1.0)
     posterior = log_posterior.log_softmax(0)

@@ -89,7 +89,17 @@ class StepConfig(NamedTuple):
     def from_optimizer(
         cls, adam: VariationalAdam, max_iter: int, tol: float | None
     ) -> "StepConfig":
-        """Combine the parameters of an optimiser with those of its estimator."""
+        """Combine the parameters of an optimiser with those of its estimator.
+
+        Parameters
+        ----------
+        adam : VariationalAdam
+            Parameter ``optimizer`` of the estimator.
+        max_iter : int
+            Largest number of steps.
+        tol : float or None
+            Tolerance in nats per row; None for a fixed number of steps.
+        """
         return cls(
             max_iter=max_iter,
             tol=tol,

@@ -84,7 +84,17 @@ def require_attributes(
 def require_kind(
     estimator: BaseEstimator, likelihood: object, unsupported: tuple[type, ...]
 ) -> None:
-    """Raise a ValueError for a regression likelihood in a classifier, and vice versa."""
+    """Raise a ValueError for a regression likelihood in a classifier, and vice versa.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Classifier or regressor.
+    likelihood : object
+        Its parameter ``likelihood``.
+    unsupported : tuple of type
+        Classes of likelihoods that it can't have.
+    """
     if isinstance(likelihood, unsupported):
         if is_classifier(estimator):
             predicted = "classes"

@@ -53,12 +53,30 @@ class PoolDefaults:
     refitter: MemberRefitter = field(default=MemberRefitter("loo", is_optional=True))
 
     def members_model(self, n_inputs: int, n_outputs: int, likelihood: Likelihood) -> Model:
-        """Network and prior of the members."""
+        """Network and prior of the members.
+
+        Parameters
+        ----------
+        n_inputs, n_outputs : int
+            Size of the network.
+        likelihood : Likelihood
+            Likelihood of the members.
+        """
         network = MLP(n_inputs, (self.member_width,), n_outputs, RELU)
         return Model(network, likelihood, Normal(1.0).bind(network.layout), Trivial())
 
     def ensemble(self, n_members: int, tol: float | None, *, is_classifier: bool) -> DeepEnsemble:
-        """Training method of the members; those of a regression have effective noise."""
+        """Training method of the members; those of a regression have effective noise.
+
+        Parameters
+        ----------
+        n_members : int
+            Number of members.
+        tol : float or None
+            Tolerance of their training in nats per row.
+        is_classifier : bool
+            Whether targets are classes.
+        """
         return DeepEnsemble(
             n_members,
             self.noise_prior_scale,
@@ -339,6 +357,15 @@ def members_are_affordable(size: TableSize, settings: PoolSettings, defaults: Po
 
     The noise and the leave-one-out predictions of a member cost two eigendecompositions in the
     smaller of the spaces of rows and weights.
+
+    Parameters
+    ----------
+    size : TableSize
+        Size of the table.
+    settings : PoolSettings
+        Parameters of the estimator.
+    defaults : PoolDefaults
+        Constants, among them the largest affordable work.
     """
     network = settings.members_model.network
     n_residuals = len(evenly_spaced_rows(size.n_rows)) * network.n_outputs

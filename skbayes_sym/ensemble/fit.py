@@ -107,7 +107,15 @@ class MemberRefitter:
     max_roots_size: float = 5e7  # 400 MB, and as much again while they are stacked
 
     def is_affordable(self, n_members: int, n_rows: int, model: Model) -> bool:
-        """Whether the members are refitted: always, unless the refit is optional and too slow."""
+        """Whether the members are refitted: always, unless the refit is optional and too slow.
+
+        Parameters
+        ----------
+        n_members, n_rows : int
+            Numbers of members and rows.
+        model : Model
+            Model of the members.
+        """
         if not self.is_optional:
             return True
         if model.prior.gaussian() is None:
@@ -125,7 +133,15 @@ class MemberRefitter:
         return all(size <= largest for size, largest in sizes)
 
     def allocation(self, n_members: int, n_rows: int, model: Model) -> MemoryAllocation:
-        """Memory of a refit: a member's Jacobian, its contrasts, and the roots of all members."""
+        """Memory of a refit: a member's Jacobian, its contrasts, and the roots of all members.
+
+        Parameters
+        ----------
+        n_members, n_rows : int
+            Numbers of members and rows.
+        model : Model
+            Model of the members.
+        """
         n_outputs = model.network.n_outputs
         p = model.network.layout.n_params
         n_bytes = 0

@@ -91,6 +91,15 @@ class CovarianceFamily:
         """Call `project` for rows that may have an offset after their components.
 
         Unless covariances are full, offset and components are independent.
+
+        Parameters
+        ----------
+        precision : Tensor of shape (n, d, d)
+            Precisions of the rows.
+        factor : Tensor of shape (n, d, d)
+            Their Cholesky factors.
+        n_components : int
+            Number of components, which come before an offset.
         """
         if precision.shape[-1] == n_components or not self.is_elementwise:
             return self.project(precision, factor)
@@ -145,6 +154,15 @@ def compute_entry_moments(
 
     The output of row u and column v is ``u . v / sqrt(k)``, whose second moment is the sum over all
     entries of the matrix ``E[u u'] * E[v v'] / k``. Rows are taken in blocks to limit the memory.
+
+    Parameters
+    ----------
+    data : Entries
+        Observed entries.
+    posterior : FactorState
+        Means and covariances of all rows and columns.
+    model : FactorModel
+        Model, for its number k of components.
     """
     n = data.n_rows
     mean = posterior.mean
@@ -175,6 +193,15 @@ def expected_squared_error(data: CSREntries, posterior: FactorState, model: Fact
     """Weighted sum of ``E_q (r - c . w - u . v / sqrt(k))^2``; ``data`` are entries by row.
 
     It is computed from sums over the entries of each row, without an array of all entries.
+
+    Parameters
+    ----------
+    data : CSREntries
+        Observed entries by row.
+    posterior : FactorState
+        Means and covariances of all rows and columns.
+    model : FactorModel
+        Model, for its number k of components.
     """
     n = data.n_rows
     mean = posterior.mean
@@ -201,14 +228,34 @@ def expected_squared_error(data: CSREntries, posterior: FactorState, model: Fact
 
 
 def gaussian_log_likelihood(squared_error: float, n: float, variance: float) -> float:
-    """Log density in nats of n entries with a given sum of squared errors."""
+    """Log density in nats of n entries with a given sum of squared errors.
+
+    Parameters
+    ----------
+    squared_error : float
+        Sum of squared errors.
+    n : float
+        Number of entries.
+    variance : float
+        Variance of the noise.
+    """
     return -0.5 * (n * log(2.0 * pi * variance) + squared_error / variance)
 
 
 def compute_row_statistics(
     problem: FactorProblem, posterior: FactorState, index: int
 ) -> RowStatistics:
-    """Sufficient statistics of the rows of one factor in free coordinates, float64."""
+    """Sufficient statistics of the rows of one factor in free coordinates, float64.
+
+    Parameters
+    ----------
+    problem : FactorProblem
+        Data, model and hyperpriors.
+    posterior : FactorState
+        Means and covariances of all rows and columns.
+    index : int
+        Index of the factor: 0 for rows, 1 for columns.
+    """
     rows = problem.data.by_factor[index].own_rows
     split = problem.model.coordinates.splits[index]
     mean = posterior.mean[rows]

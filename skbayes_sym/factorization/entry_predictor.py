@@ -147,6 +147,15 @@ class FactorPredictor(BasePredictor):
         """Draw the outputs of entries jointly, (n, E, 1).
 
         Every draw has one factor per row and column, so entries that share one are dependent.
+
+        Parameters
+        ----------
+        x : Tensor of shape (E, 2 + n_context)
+            Row, column and context of each entry.
+        n : int
+            Number of draws.
+        generator : torch.Generator
+            Source of random numbers.
         """
         rng = numpy_generator(generator)
         i, j = x[:, :2].long().T.numpy()

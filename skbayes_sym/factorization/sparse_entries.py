@@ -462,7 +462,17 @@ def assign_free(
 
 
 def append_fixed(mean: Tensor, cov: Tensor, split: CoordinateSplit) -> tuple[Tensor, Tensor]:
-    """Add the fixed coordinates, which have no variance: the inverse of `select_free`."""
+    """Add the fixed coordinates, which have no variance: the inverse of `select_free`.
+
+    Parameters
+    ----------
+    mean : Tensor of shape (n, d)
+        Means of the free coordinates.
+    cov : Tensor of shape (n, d, d)
+        Their covariances.
+    split : CoordinateSplit
+        Free and fixed coordinates.
+    """
     if not split.fixed:
         return mean, cov
     n = len(mean)

@@ -81,6 +81,15 @@ def warn_if_collapsed(problem: AveragedProblem, mode: EvaluatedState, fitted: La
 
     The criterion is a log likelihood within 0.01 nats per row of the best constant, and a prior
     precision that has grown at least tenfold.
+
+    Parameters
+    ----------
+    problem : AveragedProblem
+        Data and model.
+    mode : EvaluatedState
+        Mode with its log likelihood.
+    fitted : LaplaceFit
+        Fit with the learned scales of the prior.
     """
     data = problem.data
     constant = best_constant(data, problem.model.likelihood)
@@ -100,7 +109,17 @@ def warn_if_collapsed(problem: AveragedProblem, mode: EvaluatedState, fitted: La
 
 
 def warn_unless_evidence_converged(curve: Array, tol: float | None, total_weight: float) -> None:
-    """Warn if the last tenth of the updates still raised the log evidence by ``tol`` per row."""
+    """Warn if the last tenth of the updates still raised the log evidence by ``tol`` per row.
+
+    Parameters
+    ----------
+    curve : ndarray
+        Log evidence after each update of the hyperparameters.
+    tol : float or None
+        Tolerance in nats per row; None never warns.
+    total_weight : float
+        Sum of the sample weights.
+    """
     gain = compute_final_gain(curve.tolist())
     if tol is None or len(curve) < MIN_CURVE_UPDATES or not gain.exceeds(tol * total_weight):
         return

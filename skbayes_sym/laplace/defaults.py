@@ -244,7 +244,13 @@ class GaussNewtonDefaults:
         return self.max_work
 
     def choose_regression_width(self, n_rows: int, n_inputs: int, n_outputs: int) -> int:
-        """Choose the initial width in regression, with time for a few modes."""
+        """Choose the initial width in regression, with time for a few modes.
+
+        Parameters
+        ----------
+        n_rows, n_inputs, n_outputs : int
+            Size of the data and of the network.
+        """
 
         def is_affordable(network: MLP) -> bool:
             mode_cost = self.mode_cost(n_rows, network)
@@ -279,6 +285,15 @@ class GaussNewtonDefaults:
         """Number of modes that take some seconds of one core, up to ``max_modes``.
 
         The smallest number may take longer. It is 0 if even these take too long.
+
+        Parameters
+        ----------
+        max_modes : int
+            Largest number of modes.
+        n_rows : int
+            Number of rows.
+        network : MLP
+            Network of the modes.
         """
         mode_cost = self.mode_cost(n_rows, network)
         n_min = min(self.min_modes, max_modes)
@@ -315,6 +330,15 @@ class GaussNewtonDefaults:
         """Number of Gauss-Newton steps of a mode of regression.
 
         ``has_low_noise`` tells for a small sample that its noise is negligible.
+
+        Parameters
+        ----------
+        n_rows : int
+            Number of rows.
+        network : MLP
+            Network of the mode.
+        has_low_noise : bool, default=False
+            Whether the noise of a small sample is negligible.
         """
         if n_rows <= self.small_sample_rows and not has_low_noise:
             return self.min_steps
@@ -400,6 +424,15 @@ class GaussNewtonDefaults:
         With more rows than weights, allowing for label noise has priority: on noisy labels one mode
         that is the better of two starts predicts better than four modes of one start (3,000 rows x
         20 columns: by 0.001 to 0.027 nats).
+
+        Parameters
+        ----------
+        max_modes : int
+            Largest number of modes.
+        n_rows : int
+            Number of rows.
+        network : MLP
+            Network of the modes.
         """
         n_params = network.layout.n_params
         n_steps = self.classification_steps(n_params)

@@ -117,7 +117,17 @@ class AveragedNetwork:
         return total.index_add_(0, owner, theta.detach().double().square())[:-1]
 
     def noise(self, n_rows: int, like: Tensor, generator: torch.Generator) -> Tensor:
-        """Draw the noise of the transformations of ``n_rows`` rows, (n_rows, S, k)."""
+        """Draw the noise of the transformations of ``n_rows`` rows, (n_rows, S, k).
+
+        Parameters
+        ----------
+        n_rows : int
+            Number of rows.
+        like : Tensor
+            Tensor whose dtype and device the noise has.
+        generator : torch.Generator
+            Source of random numbers.
+        """
         # Few models have transformations, whose import takes time.
         from skbayes_sym.models.augmentations.augmentation import sample_stratified_noise
 
@@ -149,7 +159,19 @@ class AveragedNetwork:
         return recording, recording.outputs.unflatten(0, (-1, self.n_samples)).mean(1)
 
     def forward(self, theta: Tensor, eta: Tensor, x: Tensor, noise: Tensor) -> Tensor:
-        """Return the averaged outputs (N, O), for the arguments of `record`."""
+        """Return the averaged outputs (N, O), for the arguments of `record`.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (P,)
+            Weights.
+        eta : Tensor
+            Half-widths.
+        x : Tensor of shape (N, ...)
+            Inputs.
+        noise : Tensor of shape (N, S, k)
+            Noise of the transformations, see `noise`.
+        """
         outputs = self.network.forward(theta, self._transformed(x, eta, noise))
         return outputs.unflatten(0, (-1, self.n_samples)).mean(1)
 
@@ -311,12 +333,31 @@ class LaplaceEvidence:
         """Minibatch part of a function with the gradient of the evidence.
 
         Its value has no meaning.
+
+        Parameters
+        ----------
+        terms : BatchTerms
+            Log likelihood and Jacobian of the minibatch.
+        weight : Tensor of shape (N,)
+            Weights of its rows.
+        preconditioners : list of Tensor
+            Derivatives of log det of the posterior precision with respect to the factors F, fixed.
         """
         inner = self.structure.inner(terms.jacobian, weight, preconditioners)
         return terms.log_likelihood - 0.5 * inner
 
     def one_pass(self, theta: Tensor, hyper: Tensor, seed: int) -> DataSums:
-        """Return log likelihood and factors of all data."""
+        """Return log likelihood and factors of all data.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (P,)
+            Weights.
+        hyper : Tensor
+            Hyperparameters.
+        seed : int
+            Seed of the transformations.
+        """
         generator = generator_from(seed, theta.device)
         log_lik = theta.new_zeros((), dtype=torch.float64)
         total: Factors = []
@@ -393,7 +434,17 @@ class LaplaceEvidence:
 
 
 def add_factors(total: Factors, part: Factors, scale: float = 1.0) -> Factors:
-    """Add factors to a running sum, which the first part starts."""
+    """Add factors to a running sum, which the first part starts.
+
+    Parameters
+    ----------
+    total : list of Tensor
+        Sum of the parts so far. It is modified; empty before the first part.
+    part : list of Tensor
+        Factors to add.
+    scale : float, default=1.0
+        Number by which they are multiplied.
+    """
     if not total:
         return [scale * f.detach() for f in part]
     return [t.add_(f.detach(), alpha=scale) for t, f in zip(total, part, strict=True)]

@@ -462,6 +462,13 @@ def is_better(log_density: Tensor, other: Tensor, weight: Tensor) -> bool:
 
     If they aren't, the simpler model is kept (Breiman, Friedman, Olshen & Stone 1984, section
     3.4.3, with one standard error). ``weight`` (N,) are the rows' weights.
+
+    Parameters
+    ----------
+    log_density, other : Tensor of shape (N,)
+        Held-out log densities of two models.
+    weight : Tensor of shape (N,)
+        Sample weights.
     """
     total = weight.sum()
     gain = log_density - other
@@ -471,7 +478,17 @@ def is_better(log_density: Tensor, other: Tensor, weight: Tensor) -> bool:
 
 
 def unexplained_variance_fraction(mean: Tensor, y: Tensor, weight: Tensor) -> float:
-    """Fraction of the targets' variance that held-out predictions (N, T) leave unexplained."""
+    """Fraction of the targets' variance that held-out predictions (N, T) leave unexplained.
+
+    Parameters
+    ----------
+    mean : Tensor of shape (N, T)
+        Held-out predictions.
+    y : Tensor of shape (N, T)
+        Targets.
+    weight : Tensor of shape (N,)
+        Sample weights.
+    """
     total = weight.sum()
     target_squares = weight @ (y - weight @ y / total).square()
     unexplained = weight @ (y - mean).square()

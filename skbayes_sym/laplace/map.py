@@ -213,6 +213,11 @@ def affordable_rows(n_rows: int, n_outputs: int, n_params: int) -> Tensor:
     """Return the indices of the rows for which there is time, all of them if possible, int64.
 
     n K P min(n K, P) multiplications, for n rows of K outputs and P weights, are affordable.
+
+    Parameters
+    ----------
+    n_rows, n_outputs, n_params : int
+        Numbers n, K and P of rows, outputs and weights.
     """
     if n_params**3 > _MAX_WORK:
         max_outputs = (_MAX_WORK / n_params) ** 0.5
@@ -222,7 +227,13 @@ def affordable_rows(n_rows: int, n_outputs: int, n_params: int) -> Tensor:
 
 
 def count_curvature_entries(n_rows: int, n_outputs: int, n_params: int) -> int:
-    """Count the numbers held at once: rows, and the matrix of the smaller dimension."""
+    """Count the numbers held at once: rows, and the matrix of the smaller dimension.
+
+    Parameters
+    ----------
+    n_rows, n_outputs, n_params : int
+        Numbers of rows, outputs and weights.
+    """
     n = len(affordable_rows(n_rows, n_outputs, n_params)) * n_outputs
     return n * n_params + min(n, n_params) ** 2
 
@@ -398,7 +409,17 @@ def effective_parameters_by_position(
 
 
 def update_scales(prior: GroupScalePrior, theta: Tensor, variance: Tensor) -> GroupScalePrior:
-    """Return the prior after one damped step of the scales (M, G), given weights (M, P)."""
+    """Return the prior after one damped step of the scales (M, G), given weights (M, P).
+
+    Parameters
+    ----------
+    prior : GroupScalePrior
+        Prior with M sets of scales.
+    theta : Tensor of shape (M, P)
+        Weights.
+    variance : Tensor of shape (M, P)
+        Posterior variances of the weights.
+    """
     hyper = prior.evidence_step(theta, variance, prior.hyper.to(theta), _DAMPING)
     return replace(prior, hyper=hyper.to(prior.hyper))
 

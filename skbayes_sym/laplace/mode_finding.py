@@ -237,6 +237,15 @@ def draw_initial_weights(network: MLP, n: int, *, generator: torch.Generator) ->
     """Draw ``n`` initial weight vectors, (n, P).
 
     Outputs of every layer are of order one, and the last layer has no bias.
+
+    Parameters
+    ----------
+    network : MLP
+        Network with P weights.
+    n : int
+        Number of weight vectors.
+    generator : torch.Generator
+        Source of random numbers.
     """
     theta = LayerScales().bind(network.layout).sample(n, generator=generator)
     theta[:, network.layout.slices[f"b{network.n_layers}"]] = 0.0

@@ -281,6 +281,15 @@ class LinearisedModes(NamedTuple):
         """Draw one function from each of the modes ``mode`` (n,), (n, N, O).
 
         A function's weights don't depend on the rows.
+
+        Parameters
+        ----------
+        x : Tensor of shape (N, D)
+            Inputs.
+        mode : Tensor of int of shape (n,)
+            Index of the mode of each function.
+        generator : torch.Generator
+            Source of random numbers.
         """
         shape = (len(mode), self.loc.shape[1])
         noise = torch.randn(shape, generator=generator, dtype=torch.float64).to(x.device)

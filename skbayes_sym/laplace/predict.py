@@ -221,7 +221,17 @@ class JointClassPredictor(BasePredictor):
         raise NotImplementedError
 
     def sample_logits(self, i: int, x: Tensor, noise: Tensor) -> Tensor:
-        """Sample logits (m, N, K) of rows (float64) in posterior ``i``, given normals (m, P)."""
+        """Sample logits (m, N, K) of rows (float64) in posterior ``i``, given normals (m, P).
+
+        Parameters
+        ----------
+        i : int
+            Index of the posterior.
+        x : Tensor of shape (N, D)
+            Inputs.
+        noise : Tensor of shape (m, P)
+            Standard normal noise.
+        """
         raise NotImplementedError
 
     def distribution(self, x: Tensor) -> CategoricalMixture:
@@ -345,7 +355,17 @@ class RefittedPredictor(JointClassPredictor):
 
 
 def draw_outputs(distribution: LinearisedOutputs, n: int, seed: int) -> Tensor:
-    """Draw outputs (n, N, O) with the same standard normals for every row."""
+    """Draw outputs (n, N, O) with the same standard normals for every row.
+
+    Parameters
+    ----------
+    distribution : LinearisedOutputs
+        Means and covariances of the outputs of N rows.
+    n : int
+        Number of draws.
+    seed : int
+        Seed of the draws.
+    """
     shape = (n, distribution.mean.shape[-1])
     noise = torch.randn(shape, generator=generator_from(seed), dtype=torch.float32)
     noise = noise.to(distribution.mean)

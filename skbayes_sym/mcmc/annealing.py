@@ -59,7 +59,17 @@ class MicrocanonicalState(NamedTuple):
     def start(
         cls, position: Tensor, log_density: LogDensity, generator: torch.Generator
     ) -> "MicrocanonicalState":
-        """Start chains at ``position`` (C, D) in random directions."""
+        """Start chains at ``position`` (C, D) in random directions.
+
+        Parameters
+        ----------
+        position : Tensor of shape (C, D)
+            Positions of the chains.
+        log_density : LogDensity
+            Unnormalised log posterior.
+        generator : torch.Generator
+            Source of random numbers.
+        """
         velocity = sample_directions(position, generator)
         return cls(initial_state(position, log_density), velocity)
 

@@ -68,7 +68,17 @@ def is_number(value: Any) -> bool:
 
 
 def check_positive(name: str, value: Any, high: float = inf) -> float:
-    """Return a finite number above zero and at most ``high``, or raise ValueError."""
+    """Return a finite number above zero and at most ``high``, or raise ValueError.
+
+    Parameters
+    ----------
+    name : str
+        Name of the argument, for the message.
+    value : object
+        Value to check.
+    high : float, default=inf
+        Largest value.
+    """
     if not is_number(value) or not 0.0 < value <= high or value == inf:
         if high == inf:
             limit = ""

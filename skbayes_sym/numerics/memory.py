@@ -66,7 +66,13 @@ def prior_allocation(n_params: int) -> MemoryAllocation:
 
 
 def draws_allocation(n_draws: int, n_rows: int, n_targets: int) -> MemoryAllocation:
-    """Return the allocation of draws (n, N, T) of targets and as much noise."""
+    """Return the allocation of draws (n, N, T) of targets and as much noise.
+
+    Parameters
+    ----------
+    n_draws, n_rows, n_targets : int
+        Numbers of draws, rows and targets.
+    """
     return MemoryAllocation(
         f"{n_draws:,} draws of {n_rows:,} rows and {n_targets} targets with their noise",
         16 * n_draws * n_rows * n_targets,

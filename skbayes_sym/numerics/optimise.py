@@ -433,12 +433,28 @@ def with_gradient(loss: Callable[[Tensor], Tensor]) -> ValueAndGradient:
 
 
 def find_root(f: Callable[[float], float], low: float, high: float) -> float:
-    """Find a zero of a function that changes sign between two bounds, to 1e-10 (Brent 1973)."""
+    """Find a zero of a function that changes sign between two bounds, to 1e-10 (Brent 1973).
+
+    Parameters
+    ----------
+    f : callable
+        Continuous function.
+    low, high : float
+        Bounds, at which it has opposite signs.
+    """
     return float(optimize.brentq(f, low, high, xtol=1e-10))
 
 
 def minimise_scalar(f: Callable[[float], float], low: float, high: float) -> float:
-    """Find the minimum of a unimodal function between two bounds, to 1e-8 (Brent 1973)."""
+    """Find the minimum of a unimodal function between two bounds, to 1e-8 (Brent 1973).
+
+    Parameters
+    ----------
+    f : callable
+        Unimodal function.
+    low, high : float
+        Bounds.
+    """
     result = optimize.minimize_scalar(
         f, bounds=(low, high), method="bounded", options={"xatol": 1e-8}
     )

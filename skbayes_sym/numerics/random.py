@@ -80,6 +80,15 @@ def normal_like(shape: Sequence[int], *, generator: torch.Generator, like: Tenso
     """Sample standard normal noise in the dtype of ``like``, and move it to the same device.
 
     `standard_normal` is cheaper but rounds. This function is for draws that are stored.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Shape of the noise.
+    generator : torch.Generator
+        Source of random numbers.
+    like : Tensor
+        Tensor whose dtype and device the noise has.
     """
     size = tuple(shape)
     device = generator.device

@@ -305,7 +305,17 @@ def missing_dates(values: Array) -> Array:
 
 
 def days_since_reference(name: str, values: Array, encoding: DateEncoding) -> Array:
-    """Return a column of dates as days since the first training date; nan if missing."""
+    """Return a column of dates as days since the first training date; nan if missing.
+
+    Parameters
+    ----------
+    name : str
+        Name of the column, for messages.
+    values : ndarray of shape (n_rows,)
+        Dates.
+    encoding : DateEncoding
+        First training date, order of day and month, and time zone.
+    """
     missing = missing_dates(values)
     days = read_days(name, values, encoding.day_first, encoding.utc_offset, missing)
     return days - encoding.reference

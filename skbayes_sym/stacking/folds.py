@@ -178,7 +178,17 @@ def _warn_single_classes(cv: Any, has_classes: Array) -> None:
 
 
 def require_whole_groups(cv: Any, folds: list[tuple[Array, Array]], groups: Array | None) -> None:
-    """Raise a ValueError if a fold has rows of one group on both of its sides."""
+    """Raise a ValueError if a fold has rows of one group on both of its sides.
+
+    Parameters
+    ----------
+    cv : object
+        Parameter ``cv`` of the stack, for the message.
+    folds : list of (ndarray, ndarray)
+        Training and test indices.
+    groups : ndarray of shape (n_samples,), optional
+        Groups of the rows.
+    """
     if groups is None:
         return
     for train, test in folds:

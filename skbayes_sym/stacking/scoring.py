@@ -50,7 +50,17 @@ def mean_score(density: Array, task: StackTask) -> tuple[float, float]:
 
 
 def try_score_member(member: Member, task: StackTask, by_folds: bool) -> ScoredMember | str:
-    """Fit and score a member, or return the error message if that fails."""
+    """Fit and score a member, or return the error message if that fails.
+
+    Parameters
+    ----------
+    member : Member
+        Unfitted member.
+    task : StackTask
+        Training data.
+    by_folds : bool
+        Whether it is scored by cross-validation.
+    """
     try:
         # Users can only change their own estimators, so that warnings of others are dropped.
         is_user = isinstance(member, UserEstimator)

@@ -75,6 +75,15 @@ def left_out_cdf(model: Any, X: Any, y: Array) -> Array:
     If all members with weight are networks, which only have leave-one-out densities, it is that of
     their predictions. These have seen the rows, but the order of their residuals is nearly that of
     leave-one-out residuals, and the copula depends on the order alone.
+
+    Parameters
+    ----------
+    model : PredictiveStackingRegressor
+        Fitted stack of one target.
+    X : array-like of shape (n_samples, n_features)
+        Its training rows.
+    y : ndarray of shape (n_samples,)
+        Their targets.
     """
     cdf: Array = model.leave_one_out_cdf_
     if np.isfinite(cdf).any():

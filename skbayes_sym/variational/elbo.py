@@ -223,6 +223,15 @@ def unpack(params: Tensor, n_starts: int, n_params: int) -> tuple[Tensor, Tensor
     """Split the vector of R starts into views (R, P), (R, P) and (R, n).
 
     The means of all starts come first, then all log variances, then all likelihood parameters.
+
+    Parameters
+    ----------
+    params : Tensor
+        Parameters of R starts in one vector.
+    n_starts : int
+        Number R of starts.
+    n_params : int
+        Number P of weights.
     """
     parts = params.tensor_split([n_starts * n_params, 2 * n_starts * n_params])
     loc, log_variance, likelihood_params = (part.view(n_starts, -1) for part in parts)

@@ -50,7 +50,17 @@ def append_ones(h: Tensor) -> Tensor:
 
 
 def initial_scale(network: MLP, n_inputs: int, prior_scale: Tensor) -> Tensor:
-    """Scale of a layer's initial weights: that of the prior, unless it saturates the units."""
+    """Scale of a layer's initial weights: that of the prior, unless it saturates the units.
+
+    Parameters
+    ----------
+    network : MLP
+        Network, for its activation.
+    n_inputs : int
+        Number of inputs of the layer.
+    prior_scale : Tensor
+        Standard deviations of the prior.
+    """
     return prior_scale.clamp_max(network.activation.gain / (n_inputs + 1) ** 0.5)
 
 

@@ -124,7 +124,17 @@ def sampled_log_likelihood(
 def posterior_layers(
     network: MLP, posterior: MeanFieldGaussian, like: Tensor
 ) -> tuple[Layers, Layers]:
-    """Mean and variance of every layer, on the device and in the precision of ``like``."""
+    """Mean and variance of every layer, on the device and in the precision of ``like``.
+
+    Parameters
+    ----------
+    network : MLP
+        Network with P weights.
+    posterior : MeanFieldGaussian
+        Independent normal distributions of the weights.
+    like : Tensor
+        Tensor whose dtype and device the results have.
+    """
     loc = torch.as_tensor(posterior.loc).to(like)
     variance = (torch.as_tensor(posterior.scale).double() ** 2).to(like)
     return network.layers(loc), network.layers(variance)

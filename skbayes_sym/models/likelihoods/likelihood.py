@@ -285,7 +285,17 @@ class SiteLikelihood:
         return self
 
     def value(self, mean: Tensor, covariance: Tensor, y: Tensor) -> Tensor:
-        """Return ``E[l]``, (N,) nats, differentiable with respect to the moments."""
+        """Return ``E[l]``, (N,) nats, differentiable with respect to the moments.
+
+        Parameters
+        ----------
+        mean : Tensor of shape (N, O)
+            Means of normal outputs.
+        covariance : Tensor of shape (N, O, O)
+            Their covariances.
+        y : Tensor
+            Targets or classes.
+        """
         with torch.no_grad():
             terms = self(mean.detach(), covariance.detach(), y)
         return cast(Tensor, _Expectation.apply(mean, covariance, terms))
@@ -534,6 +544,13 @@ class Likelihood:
 
         This is a lower bound or a quadrature with few nodes. ``d_variance`` is the derivative that
         a Gaussian site needs.
+
+        Parameters
+        ----------
+        mean, variance : Tensor of shape (N, 1)
+            Moments of normal outputs.
+        y : Tensor of shape (N, 1)
+            Targets.
         """
         return self.expected_log_prob(mean, variance, y, mean.new_empty(len(mean), 0))
 

@@ -372,6 +372,15 @@ def outputs_and_jacobian(network: MLP, theta: Tensor, x: Tensor) -> tuple[Tensor
     """Return outputs (R, N, O) and their derivatives (R, N, O, P) at weight vectors (R, P).
 
     This takes one forward pass, and one backward pass per output: O(R N O P) time and memory.
+
+    Parameters
+    ----------
+    network : MLP
+        Network with P weights and O outputs.
+    theta : Tensor of shape (R, P)
+        Weight vectors.
+    x : Tensor of shape (N, D)
+        Inputs.
     """
     outputs, factors = outputs_and_factors(network, theta, x)
     return outputs, factors.dense()
@@ -383,6 +392,15 @@ def outputs_and_factors(
     """Return outputs (R, N, O) and the factors of their derivatives at weight vectors (R, P).
 
     This takes one forward pass, and one backward pass per output.
+
+    Parameters
+    ----------
+    network : MLP
+        Network with P weights and O outputs.
+    theta : Tensor of shape (R, P)
+        Weight vectors.
+    x : Tensor of shape (N, D)
+        Inputs.
     """
     weights = network.layers(theta)
     inputs = []

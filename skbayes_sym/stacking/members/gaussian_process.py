@@ -450,7 +450,17 @@ class GaussianProcess(BasePredictor):
 
 
 def factorise(kernel: TableKernel, x: Tensor, weight: Tensor) -> Tensor:
-    """Cholesky factor of the covariance of targets at rows (N, d) of weights (N,), in O(N^3)."""
+    """Cholesky factor of the covariance of targets at rows (N, d) of weights (N,), in O(N^3).
+
+    Parameters
+    ----------
+    kernel : TableKernel
+        Hyperparameters.
+    x : Tensor of shape (N, d)
+        Inputs.
+    weight : Tensor of shape (N,)
+        Sample weights.
+    """
     covariance = kernel(x, x)
     covariance.diagonal().add_(kernel.noise.square() / weight)
     return cholesky(covariance, name="The covariance of the targets", remedy=_REMEDY)

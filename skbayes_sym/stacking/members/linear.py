@@ -98,6 +98,15 @@ def posterior_root(
     """Root of the posterior covariance of function values and intercept, (N, r).
 
     The variance of the intercept is a single one, or (1, N, 1) with equal entries.
+
+    Parameters
+    ----------
+    regressor : BayesianLinearRegressor
+        Fitted linear model.
+    x : Tensor of shape (N, D)
+        Encoded inputs.
+    intercept_variance : Tensor
+        Variance of the intercept: a single one, or (1, N, 1) with equal entries.
     """
     scaled = torch.cat(list(regressor.input_blocks(x.numpy()))).double()
     root = float(regressor.y_scale_[0]) * regressor.posterior_.output_root(scaled)

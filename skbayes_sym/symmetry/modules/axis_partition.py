@@ -593,7 +593,17 @@ class AxisPartition:
             self.add_equation(factor.block, factor.exponents[kind], kind)
 
     def add_equation(self, block: int, exponents: Exponents, kind: int) -> None:
-        """Require that a combination of variables is 0 at every position of ``block``."""
+        """Require that a combination of variables is 0 at every position of ``block``.
+
+        Parameters
+        ----------
+        block : int
+            Block of the variables.
+        exponents : dict of str to Fraction
+            Exponent of each variable.
+        kind : int
+            ``SIGN`` or ``SCALE``.
+        """
         if exponents:
             self.equations[kind].append((block, exponents))
 

@@ -471,7 +471,17 @@ class GraphAnalysis:
     # Axes of new tensors
 
     def new_axes(self, sizes: Sequence[int], variable: str | None, *, fixed: bool) -> TensorAxes:
-        """Return axes of new blocks, each with a variable for its sign and scale."""
+        """Return axes of new blocks, each with a variable for its sign and scale.
+
+        Parameters
+        ----------
+        sizes : sequence of int
+            Number of positions of each axis.
+        variable : str or None
+            Beginning of the names of the variables; None for axes without signs and scales.
+        fixed : bool
+            Whether the positions can't be permuted.
+        """
         axes: TensorAxes = []
         for k, n in enumerate(sizes):
             exponents: Exponents
@@ -531,7 +541,17 @@ class GraphAnalysis:
         self.partition.remove_controllers(others, mixed)
 
     def fix_and_record(self, axes: TensorAxes, dims: Iterable[int], reason: str) -> None:
-        """Fix axes that a rule can't follow, and record the loss if they could be permuted."""
+        """Fix axes that a rule can't follow, and record the loss if they could be permuted.
+
+        Parameters
+        ----------
+        axes : TensorAxes
+            All axes of a tensor.
+        dims : iterable of int
+            The axes that are fixed.
+        reason : str
+            Operation, for the report.
+        """
         selected = [axes[d % len(axes)] for d in dims]
         segments = [s for axis in selected for s in self.partition.resolve(axis)]
         self.partition.record_loss(segments, reason)

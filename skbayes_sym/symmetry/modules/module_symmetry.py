@@ -291,7 +291,17 @@ def symmetry_of(module: nn.Module, example_input: Any, *, buffers: bool = False)
 def derive_symmetry(
     module: nn.Module, inputs: tuple[Any, ...], *, buffers: bool = False
 ) -> ModuleSymmetry:
-    """Derive the group from the rules, without the numerical check of `symmetry_of`."""
+    """Derive the group from the rules, without the numerical check of `symmetry_of`.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Module to analyse.
+    inputs : tuple
+        Example inputs.
+    buffers : bool, default=False
+        Whether buffers move with the parameters.
+    """
     tensors = select_tensors(module, buffers=buffers)
     layout = ParamLayout({name: tuple(tensor.shape) for name, tensor in tensors.items()})
     names = [name for name, _ in (*module.named_parameters(), *module.named_buffers())]

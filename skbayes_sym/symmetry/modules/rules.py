@@ -580,6 +580,15 @@ def concatenate(analysis: GraphAnalysis, tensors: list[TensorAxes], dim: int) ->
 
     A tensor with one position there has an empty segment, in which nothing moves. The segments
     before and behind it stay free. If all have one position there, tensors are stacked.
+
+    Parameters
+    ----------
+    analysis : GraphAnalysis
+        Analysis with the partition of all axes.
+    tensors : list of TensorAxes
+        Axes of each tensor.
+    dim : int
+        Axis along which they are concatenated.
     """
     dim = dim % len(tensors[0])
     if len(tensors) > 1 and all(analysis.partition.resolve(x[dim]) == ONE for x in tensors):
