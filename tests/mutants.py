@@ -451,7 +451,7 @@ MUTANTS = [
         "stacking/tree_arrays.py",
         "stacking/test_members.py",
         ("np.where(rounded > values, np.next", "np.where(rounded < values, np.next"),
-        ("impurity_of_node[~is_split] = impurity", "impurity_of_node[~is_split] = 1.0"),
+        ("node_impurity[~is_split] = impurity", "node_impurity[~is_split] = 1.0"),
     ),
     *planted(
         "stacking/tree_arrays.py",
@@ -1641,7 +1641,7 @@ MUTANTS = [
     *planted(
         "factorization/labels.py",
         "factorization/test_lists.py",
-        ("words.get(number, str(number))", "str(number)"),
+        ("spellings.get(number, str(number))", "str(number)"),
         ("            return as_integers", "            return labels"),
         ("None else int(matched[1])", "None else None"),
     ),

@@ -785,10 +785,10 @@ def _encode_levels(column: Column, codes: Array) -> Array:
         values = np.where(codes < 0, 0.5, is_second)
         return np.column_stack([values.astype(np.float64), *indicator])
 
-    code_of_level = {level: code for code, level in enumerate(levels)}
+    level_code = {level: code for code, level in enumerate(levels)}
     mean = 1.0 / max(len(levels), 1)
     parts = [
-        np.where(is_unknown, mean, codes == code_of_level[level]) for level in column.one_hot_levels
+        np.where(is_unknown, mean, codes == level_code[level]) for level in column.one_hot_levels
     ]
     if column.ordered_levels:
         middle = 0.5 * (len(levels) - 1)

@@ -858,7 +858,7 @@ class ClassPredictive:
     @warn_once
     def functions(self, n: int = 1, random_state: Any = 0) -> Array:
         """Draw class probabilities, (n_samples, n_classes, n), jointly over rows."""
-        return self._require_own_model("functions").sample_f(self._X, n, random_state)
+        return self._require_bayesian_model("functions").sample_f(self._X, n, random_state)
 
     def __len__(self) -> int:
         return num_samples(self._X)
@@ -922,9 +922,9 @@ class ClassPredictive:
     @warn_once
     def uncertainty(self) -> Bunch:
         """Return the entropy by its source, in nats: ``total``, ``epistemic``, ``aleatoric``."""
-        return self._require_own_model("uncertainty").predict_uncertainty(self._X)
+        return self._require_bayesian_model("uncertainty").predict_uncertainty(self._X)
 
-    def _require_own_model(self, method: str) -> BayesianClassifierMixin:
+    def _require_bayesian_model(self, method: str) -> BayesianClassifierMixin:
         if not isinstance(self._model, BayesianClassifierMixin):
             raise TypeError(f"{self!r} has no {method}(): it needs a model of this package.")
         return self._model

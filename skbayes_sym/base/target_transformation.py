@@ -890,7 +890,7 @@ def _numerical_slope(function: Function, z: Array) -> tuple[Array, Array]:
     rounding errors. The step size with the smallest error is used.
     """
     best = np.full(z.shape, np.nan)
-    least_error = np.full(z.shape, np.inf)
+    min_error = np.full(z.shape, np.inf)
     scales = [np.abs(z) + 1e-12, np.maximum(1.0, np.abs(z))]
     for scale in scales:
         for relative in _STEPS:
@@ -904,7 +904,7 @@ def _numerical_slope(function: Function, z: Array) -> tuple[Array, Array]:
                 largest = np.max(np.abs(values), axis=0)
                 rounding = np.finfo(float).eps * largest / step
                 error = np.abs(slope - narrow) * 0.1 + 2.0 * rounding
-            better = error < least_error
+            better = error < min_error
             best = np.where(better, slope, best)
-            least_error = np.where(better, error, least_error)
-    return best, least_error
+            min_error = np.where(better, error, min_error)
+    return best, min_error

@@ -384,7 +384,7 @@ def invert_cdf_grid(
                 * other_error / (previous_error - other_error)
             )  # fmt: skip
             is_safe = (height * height < place) & ((1.0 - height) ** 2 < 1.0 - place)
-            least = np.minimum(tolerance / gap, 0.5)
-        fraction = np.where(is_safe, step, 0.5).clip(least, 1.0 - least)
+            min_step = np.minimum(tolerance / gap, 0.5)
+        fraction = np.where(is_safe, step, 0.5).clip(min_step, 1.0 - min_step)
     is_solved = (error >= 0.0) | (np.abs(error) <= resolution)
     return np.where(is_solved, best, other)

@@ -67,7 +67,7 @@ class GroupedRegressionPool:
         fit = replace(self.pool, fits_noise_shape=False).fit(data, model, progress)
         if fit.stop_reason in ("interrupted", "callback"):
             return fit
-        held_out = self._predict_left_out(data, groups, self._refit_params(fit))
+        held_out = self._predict_held_out(data, groups, self._refit_params(fit))
         _, y, weight = data.double_data
         y = y.cpu()
         weight = weight.cpu()
@@ -92,7 +92,7 @@ class GroupedRegressionPool:
         sizes = modes.network.hidden_layer_sizes
         return {"n_modes": 1, "n_members": 0, "hidden_layer_sizes": sizes}
 
-    def _predict_left_out(
+    def _predict_held_out(
         self, data: Training, groups: Array, params: dict[str, Any]
     ) -> NormalMixture:
         """Predict the rows of each fold by a refit without it, in scaled units.

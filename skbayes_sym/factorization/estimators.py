@@ -649,8 +649,8 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
             cuts = torch.zeros(len(self.classes_) - 1, dtype=torch.float64)
             return Ordinal(cuts, _LATENT_NOISE**0.5)
         likelihood = self._resolve_likelihood()
-        is_noise_given = likelihood.n_params and not len(self._predictor_["params"])
-        if is_noise_given:
+        is_noise_fixed = likelihood.n_params and not len(self._predictor_["params"])
+        if is_noise_fixed:
             return set_noise_scale(likelihood, self.noise_std_ / self.scale_, learn=False)
         return likelihood
 

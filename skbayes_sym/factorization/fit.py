@@ -152,15 +152,15 @@ class FactorFit:
         """
         state = self.result.posterior
         n = data.shape[0]
-        turn = _pad_rotation(rotation, model.coordinates.n_coordinates).to(state.mean)
+        padded = _pad_rotation(rotation, model.coordinates.n_coordinates).to(state.mean)
         cov = torch.empty_like(state.cov)
-        for begin, end in matrix_blocks(len(cov), len(turn)):
-            cov[begin:end] = turn.mT @ state.cov[begin:end] @ turn
-        mean = (state.mean @ turn).cpu()
+        for begin, end in matrix_blocks(len(cov), len(padded)):
+            cov[begin:end] = padded.mT @ state.cov[begin:end] @ padded
+        mean = (state.mean @ padded).cpu()
         cov = cov.cpu()
         draws = self.result.draws
         if draws is not None:
-            draws = (draws @ turn.to(draws)).to(data.dtype).cpu()
+            draws = (draws @ padded.to(draws)).to(data.dtype).cpu()
 
         # Rows and columns without entries, for labels that are unknown in predictions.
         like = torch.zeros(1, dtype=torch.float64)
@@ -329,9 +329,9 @@ def _pad_rotation(rotation: Tensor, n_coordinates: int) -> Tensor:
 
 def _rotate_row_prior(row_prior: RowPrior, rotation: Tensor) -> RowPrior:
     """Rotate the components of a prior of rows, and move it to the CPU."""
-    turn = _pad_rotation(rotation, len(row_prior.precision)).to(row_prior.precision)
-    precision = (turn.mT @ row_prior.precision @ turn).cpu()
-    return RowPrior(precision, (row_prior.coefficients @ turn).cpu())
+    padded = _pad_rotation(rotation, len(row_prior.precision)).to(row_prior.precision)
+    precision = (padded.mT @ row_prior.precision @ padded).cpu()
+    return RowPrior(precision, (row_prior.coefficients @ padded).cpu())
 
 
 def _prior_scales(row_prior: RowPrior, n_components: int) -> Tensor:

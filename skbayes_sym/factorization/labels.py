@@ -129,12 +129,12 @@ def _match_integers(labels: Array, known: Array) -> Array | None:
     """
     texts = known.tolist()
     distinct = set(texts)
-    words = {integer: text for text in texts if (integer := _parse_integer(text)) is not None}
-    exact = {integer: str(integer) for integer in words if str(integer) in distinct}
-    words.update(exact)
-    if not words:
+    spellings = {integer: text for text in texts if (integer := _parse_integer(text)) is not None}
+    exact = {integer: str(integer) for integer in spellings if str(integer) in distinct}
+    spellings.update(exact)
+    if not spellings:
         return None
-    return np.array([words.get(number, str(number)) for number in labels.tolist()])
+    return np.array([spellings.get(number, str(number)) for number in labels.tolist()])
 
 
 def _match_dates(labels: Array, known: Array) -> Array | None:

@@ -155,8 +155,8 @@ def find_similar_columns(
         cosines.append(draw @ draw[column])
 
     correlation = np.mean(cosines, axis=0)
-    is_given = np.arange(len(correlation)) == column
-    order = np.argsort(-np.where(is_given, -np.inf, correlation))[:n]
+    is_query = np.arange(len(correlation)) == column
+    order = np.argsort(-np.where(is_query, -np.inf, correlation))[:n]
     order = order[order != column]
     interval = np.quantile(cosines, [0.05, 0.95], axis=0)[:, order].T
     return SimilarColumns(order, correlation[order], interval)

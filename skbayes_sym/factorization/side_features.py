@@ -276,7 +276,7 @@ class FeatureEncoder:
                     columns = Columns.from_table(table)
             if is_frame(features.table):
                 names = tuple(map(str, frame_names(features.table)))
-            values = cls(columns, np.ones(1)).encode_given(features)
+            values = cls(columns, np.ones(1)).encode_features(features)
             if values.shape[1] > MAX_FEATURES:
                 raise ValueError(
                     f"{features.name} has {values.shape[1]} columns, more than {MAX_FEATURES}: "
@@ -314,13 +314,13 @@ class FeatureEncoder:
         """Encode given features and the pattern of observed entries of any rows, (n, h + r)."""
         parts = []
         if self.scaling is not None and features is not None:
-            parts.append(self.encode_given(features))
+            parts.append(self.encode_features(features))
         if self.directions is not None:
             assert indicator is not None
             parts.append(np.asarray(_normalise_rows(indicator) @ self.directions))
         return np.concatenate(parts, axis=1)
 
-    def encode_given(self, features: SideFeatures) -> Array:
+    def encode_features(self, features: SideFeatures) -> Array:
         """Encode given features, (n, h); text and missing values have columns of their own.
 
         Raises

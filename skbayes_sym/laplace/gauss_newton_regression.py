@@ -29,7 +29,7 @@ from skbayes_sym.laplace.initialization import (
     assign_folds,
     cross_validate,
     is_better,
-    needs_both_starts,
+    is_sensitive_to_initial_noise,
     noise_variance_fraction,
     search_regression,
     unexplained_variance_fraction,
@@ -304,7 +304,7 @@ class GaussNewtonLaplaceRegression:
         if self.unbound_prior is None and wide_network is None and network.n_inputs > 1:
             priors.append(ARD())
 
-        n_searches = 1 + needs_both_starts(problem) + (wide_network is not None)
+        n_searches = 1 + is_sensitive_to_initial_noise(problem) + (wide_network is not None)
         if validates_width:
             n_searches += len(defaults.widths) + len(priors) - 1
         return _Plan(initial_modes, validates_width, priors, wide_network, n_searches)

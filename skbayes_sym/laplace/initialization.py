@@ -42,7 +42,7 @@ from skbayes_sym.numerics.runtime import run_parallel
 SEPARATED_MISFIT = 0.05
 
 
-def needs_both_starts(problem: GaussianEvidence) -> bool:
+def is_sensitive_to_initial_noise(problem: GaussianEvidence) -> bool:
     """Whether the initial noise matters: it is learned, and the network is nonlinear."""
     return problem.noise_precision is None and problem.network.n_layers > 1
 
@@ -82,7 +82,7 @@ def search_regression(
     -----
     Up to one and a half times the cost of ``n`` modes.
     """
-    if not needs_both_starts(problem):
+    if not is_sensitive_to_initial_noise(problem):
         return config.search(problem, draw(n), on_step=on_step)
 
     # The first restarts alternate between the two starts. A single mode is the better of two. Of

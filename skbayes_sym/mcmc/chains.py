@@ -724,16 +724,16 @@ def _alternate_blocks(
         collector.add(*jobs[0](on_step))
         return
     n_draws = jobs[0].n_draws
-    draws_per_turn = 10
+    draws_per_round = 10
     rounds = [(jobs[0].n_warmup, 0)]
-    for start in range(0, n_draws, draws_per_turn):
-        rounds.append((0, min(draws_per_turn, n_draws - start)))
+    for start in range(0, n_draws, draws_per_round):
+        rounds.append((0, min(draws_per_round, n_draws - start)))
     for n_warmup, n_new in rounds:
         for job in jobs:
             block = collector.blocks[job.index]
-            turn = replace(job, block=block, n_warmup=n_warmup, n_draws=n_new)
+            round_job = replace(job, block=block, n_warmup=n_warmup, n_draws=n_new)
             shifted = on_step and partial(_shift_step, on_step, collector.n_moves)
-            collector.add(*turn(shifted))
+            collector.add(*round_job(shifted))
             if collector.loop.stopped != "max_iter":
                 return
 

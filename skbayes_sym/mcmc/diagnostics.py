@@ -75,7 +75,7 @@ def collect_diagnostics(
             warnings += chain_warnings(acceptance, rhat_within, config.defaults)
 
     reason = "; ".join(problems)
-    if not draws.has_trusted_evidence and not reason:
+    if not draws.has_reliable_evidence and not reason:
         reason = "modes weren't weighted by evidence"
         if is_annealed:
             reason = NO_EVIDENCE_OF_ANNEALED_CHAINS

@@ -59,7 +59,7 @@ class PosteriorDraws(NamedTuple):
     has_robust_weights: bool = False
 
     @property
-    def has_trusted_evidence(self) -> bool:
+    def has_reliable_evidence(self) -> bool:
         """Whether the evidence was estimated and can be trusted."""
         return self.evidence is not None and not self.evidence_problems
 

@@ -307,7 +307,7 @@ class SampledPosterior:
         if draws.evidence is not None:
             n_initial_chains = len(initial_draws.position)
             modes = list_modes(draws.evidence, n_initial_chains, draws.chain_modes, offset)
-            if draws.has_trusted_evidence:
+            if draws.has_reliable_evidence:
                 summary = draws.evidence.summary
                 standard_error = summary.log_evidence_standard_error
                 log_evidence = Estimate(summary.log_evidence + offset, standard_error)

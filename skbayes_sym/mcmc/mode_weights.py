@@ -139,8 +139,8 @@ def evidence_budget(config: SamplingConfig, chains: ChainDraws) -> tuple[Compute
 
     # The requested chains may be longer than the initial ones.
     n_requested = config.n_warmup + config.n_draws * config.thinning
-    n_made = config.n_warmup + chains.draws.shape[1] * config.thinning
-    requested = spent * n_requested / n_made
+    n_completed = config.n_warmup + chains.draws.shape[1] * config.thinning
+    requested = spent * n_requested / n_completed
     left = (1.0 + relative_budget) * requested - spent
     budget.remaining = min(relative_budget * requested, max(0.5 * left, left - requested))
     return budget, left - budget.remaining

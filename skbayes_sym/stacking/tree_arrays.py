@@ -284,14 +284,14 @@ def build_forest(trees: TreeArrays, n_columns: int, n_classes: int) -> Any:
     total = trees.sum_over_leaves(np.column_stack([n_rows, weight, weighted]))
     mean = total[:, 2:] / total[:, 1:2]
     is_split = trees.is_split
-    value_of_node = mean[:, :-1]
-    value_of_node[~is_split] = value
+    node_value = mean[:, :-1]
+    node_value[~is_split] = value
     if n_classes:
-        impurity_of_node = 1.0 - (value_of_node**2).sum(axis=1)
+        node_impurity = 1.0 - (node_value**2).sum(axis=1)
     else:
-        impurity_of_node = mean[:, -1] - value_of_node[:, 0] ** 2
-    impurity_of_node[~is_split] = impurity
-    values = np.column_stack([total[:, :2], impurity_of_node, value_of_node])
+        node_impurity = mean[:, -1] - node_value[:, 0] ** 2
+    node_impurity[~is_split] = impurity
+    values = np.column_stack([total[:, :2], node_impurity, node_value])
 
     # A fit to a row per class gives the classes of the trees and the form of their nodes.
     if n_classes:
@@ -421,10 +421,10 @@ def build_boosting(trees: TreeArrays, baseline: Array, n_columns: int, n_classes
     template = model._predictors[0][0]  # noqa: SLF001  # no public name
     value = trees.values[trees.leaf, 1]
     count = trees.sum_over_leaves(trees.values[trees.leaf, :1])
-    value_of_node = np.zeros((len(trees.column), 1))
-    value_of_node[~trees.is_split, 0] = value
+    node_value = np.zeros((len(trees.column), 1))
+    node_value[~trees.is_split, 0] = value
     predictors = []
-    for nodes in trees.split_trees(np.column_stack([count, value_of_node])):
+    for nodes in trees.split_trees(np.column_stack([count, node_value])):
         array = np.zeros(len(nodes.column), dtype=template.nodes.dtype)
         array["count"], array["value"] = nodes.values.T
         array["feature_idx"] = nodes.column
