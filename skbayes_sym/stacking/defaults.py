@@ -75,11 +75,12 @@ class StackDefaults:
     leaf_variance_fraction: float = 0.01
     # Largest number of boosting rounds. The number is chosen by cross-validation.
     max_rounds: int = 75
-    max_classification_rounds: int = 120
-    max_classification_trees: int = 400  # of all classes together
+    # With three classes or more, a round has one tree for each class. This is the largest number of
+    # all trees, and the number of rounds that it never goes below.
+    max_classification_trees: int = 400
     min_classification_rounds: int = 30
-    # In regression 75 rounds at 0.2 are as good as 150 at 0.1. Classes lose 0.03 nats per row on
-    # one table (`hypothyroid`).
+    # In regression 75 rounds at 0.2 are as good as 150 at 0.1. Classes lose 0.005 nats per row on
+    # average with up to 3,000 rows of six tables.
     learning_rate: float = 0.2
     classification_learning_rate: float = 0.1
     max_leaf_nodes: int = 15

@@ -29,7 +29,7 @@ class Boosting(Member):
 
     Parameters
     ----------
-    max_rounds : int, default=150
+    max_rounds : int, default=75
         Largest number of rounds that cross-validation considers.
     max_bins : int, default=255
         Number of histogram bins per column.
@@ -51,15 +51,10 @@ class Boosting(Member):
         total_weight = size.total_weight or 0.0
         if max(size.n_rows, total_weight) < 2 * defaults.min_leaf_rows:
             return {"max_rounds": 1, "max_bins": max_bins}
-        if not size.n_classes:
-            return {"max_rounds": defaults.max_rounds, "max_bins": max_bins}
+        max_rounds = defaults.max_rounds
         if size.n_classes > 2:
-            trees_per_round = size.n_classes
-        else:
-            trees_per_round = 1
-        affordable = defaults.max_classification_trees // trees_per_round
-        max_rounds = min(defaults.max_classification_rounds, affordable)
-        max_rounds = max(defaults.min_classification_rounds, max_rounds)
+            affordable = defaults.max_classification_trees // size.n_classes
+            max_rounds = min(max_rounds, max(defaults.min_classification_rounds, affordable))
         return {"max_rounds": max_rounds, "max_bins": max_bins}
 
     def fit(self, task: StackTask) -> MemberFit:
