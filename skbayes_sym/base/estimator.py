@@ -353,7 +353,6 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         self : object
             The fitted estimator.
         """
-        X = fill_masked(X)
         with self._fit_environment():
             data = self._training_data(X, y, sample_weight, groups, **row_parameters)
             model = self._make_model(data)
