@@ -597,7 +597,7 @@ MUTANTS = [
         ("log_order - tree.log_sum(part", "tree.log_sum(part"),
         ("torch.where(rank < n_heavy, coin, within)", "within"),
         ("peak - rate.log()", "peak"),
-        ("return Selection(index, values - outlook", "return Selection(index, values"),
+        ("return Selection(index, values - lookahead", "return Selection(index, values"),
         ("signs - 0.5 * square.unsq", "signs - square.unsq"),
         ("log_terms.softmax(0) * spread / n.sqrt()", "log_terms.softmax(0) * spread / n"),
         ("dtype=torch.float64) + means", "dtype=torch.float64) - means"),

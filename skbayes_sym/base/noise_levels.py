@@ -115,7 +115,7 @@ def log_level_prior(log_std: Tensor, spread: Tensor, total_weight: float) -> Ten
     return noise_prior(spread, total_weight).log_density(log_std)
 
 
-def with_surprises(log_posterior: Tensor, log_prior: Tensor, total_weight: float) -> Tensor:
+def mix_with_prior(log_posterior: Tensor, log_prior: Tensor, total_weight: float) -> Tensor:
     """Mix the posterior of constant targets with the prior, (G, ...).
 
     Equal targets have no residuals, and the posterior would be a spike at 0. After W of them
@@ -185,7 +185,7 @@ def posterior_levels(
     log_prior = log_level_prior(log_std, spread, total_weight)
     log_posterior = log_prior + log_likelihood(log_std)
     if bool(is_constant.any()):
-        mixed = with_surprises(log_posterior, log_prior, total_weight)
+        mixed = mix_with_prior(log_posterior, log_prior, total_weight)
         log_posterior = torch.where(is_constant.to(spread.device), mixed, log_posterior)
     return cell_levels(log_std.expand_as(log_posterior), log_posterior).movedim(0, 1)
 

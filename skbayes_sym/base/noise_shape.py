@@ -33,9 +33,9 @@ from skbayes_sym.base.noise_levels import (
     level_weights,
     log_level_grid,
     log_level_prior,
+    mix_with_prior,
     noise_prior,
     sample_spread,
-    with_surprises,
 )
 from skbayes_sym.base.predictor import BasePredictor, NetworkComponents, Predictor
 from skbayes_sym.models.predictive_mixtures import NormalMixture
@@ -621,9 +621,9 @@ def _integrate_level(
     log_posterior = log_prior + log_density @ weight
     leave_one_out = log_posterior.unsqueeze(1) - weight * log_density
     if bool((problem.y == problem.y[0]).all()):
-        log_posterior = with_surprises(log_posterior, log_prior, problem.total)
+        log_posterior = mix_with_prior(log_posterior, log_prior, problem.total)
         prior = log_prior.unsqueeze(1).expand_as(leave_one_out)
-        leave_one_out = with_surprises(leave_one_out, prior, problem.total)
+        leave_one_out = mix_with_prior(leave_one_out, prior, problem.total)
     levels = cell_levels(log_std - problem.log_typical_noise - position[0], log_posterior)
     return levels, (leave_one_out.log_softmax(0) + log_density).logsumexp(0)
 

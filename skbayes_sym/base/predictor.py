@@ -45,6 +45,15 @@ class Predictor(Protocol):
 
         The functions are sampled from the posterior. The same seed yields the same functions at
         whatever rows they are evaluated.
+
+        Parameters
+        ----------
+        x : Tensor of shape (N, *I)
+            Inputs.
+        n : int
+            Number of functions.
+        generator : torch.Generator
+            Source of random numbers.
         """
 
     def sample_functions(self, x: Tensor, n: int, *, generator: torch.Generator) -> Tensor:

@@ -433,7 +433,17 @@ class KroneckerPrecision:
     def output_draws(
         self, jacobian: AveragedJacobian, n: int, *, generator: torch.Generator
     ) -> Tensor:
-        """Draw deviations of the outputs, (n, N, K)."""
+        """Draw deviations of the outputs, (n, N, K).
+
+        Parameters
+        ----------
+        jacobian : AveragedJacobian
+            Derivatives of the outputs of N rows.
+        n : int
+            Number of draws.
+        generator : torch.Generator
+            Source of random numbers.
+        """
         rotated = [
             _rotated(t, s)
             for t, (_, s, _, _) in zip(jacobian.averages, self._blocks(), strict=True)
@@ -522,7 +532,17 @@ class FullPrecision:
     def output_draws(
         self, jacobian: AveragedJacobian, n: int, *, generator: torch.Generator
     ) -> Tensor:
-        """Draw deviations of the outputs, (n, N, K)."""
+        """Draw deviations of the outputs, (n, N, K).
+
+        Parameters
+        ----------
+        jacobian : AveragedJacobian
+            Derivatives of the outputs of N rows.
+        n : int
+            Number of draws.
+        generator : torch.Generator
+            Source of random numbers.
+        """
         root = self.output_root(jacobian)
         z = standard_normal((n, root.shape[-1]), generator=generator, like=root)
         return torch.einsum("knp,sp->snk", root, z)
@@ -559,7 +579,17 @@ class Kronecker:
         return [_second_moment(v, w) for v, w in self._weighted(jacobian, weight)]
 
     def inner(self, jacobian: AveragedJacobian, weight: Tensor, preconditioners: Factors) -> Tensor:
-        """Return sum_i <P_i, F_i> of a minibatch, differentiable, without forming the factors."""
+        """Return sum_i <P_i, F_i> of a minibatch, differentiable, without forming the factors.
+
+        Parameters
+        ----------
+        jacobian : AveragedJacobian
+            Derivatives of the outputs of a minibatch.
+        weight : Tensor of shape (N,)
+            Sample weights.
+        preconditioners : list of Tensor
+            The matrices P.
+        """
         pairs = zip(self._weighted(jacobian, weight), preconditioners, strict=True)
         return torch.stack([_inner_moment(v, w, p) for (v, w), p in pairs]).sum()
 
@@ -707,7 +737,17 @@ class Full:
         return [_second_moment(j.flatten(0, 1), weight.repeat(len(j)))]
 
     def inner(self, jacobian: AveragedJacobian, weight: Tensor, preconditioners: Factors) -> Tensor:
-        """Return <P, H> of a minibatch, differentiable."""
+        """Return <P, H> of a minibatch, differentiable.
+
+        Parameters
+        ----------
+        jacobian : AveragedJacobian
+            Derivatives of the outputs of a minibatch.
+        weight : Tensor of shape (N,)
+            Sample weights.
+        preconditioners : list of Tensor
+            The matrices P.
+        """
         j = dense_jacobian(jacobian, self.layout)
         return _inner_moment(j.flatten(0, 1), weight.repeat(len(j)), preconditioners[0].to(j))
 

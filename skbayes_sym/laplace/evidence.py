@@ -346,7 +346,7 @@ class LaplaceEvidence:
         inner = self.structure.inner(terms.jacobian, weight, preconditioners)
         return terms.log_likelihood - 0.5 * inner
 
-    def one_pass(self, theta: Tensor, hyper: Tensor, seed: int) -> DataSums:
+    def compute_data_sums(self, theta: Tensor, hyper: Tensor, seed: int) -> DataSums:
         """Return log likelihood and factors of all data.
 
         Parameters
@@ -378,8 +378,8 @@ class LaplaceEvidence:
             Flat vector of hyperparameters.
         seed : int
         precision : Precision
-            Precision of the posterior. With that of `one_pass` with the same seed, the gradient is
-            exactly the evidence's.
+            Precision of the posterior. With that of `compute_data_sums` with the same seed, the
+            gradient is exactly the evidence's.
 
         Returns
         -------

@@ -341,7 +341,15 @@ class HeldOutPredictions(NamedTuple):
 
 
 def assign_folds(n_rows: int, n_folds: int, *, generator: torch.Generator) -> Tensor:
-    """Assign rows at random to folds of nearly equal size, int64 (n_rows,)."""
+    """Assign rows at random to folds of nearly equal size, int64 (n_rows,).
+
+    Parameters
+    ----------
+    n_rows, n_folds : int
+        Numbers of rows and folds.
+    generator : torch.Generator
+        Source of random numbers.
+    """
     order = torch.randperm(n_rows, generator=generator, device=generator.device)
     fold = torch.empty_like(order)
     fold[order] = torch.arange(n_rows, device=order.device) % n_folds

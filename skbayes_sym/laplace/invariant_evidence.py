@@ -353,7 +353,7 @@ class AveragedProblem:
     def evaluate(self, state: TrainingState) -> EvaluatedState:
         """Evaluate a state by one pass over the data, with the same noise for every state."""
         evidence = self.reported_evidence
-        sums = evidence.one_pass(*state, self.seeds.evaluation)
+        sums = evidence.compute_data_sums(*state, self.seeds.evaluation)
         precision = evidence.precision(sums.factors, state.hyper)
         terms, _ = evidence.evidence(*state, sums.log_likelihood, precision)
         return EvaluatedState(state, terms, precision)

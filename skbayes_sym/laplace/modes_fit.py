@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.base.messages import log_info, warn_moving_mode
-from skbayes_sym.base.model_factory import scale_attributes
+from skbayes_sym.base.model_factory import model_symmetry, scale_attributes
 from skbayes_sym.base.noise_levels import MAX_FREEDOMS
 from skbayes_sym.base.rows import unwrap_single
 from skbayes_sym.base.stacking_weights import leave_one_out
@@ -34,7 +34,6 @@ from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
 from skbayes_sym.numerics.memory import MemoryAllocation, require_memory
 from skbayes_sym.numerics.optimise import StopReason
 from skbayes_sym.numerics.random import Estimate, generator_from
-from skbayes_sym.symmetry.group import invariant_subgroup
 
 if TYPE_CHECKING:
     from skbayes_sym.symmetry.gaps.gap import Side
@@ -167,7 +166,7 @@ class ModesFit:
 
         network = self.network
         modes = self.modes
-        group = invariant_subgroup(network.symmetry(), self.prior.log_prob, network.layout)
+        group = model_symmetry(network, self.prior)
         gap = MonteCarloGap(group, network.layout.n_params)
         normals = [
             ModeMixture(theta.numpy()[None], factor.numpy()[None])

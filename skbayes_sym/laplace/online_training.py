@@ -372,7 +372,7 @@ class HyperAscent:
         if self._online is not None:
             sums, precision, gradient = self._online.collect(self._hyper)
         else:
-            sums = self._evidence.one_pass(theta, self._hyper, seed)
+            sums = self._evidence.compute_data_sums(theta, self._hyper, seed)
             precision = self._evidence.precision(sums.factors, self._hyper)
             gradient = None
             if self._needs_gradient:

@@ -312,7 +312,17 @@ def explain_torch_errors() -> Iterator[None]:
 
 @cache_tensors
 def constant(values: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return a cached tensor of ``values``, numbers or tuples of them. It must not be modified."""
+    """Return a cached tensor of ``values``, numbers or tuples of them. It must not be modified.
+
+    Parameters
+    ----------
+    values : tuple
+        Numbers, or tuples of them.
+    dtype : torch.dtype
+        Dtype of the tensor.
+    device : torch.device
+        Its device.
+    """
     return torch.tensor(values, dtype=dtype, device=device)
 
 

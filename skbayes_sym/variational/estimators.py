@@ -34,7 +34,7 @@ from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.variational.fit import MeanFieldVI
 from skbayes_sym.variational.gaps import GROUP_CONSTRAINTS, Symmetrized, as_symmetrized
 from skbayes_sym.variational.mean_field import MeanFieldPredictor, WeightDrawsPredictor
-from skbayes_sym.variational.noise import noise_of_draws
+from skbayes_sym.variational.noise import assign_noise_levels
 
 CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
@@ -322,7 +322,7 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         levels = self._noise_levels_
         if levels is None:
             return super()._fitted_noise_std()
-        return noise_of_draws(levels, self.n_predict_samples)
+        return assign_noise_levels(levels, self.n_predict_samples)
 
     def _default_likelihood(self, data: Training) -> Likelihood:
         """Normal noise, which starts at that of the previous fit if the fit continues."""

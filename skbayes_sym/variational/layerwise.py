@@ -63,7 +63,7 @@ from skbayes_sym.variational.layerwise_posterior import (
     LayerwisePredictor,
     LayerwisePrior,
 )
-from skbayes_sym.variational.noise import noise_level_factor, noise_of_draws
+from skbayes_sym.variational.noise import assign_noise_levels, noise_level_factor
 
 
 class LayerwiseAscent(NamedTuple):
@@ -555,7 +555,7 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, BayesianEstimator):
         levels = self._noise_levels_
         if levels is None:
             return super()._fitted_noise_std()
-        return noise_of_draws(levels, self.n_predict_samples)
+        return assign_noise_levels(levels, self.n_predict_samples)
 
     @property
     def symmetry_(self) -> SymmetryGroup:

@@ -62,7 +62,7 @@ def noise_level_factor(
     return data.noise_levels(squares, torch.full_like(squares, data.total_weight))
 
 
-def noise_of_draws(levels: Array, n_draws: int) -> Array:
+def assign_noise_levels(levels: Array, n_draws: int) -> Array:
     """Return the noise level of each of ``n_draws`` draws, (n_draws, 1, T)."""
     return spread_levels(torch.as_tensor(levels), n_draws).numpy()
 

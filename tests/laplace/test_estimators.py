@@ -147,8 +147,10 @@ def test_fits_are_as_good_as_by_passes_of_their_own(model, y):
 @both
 def test_all_rows_are_seen_at_the_end_alone(model, y, monkeypatch):
     """Two looks of an update of its own, or one where precisions alone are learned; none online."""
-    passes, once = [], LaplaceEvidence.one_pass
-    monkeypatch.setattr(LaplaceEvidence, "one_pass", lambda *args: passes.append(1) or once(*args))
+    passes, once = [], LaplaceEvidence.compute_data_sums
+    monkeypatch.setattr(
+        LaplaceEvidence, "compute_data_sums", lambda *args: passes.append(1) or once(*args)
+    )
     counts = {}
     for hyper in ("exact", "online", "auto"):
         passes.clear()

@@ -56,7 +56,7 @@ def evidence_of(p, kind="kronecker", directions="exact", batch_size=100):
 
 
 def value(evidence, p, hyper, seed=3):
-    sums = evidence.one_pass(p.theta, hyper, seed)
+    sums = evidence.compute_data_sums(p.theta, hyper, seed)
     precision = evidence.precision(sums.factors, hyper)
     terms, _ = evidence.evidence(p.theta, hyper, sums.log_likelihood, precision)
     return terms.value
@@ -64,7 +64,7 @@ def value(evidence, p, hyper, seed=3):
 
 def make_gradient(evidence, p, hyper=None, seed=3):
     hyper = p.hyper if hyper is None else hyper
-    sums = evidence.one_pass(p.theta, hyper, seed)
+    sums = evidence.compute_data_sums(p.theta, hyper, seed)
     return evidence.gradient(p.theta, hyper, seed, evidence.precision(sums.factors, hyper))
 
 
@@ -117,7 +117,7 @@ def test_minibatches_with_noise_follow_their_own_evidence():
 def test_prior_precision_slope_by_differences(name, kind):
     p = PROBLEMS[name]
     evidence = evidence_of(p, kind)
-    sums = evidence.one_pass(p.theta, p.hyper, 3)
+    sums = evidence.compute_data_sums(p.theta, p.hyper, 3)
     precision = evidence.precision(sums.factors, p.hyper)
     _, slope = evidence.evidence(p.theta, p.hyper, sums.log_likelihood, precision)
     for i, at in enumerate(range(len(learned(p)), len(p.hyper))):
@@ -185,7 +185,7 @@ def fixed(p, kind, directions):
 def test_a_batch_of_all_rows_gives_the_exact_update(name, kind, directions):
     p = TRAINED[name]
     evidence = fixed(p, kind, directions)
-    exact = evidence.one_pass(p.theta, p.hyper, 3)
+    exact = evidence.compute_data_sums(p.theta, p.hyper, 3)
     precision = evidence.precision(exact.factors, p.hyper)
     gradient = evidence.gradient(p.theta, p.hyper, 3, precision)
 
@@ -209,7 +209,7 @@ def test_later_batches_use_the_spectrum_of_the_update_before():
     """Without noise and with weights at rest, halves of the data sum to the whole."""
     p = problem("numbers", n=8, rotate=False)
     evidence = evidence_of(p)
-    exact = evidence.one_pass(p.theta, p.hyper, 3)
+    exact = evidence.compute_data_sums(p.theta, p.hyper, 3)
     gradient = evidence.gradient(p.theta, p.hyper, 3, evidence.precision(exact.factors, p.hyper))
     online = OnlineEvidence(evidence)
     for update in range(2):
@@ -246,7 +246,7 @@ def test_precisions_alone_take_no_gradient():
     """Theirs is in closed form: the sums are the same, and no graph is kept."""
     p = TRAINED["classes"]
     evidence = fixed(p, "kronecker", "exact")
-    exact = evidence.one_pass(p.theta, p.hyper, 3)
+    exact = evidence.compute_data_sums(p.theta, p.hyper, 3)
     online = OnlineEvidence(evidence, needs_gradient=False)
     for _ in range(2):
         recorded = online.record(p.theta, p.hyper, p.data, p.noise)

@@ -98,7 +98,7 @@ def full_evidence(fitted, X, y):
     hyper = torch.as_tensor(np.concatenate([fitted.eta_, -2 * np.log(fitted.prior_scale_)]))
     theta = torch.as_tensor(fitted.posterior_.loc)
     with torch.no_grad():
-        sums = evidence.one_pass(theta, hyper, 0)
+        sums = evidence.compute_data_sums(theta, hyper, 0)
         precision = evidence.precision(sums.factors, hyper)
         return evidence.evidence(theta, hyper, sums.log_likelihood, precision)[0].value
 
@@ -138,14 +138,14 @@ def test_no_invariance_is_the_laplace_estimator():
 def test_the_prior_alone_is_learned_from_the_training_steps(monkeypatch):
     """Only the reported evidence takes a pass over all data of its own, also for LILA."""
     n_passes = 0
-    one_pass = LaplaceEvidence.one_pass
+    one_pass = LaplaceEvidence.compute_data_sums
 
     def count(*args):
         nonlocal n_passes
         n_passes += 1
         return one_pass(*args)
 
-    monkeypatch.setattr(LaplaceEvidence, "one_pass", count)
+    monkeypatch.setattr(LaplaceEvidence, "compute_data_sums", count)
     X, y = make_arcs(0)
     optimizer = EvidenceAdam(batch_size=len(X) // 4, updates=Updates(5, keep_best=False))
     params = {"max_iter": 20, "tol": None, "prior": "learn", "optimizer": optimizer}

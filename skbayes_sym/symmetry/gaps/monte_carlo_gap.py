@@ -135,7 +135,17 @@ class MonteCarloGap:
     def values(
         self, posterior: NormalPosterior, n_draws: int, *, generator: torch.Generator
     ) -> Tensor:
-        """Compute values (n_draws,) that average to the gap or to its lower bound, nats."""
+        """Compute values (n_draws,) that average to the gap or to its lower bound, nats.
+
+        Parameters
+        ----------
+        posterior : NormalPosterior
+            Normal distribution of the weights.
+        n_draws : int
+            Number of values.
+        generator : torch.Generator
+            Source of random numbers.
+        """
         log_order = self.group.log_order
         if not log_order:
             return torch.zeros(n_draws, dtype=torch.float64)
@@ -366,7 +376,7 @@ class _Tree(NamedTuple):
         for layer, steps in zip(self.layers, self.steps, strict=True):
             particles = particles.enter(layer)
             if limit is not None:
-                particles = particles.with_outlook(steps, layer)
+                particles = particles.update_lookahead(steps, layer)
             for step in steps:
                 increments = particles.increments(step, layer)
                 n_choices = increments.shape[-1]
@@ -379,10 +389,10 @@ class _Tree(NamedTuple):
                 bound = log_weight + remaining.unsqueeze(1)
                 negligible = bound < -(log_order + _LOG_NEGLIGIBLE)
                 log_weight = log_weight.masked_fill(negligible, -torch.inf)
-                outlook = particles.outlook.unsqueeze(-1) + particles.unit_outlook
-                outlook = outlook.repeat_interleave(1 + layer.flips, dim=-1).flatten(1)
+                lookahead = particles.lookahead.unsqueeze(-1) + particles.unit_lookahead
+                lookahead = lookahead.repeat_interleave(1 + layer.flips, dim=-1).flatten(1)
                 selection = select_children(
-                    log_weight, outlook, identity, limit, generator=generator
+                    log_weight, lookahead, identity, limit, generator=generator
                 )
                 particles = particles.children(step, layer, selection)
             # Move the units of the layer to their slots.
@@ -401,15 +411,15 @@ class Selection(NamedTuple):
         Indices of the children.
     log_weight : Tensor of shape (S, K)
         Their log weights.
-    outlook : Tensor of shape (S, K)
-        Their outlook.
+    lookahead : Tensor of shape (S, K)
+        Log of their expected contributions, see `_Particles`.
     identity : int64 Tensor of shape (S,)
         Index of the identity among the K.
     """
 
     child: Tensor
     log_weight: Tensor
-    outlook: Tensor
+    lookahead: Tensor
     identity: Tensor
 
 
@@ -432,10 +442,10 @@ class _Particles(NamedTuple):
         Assignment in the current layer.
     sign : int8 Tensor of shape (S, K, d)
         Signs in the current layer.
-    outlook : Tensor of shape (S, K)
+    lookahead : Tensor of shape (S, K)
         Log of the expected contribution of the unassigned units, less a constant.
-    unit_outlook : Tensor of shape (S, K or 1, d)
-        Change of the outlook when a unit is assigned.
+    unit_lookahead : Tensor of shape (S, K or 1, d)
+        Change of the lookahead when a unit is assigned.
     """
 
     theta: Tensor
@@ -445,8 +455,8 @@ class _Particles(NamedTuple):
     free: Tensor
     permutation: Tensor
     sign: Tensor
-    outlook: Tensor
-    unit_outlook: Tensor
+    lookahead: Tensor
+    unit_lookahead: Tensor
 
     @classmethod
     def start(cls, theta: Tensor, known: Tensor) -> "_Particles":
@@ -462,8 +472,8 @@ class _Particles(NamedTuple):
             free=torch.ones(n, 1, 0, dtype=torch.bool),
             permutation=no_units,
             sign=no_units,
-            outlook=zero,
-            unit_outlook=zero.unsqueeze(1),
+            lookahead=zero,
+            unit_lookahead=zero.unsqueeze(1),
         )
 
     def enter(self, layer: UnitGroup) -> "_Particles":
@@ -474,12 +484,15 @@ class _Particles(NamedTuple):
             free=torch.ones(shape, dtype=torch.bool),
             permutation=permutation,
             sign=torch.ones(shape, dtype=torch.int8),
-            outlook=torch.zeros_like(self.log_weight),
-            unit_outlook=self.theta.new_zeros(len(self.theta), 1, layer.n_units),
+            lookahead=torch.zeros_like(self.log_weight),
+            unit_lookahead=self.theta.new_zeros(len(self.theta), 1, layer.n_units),
         )
 
-    def with_outlook(self, steps: Sequence[_Step], layer: UnitGroup) -> "_Particles":
-        """Compute the outlook, so that a slot doesn't get a unit that fits another slot better.
+    def update_lookahead(self, steps: Sequence[_Step], layer: UnitGroup) -> "_Particles":
+        """Return particles with the lookahead of every unit.
+
+        A slot then doesn't get a unit that fits another slot better. Lin, Chen & Liu (2013) review
+        lookahead weights in sequential Monte Carlo.
 
         The sum over assignments is approximately a permanent of the units' densities in the slots.
         The column scales that make this matrix doubly stochastic measure how well each unit fits
@@ -489,7 +502,7 @@ class _Particles(NamedTuple):
             return self
         scores = torch.stack([step.marginal(self.theta, flips=layer.flips) for step in steps], -2)
         _, column = balancing_scales(scores)
-        return self._replace(unit_outlook=column.squeeze(-2))
+        return self._replace(unit_lookahead=column.squeeze(-2))
 
     def increments(self, step: _Step, layer: UnitGroup) -> Tensor:
         """Compute the log density of a slot's entries given the assigned ones, less a constant.
@@ -523,9 +536,9 @@ class _Particles(NamedTuple):
             theta = _gather_parents(theta, parent)
         entries = step.candidates[unit]  # (S, K, p)
         moved = theta.expand(*unit.shape, -1).gather(-1, entries) * sign.unsqueeze(-1)
-        unit_outlook = self.unit_outlook
-        if unit_outlook.shape[1] > 1:
-            unit_outlook = _gather_parents(unit_outlook, parent)
+        unit_lookahead = self.unit_lookahead
+        if unit_lookahead.shape[1] > 1:
+            unit_lookahead = _gather_parents(unit_lookahead, parent)
         permutation = _gather_parents(self.permutation, parent)
         signs = _gather_parents(self.sign, parent)
         permutation[..., step.slot] = unit
@@ -538,8 +551,8 @@ class _Particles(NamedTuple):
             free=_gather_parents(self.free, parent).scatter(-1, unit.unsqueeze(-1), False),
             permutation=permutation,
             sign=signs,
-            outlook=selection.outlook,
-            unit_outlook=unit_outlook,
+            lookahead=selection.lookahead,
+            unit_lookahead=unit_lookahead,
         )
 
 
@@ -585,7 +598,7 @@ def _slot_order(table: Tensor, loc: Tensor, covariance: Tensor, *, flips: bool) 
 
 def select_children(
     log_weight: Tensor,
-    outlook: Tensor,
+    lookahead: Tensor,
     identity: Tensor,
     limit: int | None,
     *,
@@ -600,8 +613,8 @@ def select_children(
 
     Parameters
     ----------
-    log_weight, outlook : Tensor of shape (S, M)
-        Children are selected by the sum of both, and keep their outlook.
+    log_weight, lookahead : Tensor of shape (S, M)
+        Children are selected by the sum of both, and keep their lookahead.
     identity : int64 Tensor of shape (S,)
         Index of the identity among the children.
     limit : int or None
@@ -618,11 +631,11 @@ def select_children(
     if limit is None or n_positive <= limit:
         if n_positive == n_children:
             index = torch.arange(n_children).expand(log_weight.shape)
-            return Selection(index, log_weight, outlook, identity)
+            return Selection(index, log_weight, lookahead, identity)
         values, index = log_weight.topk(n_positive, dim=1)
         slot = (index == identity.unsqueeze(1)).int().argmax(1)
-        return Selection(index, values, outlook.gather(1, index), slot)
-    ordered, order = (log_weight + outlook).sort(dim=1, descending=True)
+        return Selection(index, values, lookahead.gather(1, index), slot)
+    ordered, order = (log_weight + lookahead).sort(dim=1, descending=True)
     rank = (order == identity.unsqueeze(1)).int().argmax(1, keepdim=True)
     peak = ordered[:, :1]
     weight = (ordered - peak).exp()
@@ -649,5 +662,5 @@ def select_children(
     selected = selected.scatter(1, slot, rank)
     values = torch.where(slots < n_heavy, ordered.gather(1, selected), peak - rate.log())
     index = order.gather(1, selected)
-    outlook = outlook.gather(1, index)
-    return Selection(index, values - outlook, outlook, slot.squeeze(1))
+    lookahead = lookahead.gather(1, index)
+    return Selection(index, values - lookahead, lookahead, slot.squeeze(1))

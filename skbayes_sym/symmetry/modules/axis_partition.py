@@ -145,7 +145,18 @@ class AxisPartition:
     def add_block(
         self, size: int, *, fixed: bool = False, controllers: set[int] | None = None
     ) -> int:
-        """Add a block. With ``controllers=None`` any block may control it until restricted."""
+        """Add a block, and return its index.
+
+        Parameters
+        ----------
+        size : int
+            Number of positions.
+        fixed : bool, default=False
+            Whether they can't be permuted.
+        controllers : set of int, optional
+            Blocks that may control the permutations of this one. By default all may until they are
+            restricted.
+        """
         self._parent.append(len(self._parent))
         self.size.append(size)
         self.is_fixed.append(fixed)

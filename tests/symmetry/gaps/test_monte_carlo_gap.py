@@ -62,8 +62,8 @@ def test_small_groups_are_summed_completely(name, spread):
     np.testing.assert_allclose(values, brute_force(group, q, 40, 1), rtol=0.0, atol=2e-7)
 
 
-@pytest.mark.parametrize("outlook", [0.0, 1.0])
-def test_selected_children_stand_for_all(outlook):
+@pytest.mark.parametrize("lookahead", [0.0, 1.0])
+def test_selected_children_stand_for_all(lookahead):
     """One step of the filter leaves the distribution that its weights define unchanged.
 
     The retained child is a draw in proportion to the weights, and so is a draw from the children
@@ -73,7 +73,7 @@ def test_selected_children_stand_for_all(outlook):
     n = 100_000
     generator = torch.Generator().manual_seed(0)
     retained = weight.multinomial(n, True, generator=generator)
-    ahead = outlook * torch.tensor([0.0, 2.0, -1.0, 1.0, 0.5, -2.0], dtype=torch.float64)
+    ahead = lookahead * torch.tensor([0.0, 2.0, -1.0, 1.0, 0.5, -2.0], dtype=torch.float64)
     selected = select_children(
         weight.log().expand(n, -1), ahead.expand(n, -1), retained, 3, generator=generator
     )
