@@ -17,7 +17,7 @@ from draw_benchmarks import draw as draw_benchmarks
 from draw_cheat_sheet import draw as draw_cheat_sheet
 from figure_tables import FigureTable
 from guide_pages import PAGES
-from paper_tables import ImmerCells
+from paper_tables import ImmerAugerino, ImmerCells, ImmerScores
 
 import skbayes_sym
 
@@ -184,3 +184,5 @@ def setup(app: Any) -> None:
     app.add_directive("defaults", DefaultsTable)
     app.add_directive("figures", FigureTable)
     app.add_directive("immer-cells", ImmerCells)
+    app.add_directive("immer-augerino", ImmerAugerino)
+    app.add_directive("immer-scores", ImmerScores)

@@ -6,6 +6,7 @@ import re
 import runpy
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,14 +16,11 @@ from papers.test_paper_data import write_images
 # Commands behind figures of the pages that were last run before runs were recorded: they take from
 # five minutes to hours.
 PAPERS = "python examples/papers"
-MNIST_TABLE = "--n-train 2000 --epochs 40 --updates 80 --augmentations 4 --learning-rate 0.01"
 NOT_RECORDED = {
     f"{PAPERS}/plot_width_collapse.py",
     f"{PAPERS}/reproduce_gelberg_mnist.py",
     f"{PAPERS}/reproduce_gelberg_small_data.py",
     f"{PAPERS}/reproduce_immer_augerino.py",
-    f"{PAPERS}/reproduce_immer_mnist.py --n-train 1000",
-    f"{PAPERS}/reproduce_immer_mnist.py {MNIST_TABLE}",
     f"{PAPERS}/reproduce_wiese_table1.py",
     f"{PAPERS}/reproduce_wiese_table1.py --network f2 --chains 64 --chains-only",
 }
@@ -203,6 +201,116 @@ def test_a_figure_that_no_run_printed_is_found():
     find = script["unsupported_figures"]
     assert find("0.894 and 0.0206, 91.5 %, 80 matrices", run) == []
     assert find("0.8938, 0.021, 91.4 %", run) == ["0.8938", "91.4"]
+
+
+def one_fit(seed, commit):
+    return {"how": "60 images, 1 epochs", "seed": seed, "accuracy": 50.0, "commit": commit,
+            "log evidence": -100, "CPU s": 1}  # fmt: skip
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_cells_of_table_1_are_fitted_once_or_again(again, monkeypatch):
+    """A repeated fit replaces the stored one of its size and seed, and nothing else."""
+    monkeypatch.syspath_prepend(str(MNIST.parent))
+    script = runpy.run_path(str(MNIST.with_name("reproduce_immer_table1.py")))
+    new = {"cells": 0}
+
+    def fake(method, version, seed, args):
+        new["cells"] += 1
+        return one_fit(seed, "new")
+
+    monkeypatch.setitem(script["spend"].__globals__, "run", fake)
+    larger = {"how": "900 images, 1 epochs", "seed": 0, "accuracy": 60.0, "commit": "old"}
+    cell = {"paper": 90.0, "fits": [larger, one_fit(0, "unknown")]}
+    cells = {"mnist, cnn, LILA, full": cell, "mnist, cnn, LILA, partial": {"paper": 90, "fits": []}}
+    args = SimpleNamespace(
+        data="mnist", network="cnn", n_train=60, epochs=1, seeds=2, minutes=1.0, again=again,
+        methods=["LILA"], versions=["full"],
+    )  # fmt: skip
+    script["spend"](cells, args, lambda: None)
+    assert new["cells"] == 1 + again
+    first = one_fit(0, "new" if again else "unknown")
+    assert cell["fits"] == [larger, first, one_fit(1, "new")]
+    assert cells["mnist, cnn, LILA, partial"]["fits"] == []
+
+
+def test_fits_to_mnist_are_stored_and_not_repeated(tmp_path, monkeypatch, capsys):
+    """Stored fits are printed; other settings and ``--again`` have new ones."""
+    monkeypatch.syspath_prepend(str(MNIST.parent))
+    script = runpy.run_path(str(MNIST))
+    fitted = []
+
+    def fake(version, method, seed, args):
+        fitted.append((version, method, seed, args.epochs))
+        accuracy = 90.0 + 2.0 * seed + (method == "LILA")
+        return {
+            "version": version, "method": method, "seed": seed, "images": 60,
+            "accuracy": accuracy, "log density": -0.5, "log evidence": -100, "reward": None,
+            "half-widths": {"rotation": 1.5}, "curves": {"rotation": [0.05, 1.5]}, "CPU s": 1,
+            "date": "2026-01-01", "commit": "0123abc",
+        }  # fmt: skip
+
+    monkeypatch.setitem(script["main"].__globals__, "run", fake)
+    path = tmp_path / "fits.json"
+    argv = [str(MNIST), "--n-train", "60", "--epochs", "2", "--seeds", "2", "--versions", "partial",
+            "--methods", "Augerino", "LILA", "--results", str(path)]  # fmt: skip
+
+    def call(*more):
+        fitted.clear()
+        monkeypatch.setattr(sys, "argv", [*argv, *more])
+        script["main"]()
+        return capsys.readouterr().out
+
+    first = call("--store")
+    assert len(fitted) == 4
+    assert re.search(r"LILA minus Augerino +1\.000 ± 0\.000", first)
+    assert call("--store") == first
+    assert not fitted
+    call("--store", "--epochs", "3", "--seeds", "1")
+    assert fitted == [("partial", method, 0, 3) for method in ("Augerino", "LILA")]
+    call("--store", "--again")
+    call()
+    assert len(fitted) == 4  # without --store nothing is read
+    groups = json.loads(path.read_text())
+    assert [len(group["fits"]) for group in groups] == [4, 2]
+
+
+def test_stored_fits_name_date_and_commit():
+    """Those of single seeds; means over seeds are from before single fits were stored."""
+    table_1 = json.loads(MNIST.with_name("immer_table1.json").read_text(encoding="utf-8"))
+    groups = json.loads(MNIST.with_name("immer_mnist.json").read_text(encoding="utf-8"))
+    fits = [fit for cell in table_1["cells"].values() for fit in cell["fits"] if "seed" in fit]
+    pairs = [fit for group in groups for fit in group["fits"]]
+    assert len(fits) > 50
+    assert len(pairs) > 25
+    for fit in [*fits, *pairs]:
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", fit["date"]), fit
+        assert re.fullmatch(r"[0-9a-f]{7,}", fit["commit"]), fit
+
+
+def test_lila_and_augerino_are_compared_seed_by_seed(tmp_path, monkeypatch):
+    """The table of the page has the mean of paired differences, of seeds that both have."""
+    pytest.importorskip("docutils")
+    script = runpy.run_path(str(MNIST.parents[2] / "docs/paper_tables.py"))
+    fits = [
+        {"version": "full", "method": method, "seed": seed, "accuracy": 80.0 + seed + gain,
+         "log density": -0.5 + 0.1 * gain, "date": f"2026-01-0{seed + 1}"}
+        for method, seeds, gain in (("Augerino", range(3), 0.0), ("LILA", range(2), 1.0))
+        for seed in seeds
+    ]  # fmt: skip
+    settings = {"data": "mnist", "network": "mlp", "n_train": 2000, "epochs": 40, "hidden": 9}
+    path = tmp_path / "immer_mnist.json"
+    path.write_text(json.dumps([{"settings": settings, "fits": fits}]))
+    monkeypatch.setitem(script["comparison"].__globals__, "PAIRS", path)
+    (table,) = script["comparison"]()
+    assert "MNIST, MLP of 9 units, 2,000 images, 40 epochs, 2 seeds; " in table[0]
+    assert [line.strip(" *-") for line in table[-4:-1]] == [
+        "fully rotated", "1.0 ± 0.0", "0.100 ± 0.000",
+    ]  # fmt: skip
+    (table,) = script["scores"]()
+    assert [line.strip(" *-") for line in table[-5:-1]] == [
+        "Augerino", "81.0 ± 0.6; -0.500", "LILA", "81.5 ± 0.5; -0.400",
+    ]  # fmt: skip
 
 
 def test_fits_on_a_gpu_are_stored_and_not_repeated(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ paper's, and LILA with its prior learned (the paper's) and at 3.0.
    python examples/papers/reproduce_immer_mnist.py --fast          # a smoke run
    python examples/papers/reproduce_immer_mnist.py                 # 8000 images, three seeds: hours
    TABLE="--n-train 2000 --epochs 40 --updates 80 --augmentations 4 --learning-rate 0.01"
-   python examples/papers/reproduce_immer_mnist.py $TABLE          # the table below: half an hour
+   python examples/papers/reproduce_immer_mnist.py $TABLE --store  # the table below: half an hour
    python examples/papers/reproduce_immer_mnist.py --network cnn --augmentations 4
 
 At the paper's size, for a GPU (``--device cuda``). The images come from the files that their
@@ -32,28 +32,11 @@ authors publish, at ``SKBAYES_SYM_DATA`` (see `paper_data.load_dataset`):
 Without ``--part all`` MNIST is its 10,000 test images, 8,000 to train on and 2,000 to test. Other
 differences from the paper: 80 epochs in place of 1000, 8 stratified transformations in place of 31,
 200 units in place of 1000, and joint scale and aspect in place of x and y apart.
-``reproduce_immer_table1.py`` makes as much of Table 1 as a given time allows.
+``reproduce_immer_table1.py`` makes as much of Table 1 as a given time allows. With ``--store`` each
+fit goes to ``immer_mnist.json`` with seed, date and commit, and a fit that is there isn't repeated.
 
-Test accuracy in % and log density per test row in nats, 2000 images (mean and standard error of
-three seeds):
-
-.. code-block:: text
-
-                              full     partial  translated      scaled    original
-   non-invariant        68.5 ± 0.5  78.6 ± 0.3  62.0 ± 0.3  85.0 ± 0.1  91.7 ± 0.0
-   Augerino             92.0 ± 0.5  83.8 ± 6.3  66.5 ± 1.3  92.5 ± 0.1  94.0 ± 0.1
-   LILA, prior learned  87.9 ± 0.2  88.2 ± 0.5  83.6 ± 0.5  90.9 ± 0.4  93.2 ± 0.1
-   LILA                 91.6 ± 0.3  90.6 ± 0.4  89.0 ± 0.6  93.1 ± 0.1  93.3 ± 0.2
-
-   non-invariant         -1.20±.02   -0.88±.04   -1.33±.01   -0.69±.03   -0.36±.01
-   Augerino              -0.28±.00   -0.54±.22   -1.15±.03   -0.26±.01   -0.20±.01
-   LILA, prior learned   -0.44±.00   -0.40±.01   -0.63±.02   -0.33±.01   -0.23±.01
-   LILA                  -0.29±.00   -0.30±.01   -0.38±.02   -0.25±.00   -0.29±.01
-
-LILA's half-widths, by seed: full rotation 2.91, 2.86, 2.86 (truth 3.14); partial 1.27, 1.31, 1.29
-(1.57); translation in x 0.37, 0.27, 0.37 and y 0.27, 0.38, 0.26 (0.57); scale 0.72, 0.74, 0.76
-(0.69). Augerino's rewards, chosen by a fifth of the training rows: 0.1; 0.1, 0.1, 0.3; 0.03; 0.1;
-0.3, 0.1, 0.3.
+Scores of 2000 images and the differences between LILA and Augerino are shown on the page of this
+paper, which reads them from ``immer_mnist.json``.
 
 The CNN on 500 images (24 epochs, 4 transformations, the empirical Fisher that was
 there then, one seed), non-invariant and LILA:
@@ -63,11 +46,14 @@ rate 0.02): original images 90.6 and 94.4 %; at partial rotation it stays underf
 """
 
 import argparse
+import json
+from datetime import date
 from functools import lru_cache
+from pathlib import Path
 from time import process_time
 
 import numpy as np
-from paper_data import load_dataset
+from paper_data import current_commit, load_dataset
 from scipy import ndimage
 
 from skbayes_sym import EvidenceAdam, LILAClassifier, Updates
@@ -86,6 +72,11 @@ METHODS = {
     "LILA, prior learned": {"prior": "learn"},
     "LILA": {},
 }
+# Options that a fit depends on.
+SETTINGS = ("data", "part", "network", "basis", "n_train", "n_test", "epochs", "updates", "hidden",
+            "augmentations", "learning_rate", "curvature", "batch_size")  # fmt: skip
+RESULTS = Path(__file__).with_name("immer_mnist.json")
+N_SHOWN = 8  # values of a trajectory
 COMPARED = ["non-invariant", "Augerino", "Augerino 0.1", "LILA, prior learned", "LILA"]
 TRUTH = {
     "full": {"rotation": np.pi},
@@ -208,19 +199,58 @@ def unfitted(settings, reward, n, seed, args):
     )
 
 
-def describe(model):
-    """Extents worth mentioning."""
-    shown = {k: v for k, v in model.invariance_.items() if v >= 0.1}
-    return ", ".join(f"{k} {v:.2f}" for k, v in shown.items()) or "-"
-
-
-def trajectory(model, truth, n=8):
-    """Figure 2: the half-widths of the true generators along training."""
-    for name in truth:
+def run(version, method, seed, args):
+    """One fit: scores, half-widths, seconds and, for Figure 2, half-widths along training."""
+    X, y, X_test, y_test = load(args, version, seed)
+    model, seconds = fit(method, X, y, seed, args)
+    curves = {}
+    for name in truth(version, args.data):
         if name in model.invariance_curve_:
             curve = model.invariance_curve_[name]
-            at = np.linspace(0, len(curve) - 1, n).astype(int)
-            print(f"      {name} (truth {truth[name]:.2f}):", *(f"{curve[i]:.2f}" for i in at))
+            steps = np.linspace(0, len(curve) - 1, N_SHOWN).astype(int)
+            curves[name] = [round(float(curve[step]), 2) for step in steps]
+    half_widths = {key: round(value, 2) for key, value in model.invariance_.items() if value >= 0.1}
+    objective = model.optimizer.updates.objective
+    reward = objective.reward if isinstance(objective, Augerino) else None
+    return {
+        "version": version, "method": method, "seed": seed, "images": len(X),
+        "accuracy": round(100.0 * model.score(X_test, y_test), 2),
+        "log density": round(density(model, X_test, y_test), 4),
+        "log evidence": round(model.log_evidence_), "reward": reward,
+        "half-widths": half_widths, "curves": curves, "CPU s": round(seconds),
+        "date": str(date.today()), "commit": current_commit(),
+    }  # fmt: skip
+
+
+def show(found, data):
+    """Print a fit, and the half-widths of the true generators along training (Figure 2)."""
+    reward = "" if found["reward"] is None else f"reward {found['reward']}, "
+    half_widths = ", ".join(f"{key} {value:.2f}" for key, value in found["half-widths"].items())
+    print(
+        f"{found['version']:10s} {found['method']:19s} seed {found['seed']}: accuracy "
+        f"{found['accuracy']:.2f} %, log density {found['log density']:.3f}, log evidence "
+        f"{found['log evidence']}, {reward}{half_widths or '-'}, {found['CPU s']} CPU-s",
+        flush=True,
+    )
+    true = truth(found["version"], data)
+    for name, curve in found["curves"].items():
+        print(f"      {name} (truth {true[name]:.2f}):", *(f"{value:.2f}" for value in curve))
+
+
+def fits_of(stored, args):
+    """The stored fits with these settings, a list that belongs to ``stored``."""
+    settings = {name: getattr(args, name) for name in SETTINGS}
+    for group in stored:
+        if group["settings"] == settings:
+            return group["fits"]
+    stored.append({"settings": settings, "fits": []})
+    return stored[-1]["fits"]
+
+
+def mean_and_error(values):
+    """Mean and standard error in words."""
+    error = values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.nan
+    return f"{values.mean():9.3f} ± {error:5.3f}"
 
 
 def parse_args():
@@ -242,41 +272,56 @@ def parse_args():
     parser.add_argument("--batch-size", type=int, default=None, help="a twentieth, 50 to 250")
     parser.add_argument("--updates", type=int, default=None, help="of half-widths: one an epoch")
     parser.add_argument("--device", default="cpu", help="cuda, cuda:1, ...")
+    parser.add_argument("--store", action="store_true", help="keep fits, skip those that are kept")
+    parser.add_argument("--again", action="store_true", help="repeat fits that are kept")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where --store keeps them")
     args = parser.parse_args()
     args.part = args.part or ("test" if args.data == "mnist" else "all")
     args.n_train = args.n_train or (100 if args.fast else None)
     args.n_test = 100 if args.fast else None
     args.epochs = args.epochs or (2 if args.fast else 80)
     args.seeds = args.seeds or (1 if args.fast else 3)
+    args.store = args.store and not args.fast
     return args
 
 
 def main():
     args = parse_args()
-    n_seeds, table = args.seeds, {}
+    stored = []
+    if args.store and args.results.is_file():
+        stored = json.loads(args.results.read_text(encoding="utf-8"))
+    fits = fits_of(stored, args)
+    table = {}
     for version in args.versions:
         for method in args.methods:
             scores = []
-            for seed in range(n_seeds):
-                X, y, X_test, y_test = load(args, version, seed)
-                model, seconds = fit(method, X, y, seed, args)
-                scores.append((100.0 * model.score(X_test, y_test), density(model, X_test, y_test)))
-                print(
-                    f"{version:10s} {method:19s} seed {seed}: accuracy {scores[-1][0]:.2f} %, log "
-                    f"density {scores[-1][1]:.3f}, log evidence {model.log_evidence_:.0f}, "
-                    f"{describe(model)}, {seconds:.0f} CPU-s",
-                    flush=True,
-                )
-                trajectory(model, truth(version, args.data))
+            for seed in range(args.seeds):
+                same = [
+                    one
+                    for one in fits
+                    if (one["version"], one["method"], one["seed"]) == (version, method, seed)
+                ]
+                if not same or args.again:
+                    found = run(version, method, seed, args)
+                    fits[:] = [*(one for one in fits if one not in same), found]
+                    if args.store:
+                        text = json.dumps(stored, indent=1) + "\n"
+                        args.results.write_text(text, encoding="utf-8")
+                else:
+                    found = same[0]
+                show(found, args.data)
+                scores.append((found["accuracy"], found["log density"]))
             table[version, method] = np.array(scores)
-    print(f"\n{args.data}, {args.network}, {len(X)} images, {n_seeds} seeds")
+    print(f"\n{args.data}, {args.network}, {found['images']} images, {args.seeds} seeds")
     for column, name in enumerate(("test accuracy (%)", "log density of a test row (nats)")):
         print(f"\n{name}\n" + " " * 20 + "".join(f"{v:>17s}" for v in args.versions))
         for method in args.methods:
-            cells = [table[v, method][:, column] for v in args.versions]
-            error = [c.std(ddof=1) / len(c) ** 0.5 if len(c) > 1 else np.nan for c in cells]
-            row = "".join(f"{c.mean():9.3f} ± {e:5.3f}" for c, e in zip(cells, error, strict=True))
-            print(f"{method:20s}{row}")
+            cells = [mean_and_error(table[v, method][:, column]) for v in args.versions]
+            print(f"{method:20s}" + "".join(cells))
+        if {"LILA", "Augerino"} <= set(args.methods):
+            gains = [table[v, "LILA"] - table[v, "Augerino"] for v in args.versions]
+            cells = [mean_and_error(gain[:, column]) for gain in gains]
+            print(f"{'LILA minus Augerino':20s}" + "".join(cells))
 
 
 if __name__ == "__main__":
