@@ -15,7 +15,7 @@ _NAMES_OF_PAGES = {
     "predictions": "predictive PredictiveDistribution ClassPredictive",
     "next_experiment": "expected_improvement upper_confidence_bound expected_information_gain "
     "thompson_sampling select_batch botorch_model",
-    "small_models": "distill Student",
+    "small_models": "distill Student JointStudent",
     "keeping": "save load",
     "comparing_models": "compare_models get_scorer evidence_scorer NoSplit "
     "interval_calibration_error expected_calibration_error uncertainty_error_measures",

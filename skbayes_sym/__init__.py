@@ -9,7 +9,7 @@ The docstring of each subpackage lists its files. Each subpackage imports only f
 * `bayesian_mlp`, `stacking`: combinations of methods, the defaults for tables
 * `saving`, `callbacks`, `skpro`: files, progress bars, another package's interface
 * `inspection`, `model_selection`, `acquisition`: displays, comparisons, next experiments
-* `student`, `distillation`: small models that imitate a fitted one
+* `student`, `joint_student`, `distillation`: small models that imitate a fitted one
 
 Public names are imported when they are first used (PEP 562).
 """
@@ -81,7 +81,7 @@ __version__ = "0.1.0"
 
 _SUBPACKAGES = (
     "acquisition", "base", "bayesian_mlp", "callbacks", "datasets", "distillation", "ensemble",
-    "factorization", "inspection", "laplace", "lila", "linear", "mcmc", "metrics",
+    "factorization", "inspection", "joint_student", "laplace", "lila", "linear", "mcmc", "metrics",
     "model_selection", "models", "numerics", "saving", "skpro", "stacking", "student", "symmetry",
     "variational",
 )  # fmt: skip

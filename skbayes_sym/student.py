@@ -9,20 +9,21 @@ import json
 import os
 import warnings
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from numbers import Real
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import logsumexp, ndtr
+from scipy.special import logsumexp
 
 from skbayes_sym.numerics.arguments import check_not_masked, short_repr
 from skbayes_sym.numerics.dates import DateEncoding, encode_calendar, format_days
 from skbayes_sym.numerics.files import replace_file, require_regular
+from skbayes_sym.numerics.latent_mixtures import LATENT_MIXTURES, LatentMixture
 from skbayes_sym.numerics.tables import (
     MISSING,
     UNKNOWN,
@@ -36,6 +37,7 @@ from skbayes_sym.numerics.tables import (
 )
 
 Array = npt.NDArray[Any]
+Loaded = TypeVar("Loaded")
 
 # Activations of hidden units that a student takes over from its teacher, in the order of the units.
 FEATURE_ACTIVATIONS = ("tanh", "relu", "identity")
@@ -88,7 +90,10 @@ def read_date_encodings(array: Array) -> dict[int, DateEncoding]:
 class Student:
     r"""Mixture density network with two hidden layers (Bishop 1994), or a softmax of classes.
 
-    .. math:: p(y \mid x) = \sum_k \pi_k(x)\, N(y \mid \mu_k(x), \sigma_k(x)^2)
+    .. math:: p(z \mid x) = \sum_k \pi_k(x)\, N(z \mid \mu_k(x), \sigma_k(x)^2)
+
+    The target is :math:`y = z` if the teacher predicts real numbers, and :math:`y = e^z` if it
+    predicts positive numbers. Counts are at most k if :math:`z \le \sqrt{k + 1/2}`.
 
     A student takes the columns that its teacher takes. It refuses what its teacher refuses: columns
     with other names or in another order, infinity, and missing values or unknown levels if the
@@ -107,6 +112,8 @@ class Student:
         the targets follow the teacher's distribution.
     classes_ : ndarray of shape (n_classes,) or None
         Class labels. None if the teacher is a regressor.
+    target_kind_ : {"real", "positive", "count"} or None
+        Kind of the targets. None if the teacher is a classifier.
     n_features_in_ : int
         Number of columns of ``X``.
 
@@ -121,6 +128,9 @@ class Student:
         self._arrays = arrays
         self.kl_to_teacher_ = float(arrays.get("kl_to_teacher", np.nan))
         self.classes_ = arrays.get("classes")
+        self.target_kind_: str | None = None
+        if self.classes_ is None:
+            self.target_kind_ = str(arrays.get("target_kind", "real"))
         self.n_features_in_ = len(arrays["numeric"]) + len(arrays["categorical"])
         self._names: list[str] | None = None
         if "names" in arrays:
@@ -149,7 +159,7 @@ class Student:
         arrays: dict[str, Any] = self._arrays
         content = io.BytesIO()
         np.savez(content, **arrays)
-        _write(_with_suffix(file), content.getvalue())
+        write_file(with_suffix(file), content.getvalue())
 
     @classmethod
     def load(cls, file: Any) -> Self:
@@ -171,25 +181,37 @@ class Student:
             If the file isn't that of a student or is damaged. Arrays of more than 3 times the size
             of the file plus 64 kB aren't read.
         """
-        if not hasattr(file, "read"):
-            require_exact = Path(file).exists() or str(fspath(file)).endswith(".npz")
-            file = file if require_exact else _with_suffix(file)
-            require_regular(file)
-        if hasattr(file, "read"):
-            name = "the file"
-        else:
-            name = repr(fspath(file))
-        try:
-            student = cls(_read_arrays(file))
-            student._check()
-        except (FileNotFoundError, PermissionError, IsADirectoryError):
-            raise
-        except Exception as error:  # zip files, compression, headers or missing arrays
-            raise ValueError(
-                f"{name} is not a student saved by `Student.save`, or it is damaged (a truncated "
-                f"copy?): {type(error).__name__}: {short_repr(str(error))}"
-            ) from error
+        return load_arrays(file, cls.from_arrays, "Student")
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, Array]) -> Self:
+        """Make a student of the arrays of a file.
+
+        Parameters
+        ----------
+        arrays : dict of str to ndarray
+            Contents of the file.
+
+        Returns
+        -------
+        Student
+            A student that predicts.
+
+        Raises
+        ------
+        Exception
+            Any, if the arrays aren't those of a student.
+        """
+        if "targets" in arrays:
+            raise ValueError("it has several targets: read it by JointStudent.load")
+        student = cls(arrays)
+        student._check()
         return student
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """Contents of the student's file."""
+        return self._arrays
 
     def _check(self) -> None:
         """Predict one row, which fails if arrays don't have matching shapes."""
@@ -219,8 +241,9 @@ class Student:
         if not np.isfinite(outputs).all() or n_outputs != n_expected or not n_outputs:
             raise ValueError("the network's outputs are invalid")
         if self.classes_ is None:
-            weights, loc, scale = self._mixture(row)
-            if not np.isfinite(weights + loc + scale).all() or (scale <= 0.0).any():
+            mixture = self._mixture(encoded)
+            parameters = mixture.weights + mixture.loc + mixture.scale
+            if not np.isfinite(parameters).all() or (mixture.scale <= 0.0).any():
                 raise ValueError("the predictive distribution is invalid")
 
     def _check_table(self, X: Any) -> Table:
@@ -380,17 +403,38 @@ class Student:
         outputs = h @ a["weight2"] + a["bias2"] + inputs @ a["weight3"]
         return np.asarray(outputs, dtype=np.float64)
 
-    def _mixture(self, X: Any) -> tuple[Array, Array, Array]:
-        """Arrays of `components`, each (K, n_samples)."""
+    def _mixture(self, inputs: Array) -> LatentMixture:
+        """Distribution of the targets of a regressor's student for encoded inputs."""
         a = self._arrays
-        inputs = self.encode(X)
         logits, loc, log_scale = np.split(np.ascontiguousarray(self._outputs(inputs).T), 3)
         weights = np.exp(logits - logits.max(axis=0))
         weights /= weights.sum(axis=0)
         loc = a["y_mean"] + a["y_scale"] * loc
         if "units" in a:
             loc += a["slope"] * inputs[:, len(a["units"])]
-        return weights, loc, a["y_scale"] * np.exp(log_scale)
+        scale = a["y_scale"] * np.exp(log_scale)
+        return LATENT_MIXTURES[str(self.target_kind_)](weights, loc, scale)
+
+    def predictive_mixture(self, X: Any) -> LatentMixture:
+        """Predictive distribution of the targets.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        LatentMixture
+            Its methods take and return arrays whose last axis is that of the rows.
+
+        Raises
+        ------
+        AttributeError
+            If the teacher is a classifier.
+        """
+        self._require_kind(False, "predictive_mixture")
+        return self._mixture(self.encode(X))
 
     def _require_kind(self, is_classifier: bool, method: str) -> None:
         """Refuse a method that only students of the other kind of teacher have."""
@@ -408,6 +452,9 @@ class Student:
     def components(self, X: Any) -> tuple[Array, Array, Array]:
         """Components of the predictive mixture of normals.
 
+        They are those of the targets, of the logarithms of positive targets, and of a latent
+        variable that is at most sqrt(k + 1/2) if a count is at most k.
+
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
@@ -424,8 +471,8 @@ class Student:
             If the teacher is a classifier.
         """
         self._require_kind(False, "components")
-        weights, loc, scale = self._mixture(X)
-        return weights.T, loc.T, scale.T
+        mixture = self._mixture(self.encode(X))
+        return mixture.weights.T, mixture.loc.T, mixture.scale.T
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Predict targets by their mean, or classes by the largest probability.
@@ -453,11 +500,10 @@ class Student:
             if return_std:
                 self._require_kind(False, "return_std")
             return self.classes_[self._outputs(self.encode(X)).argmax(axis=1)]
-        weights, loc, scale = self._mixture(X)
-        mean = (weights * loc).sum(axis=0)
-        if not return_std:
-            return mean
-        return mean, np.sqrt((weights * (scale**2 + (loc - mean) ** 2)).sum(axis=0))
+        mixture = self._mixture(self.encode(X))
+        if return_std:
+            return mixture.moments()
+        return mixture.mean()
 
     def predict_proba(self, X: Any) -> Array:
         """Predict class probabilities.
@@ -505,17 +551,8 @@ class Student:
         """
         self._require_kind(False, "predict_quantiles")
         levels = _check_levels(quantiles)
-        weights, loc, scale = (array[..., None] for array in self.components(X))
-        low = (loc - 40.0 * scale).min(axis=1)
-        high = (loc + 40.0 * scale).max(axis=1)
-        low, high = (end + np.zeros(len(levels)) for end in (low, high))
-        for _ in range(60):
-            middle = 0.5 * (low + high)
-            cdf = (weights * ndtr((middle[:, None] - loc) / scale)).sum(axis=1)
-            is_below = cdf < levels
-            low = np.where(is_below, middle, low)
-            high = np.where(is_below, high, middle)
-        return 0.5 * (low + high)
+        mixture = self._mixture(self.encode(X))
+        return mixture.from_latent(mixture.latent_quantile(levels[:, None])).T
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:
         """Predict the central interval that contains a new target with probability ``coverage``.
@@ -557,7 +594,8 @@ class Student:
         Returns
         -------
         ndarray of shape (n_samples,)
-            Log densities in nats, in the units of ``y``; -inf for an unknown class.
+            Log densities in nats, in the units of ``y``, or log probabilities of counts. -inf for
+            an unknown class and for values that positive targets or counts can't have.
 
         Raises
         ------
@@ -588,19 +626,40 @@ class Student:
             raise ValueError(f"y must hold numbers: {error}.") from error
         if not np.isfinite(observed).all():
             raise ValueError("Input y contains NaN or infinity.")
-        weights, loc, scale = self.components(X)
-        with np.errstate(over="ignore"):  # the density of very distant targets is 0
-            z = (observed[:, None] - loc) / scale
-            square = z**2
-        log_density = -0.5 * square - np.log(scale) - 0.5 * np.log(2.0 * np.pi)
-        return np.asarray(logsumexp(log_density, axis=1, b=weights))
+        return self._mixture(inputs).log_prob(observed)
+
+    def sample(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
+        """Draw new targets, or classes, independently for every row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples_X, n_features)
+            Rows.
+        n_samples : int, default=1
+            Number of draws.
+        random_state : int, Generator or None, default=0
+            Seed or generator of the draws, as `numpy.random.default_rng` takes it.
+
+        Returns
+        -------
+        ndarray of shape (n_samples_X, n_samples)
+            Draws in the units of the targets, or class labels.
+        """
+        rng = np.random.default_rng(random_state)
+        if self.classes_ is not None:
+            ends = self.predict_proba(X).cumsum(axis=1)[:, None, :-1]
+            draws = rng.random((len(ends), n_samples, 1))
+            return np.asarray(self.classes_[(draws > ends).sum(axis=2)])
+        mixture = self._mixture(self.encode(X))
+        return mixture.from_latent(mixture.latent_sample(n_samples, rng)).T
 
     def to_onnx(self, file: Any, double: bool = False) -> None:
         """Export the network to ONNX, for tables of numbers.
 
         The graph has the input ``X`` (n_samples, n_features). Its outputs are ``proba``, or
         ``weights``, ``loc`` and ``std`` of the normals as returned by `components`, in float32. The
-        package onnx is required. The exported network doesn't refuse missing values or infinity.
+        normals are those of a latent variable if targets are positive or counts. The package onnx
+        is required. The exported network doesn't refuse missing values or infinity.
 
         Parameters
         ----------
@@ -664,7 +723,7 @@ class Student:
         onnx_graph = helper.make_graph(graph.nodes, "student", [x_info], output_info, tensors)
         model = helper.make_model(onnx_graph, opset_imports=[helper.make_opsetid("", 18)])
         onnx.checker.check_model(model)
-        _write(file, model.SerializeToString())
+        write_file(file, model.SerializeToString())
 
     def _onnx_constants(self) -> dict[str, Array]:
         """Arrays of the student and other constants of its ONNX graph, by name."""
@@ -781,7 +840,7 @@ def _add_mixture(graph: _OnnxGraph, has_networks: bool) -> None:
         graph.add("Add", "network_loc shift", "loc")
 
 
-def _with_suffix(file: Any) -> Any:
+def with_suffix(file: Any) -> Any:
     """Append ".npz" to a path without it, as NumPy does; file objects are returned unchanged."""
     if hasattr(file, "write") or not isinstance(file, str | PathLike):
         return file
@@ -789,12 +848,53 @@ def _with_suffix(file: Any) -> Any:
     return path if path.endswith(".npz") else f"{path}.npz"
 
 
-def _write(file: Any, content: bytes) -> None:
+def write_file(file: Any, content: bytes) -> None:
     """Write to a file object, or replace a file atomically."""
     if hasattr(file, "write"):
         file.write(content)
     else:
         replace_file(file, content)
+
+
+def load_arrays(file: Any, make: Callable[[dict[str, Array]], Loaded], kind: str) -> Loaded:
+    """Read the file of a student.
+
+    Parameters
+    ----------
+    file : str, path-like or binary file
+        File to read. ".npz" may be omitted.
+    make : callable
+        Makes a student of the arrays of a file, and raises any exception if they are invalid.
+    kind : str
+        Name of the class for the error message.
+
+    Returns
+    -------
+    object
+        Result of ``make``.
+
+    Raises
+    ------
+    ValueError
+        If the file isn't that of a student or is damaged.
+    """
+    if not hasattr(file, "read"):
+        require_exact = Path(file).exists() or str(fspath(file)).endswith(".npz")
+        file = file if require_exact else with_suffix(file)
+        require_regular(file)
+    if hasattr(file, "read"):
+        name = "the file"
+    else:
+        name = repr(fspath(file))
+    try:
+        return make(_read_arrays(file))
+    except (FileNotFoundError, PermissionError, IsADirectoryError):
+        raise
+    except Exception as error:  # zip files, compression, headers or missing arrays
+        raise ValueError(
+            f"{name} is not a student saved by `{kind}.save`, or it is damaged (a truncated "
+            f"copy?): {type(error).__name__}: {short_repr(str(error))}"
+        ) from error
 
 
 def _read_arrays(file: Any) -> dict[str, Array]:

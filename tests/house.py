@@ -18,7 +18,8 @@ FLOORS = [
     {"numerics"}, {"symmetry"}, {"models"}, {"metrics", "datasets"}, {"base"},
     {"linear", "laplace", "factorization"}, {"lila", "variational", "mcmc", "ensemble"},
     {"bayesian_mlp"}, {"stacking"}, {"saving", "callbacks", "skpro"},
-    {"inspection", "model_selection", "acquisition"}, {"student"}, {"distillation"}, {""},
+    {"inspection", "model_selection", "acquisition"}, {"student"}, {"joint_student"},
+    {"distillation"}, {""},
 ]  # fmt: skip
 ORDER = {name: i for i, floor in enumerate(FLOORS) for name in floor}
 

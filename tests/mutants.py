@@ -1511,6 +1511,28 @@ MUTANTS = [
             "fraction = torch.rand(1, generator=generator, dtype=torch.float32)",
             "fraction = torch.full((1,), 0.5)",
         ),
+        ("is_above = 2.0 * upper > width", "is_above = upper > 1e9"),
+        ("positive[is_negative, k] = extrapolated", "positive[:, k] = 0.5 + 0.0 * extrapolated"),
+    ),
+    *planted(
+        "numerics/latent_mixtures.py",
+        "numerics/test_latent_mixtures.py",
+        ("- 0.5 - 1e-9)", "+ 0.5 - 1e-9)"),
+        ("self.latent_log_prob(log_y) - log_y", "self.latent_log_prob(log_y)"),
+        ("self.latent_cdf(self.edge(np.ceil(y) - 1.0))", "self.latent_cdf(self.edge(y))"),
+        ("above / 12.0", "above * 12.0"),
+        ("reach).max(axis=0)", "reach + 99.0).max(axis=0)"),
+    ),
+    *planted(
+        "joint_student.py",
+        "test_joint_student.py",
+        ("- np.log(np.diag(self._root)).sum()", "+ np.log(np.diag(self._root)).sum()"),
+        ("@ self._root.T", "@ self._root"),
+    ),
+    *planted(
+        "numerics/bisection.py",
+        "numerics/test_bisection.py",
+        ("is_below = cdf(middle) < probability", "is_below = cdf(middle) <= 0.9 * probability"),
     ),
     *planted("bayesian_mlp/fit.py", "", ("expit(linear - networks)", "expit(networks - linear)")),
     *planted(

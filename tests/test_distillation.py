@@ -11,6 +11,7 @@ import torch
 from fits import LABELS, NUMBERS, TABLE, X, fitted
 from scipy import integrate
 from scipy.stats import norm
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
@@ -24,8 +25,11 @@ from skbayes_sym.distillation import fit as distilling
 from skbayes_sym.distillation.augmentation import augment_rows
 from skbayes_sym.distillation.student_training import (
     StudentConfig,
+    choose_target_kind,
+    log_normal_mass,
     make_regression_problem,
     normal_levels,
+    raise_to_positive,
 )
 from skbayes_sym.distillation.teacher_features import extract_features
 from skbayes_sym.student import Student
@@ -173,8 +177,6 @@ def test_rows_are_sampled_for_plain_models_and_required_for_others():
     assert distill(model).encode(X).shape == X.shape
     with pytest.raises(ValueError, match="distill needs X for this model"):
         distill(make_pipeline(StandardScaler(), sk.BayesianLinearRegressor()).fit(X, NUMBERS))
-    with pytest.raises(ValueError, match="takes no counts"):
-        distill(fitted("linear-counts"), X)
     with pytest.raises(ValueError, match="one model for each target"):
         distill(fitted("vi-regressor"), X)
 
@@ -272,6 +274,97 @@ def test_invalid_queries_are_refused(numbers):
             student.predict(np.full((1, 3), np.inf))
         with pytest.raises(TypeError, match=r"X can't be converted to an array: .*requires grad"):
             student.predict(torch.ones(1, 3, requires_grad=True))
+
+
+@pytest.mark.usefixtures("quickly")
+def test_the_student_of_counts_predicts_counts(tmp_path):
+    student = distill(fitted("linear-counts"), X)
+    assert student.target_kind_ == "count"
+    quantiles = student.predict_quantiles(X, [0.05, 0.95])
+    draws = student.sample(X, 50, random_state=0)
+    for values in (quantiles, draws):
+        np.testing.assert_array_equal(values, np.rint(values))
+        assert values.min() >= 0.0
+    counts = np.arange(2000.0)
+    mass = np.exp(student.log_predictive_density(np.repeat(X[:1], 2000, axis=0), counts))
+    assert mass.sum() == pytest.approx(1.0, abs=1e-6)
+    assert student.predict(X[:1])[0] == pytest.approx(mass @ counts, rel=1e-3)
+    np.testing.assert_array_equal(student.log_predictive_density(X[:2], [-1.0, 0.5]), -np.inf)
+    student.save(tmp_path / "counts.npz")
+    same = Student.load(tmp_path / "counts.npz")
+    np.testing.assert_array_equal(same.predict(X), student.predict(X))
+
+
+@pytest.mark.long
+def test_students_of_counts_and_prices_are_near_their_teachers(monkeypatch):
+    """A student of real targets would lose 0.5 and 0.1 nats."""
+    effort = StudentConfig(n_rows=4000, without_networks=(8, 9), batch_size=128)
+    monkeypatch.setattr(distilling, "StudentConfig", lambda: effort)
+    rng = np.random.default_rng(0)
+    rows, new = rng.standard_normal((2, 300, 3))
+    rate = np.exp(0.5 + 0.7 * rows[:, 0])
+    counts = sk.BayesianLinearRegressor("poisson").fit(rows, rng.poisson(rate))
+    prices = TransformedTargetRegressor(
+        sk.BayesianLinearRegressor(), func=np.log, inverse_func=np.exp
+    ).fit(rows, rate * np.exp(0.3 * rng.standard_normal(300)))
+    for model, kind in ((counts, "count"), (prices, "positive")):
+        student = distill(model, rows)
+        teacher = sk.predictive(model, new)
+        assert student.target_kind_ == kind
+        assert abs(student.kl_to_teacher_) < 0.02
+        y = teacher.sample(20, random_state=1)
+        lost = [teacher.log_prob(v) - student.log_predictive_density(new, v) for v in y.T]
+        assert np.mean(lost) < 0.02
+        mean, std = student.predict(new, return_std=True)
+        assert np.median(np.abs(mean - teacher.mean()) / teacher.std()) < 0.1
+        assert np.median(np.abs(np.log(std / teacher.std()))) < 0.05
+
+
+@pytest.mark.usefixtures("quickly")
+def test_rescaled_counts_are_refused():
+    counts = 1.0 + np.arange(24) % 5
+    model = TransformedTargetRegressor(
+        sk.BayesianLinearRegressor("poisson"), func=twice, inverse_func=half
+    ).fit(X, 0.5 * counts)
+    with pytest.raises(ValueError, match="distill takes counts 0, 1, 2"):
+        distill(model, X)
+
+
+def half(y):
+    return 0.5 * y
+
+
+def twice(y):
+    return 2.0 * y
+
+
+def test_teachers_of_skewed_positive_targets_have_students_of_logarithms():
+    levels = normal_levels()
+    skewed = np.exp(np.arange(5.0)[:, None] + levels)
+    assert choose_target_kind(skewed) == "positive"
+    assert choose_target_kind(100.0 + np.arange(5.0)[:, None] + levels) == "real"
+    assert choose_target_kind(skewed - 1.0) == "real"
+    slightly = np.where(levels < -3.0, -1.0, skewed)
+    assert choose_target_kind(slightly) == "positive"
+    raised = raise_to_positive(slightly)
+    np.testing.assert_allclose(raised, skewed)  # here the geometric sequence is exact
+    np.testing.assert_array_equal(raise_to_positive(skewed), skewed)
+
+
+def test_log_masses_of_intervals_are_accurate_and_have_finite_gradients():
+    """Next to the difference of the distribution function in float64, and far in both tails."""
+    upper = torch.tensor([-1.0, 0.3, 1.0, 2.5, 0.101, 51.0, -59.0, 5001.0, -2.0])
+    width = torch.tensor([1e4, 1e4, 2.0, 0.5, 1e-3, 1.0, 1.0, 1.0, 5e5])
+    upper.requires_grad_()
+    log_mass = log_normal_mass(upper, width)
+    high, wide = upper.detach().double().numpy(), width.double().numpy()
+    expected = np.log(norm.cdf(high[:5]) - norm.cdf(high[:5] - wide[:5]))
+    np.testing.assert_allclose(log_mass.detach()[:5], expected, rtol=1e-4)
+    # Mills' ratio: the mass of a distant interval is the density at its nearer end over z.
+    np.testing.assert_allclose(log_mass.detach()[5], norm.logpdf(50) - np.log(50), rtol=1e-4)
+    log_mass.sum().backward()
+    assert upper.grad.isfinite().all()
+    assert upper.grad[7] == pytest.approx(-5000.0, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["stud", "stud.npz", "stud.v2"])

@@ -1,7 +1,7 @@
 """Size, losses and training of a student."""
 
 from collections.abc import Callable
-from math import cos, pi
+from math import cos, log, pi
 from typing import NamedTuple
 
 import numpy as np
@@ -54,6 +54,8 @@ class StudentConfig(NamedTuple):
         Size of a second student without them.
     batch_size : int
         Rows per step.
+    n_draws : int
+        Draws of each row's distribution if the teacher predicts counts.
     tolerance : float
         Largest loss of the first student against its teacher, nats per row.
     """
@@ -67,12 +69,21 @@ class StudentConfig(NamedTuple):
     with_networks: NetworkSize = NetworkSize(64, 6000)
     without_networks: NetworkSize = NetworkSize(96, 8000)
     batch_size: int = 256
+    n_draws: int = 256
     tolerance: float = 0.002
 
 
 # From the outputs for a batch and the indices of its rows to cross-entropies in nats, up to a
 # constant.
 Loss = Callable[[Tensor, Tensor], Tensor]
+
+_LOG_ROOT_2_PI = 0.5 * log(2.0 * pi)
+# Draws of each row's count in a step.
+_COUNTS_PER_STEP = 16
+# Width of the latent interval of the count 0, standardised, instead of infinity.
+_WIDTH_OF_ZERO = 1e4
+# Width, in standard deviations, below which an interval has a constant density.
+_NARROW = 0.02
 
 
 class StudentProblem(NamedTuple):
@@ -98,63 +109,224 @@ def normal_levels(n: int = 17) -> Array:
     return np.linspace(-4.0, 4.0, n)
 
 
-def make_regression_problem(
-    y: Array, n_held_out: int, seed: int, network_mean: Array | None = None
-) -> StudentProblem:
-    """Set up the training of a mixture of three normals on the teacher's quantiles.
+def choose_target_kind(quantiles: Array) -> str:
+    """Choose the kind of a student's targets, see `Student`.
 
-    Quantile levels are redrawn at every step; with fixed levels the components would collapse onto
-    them.
+    Targets are positive if the teacher's quantiles at levels above 2 % are, and if its
+    distributions of their logarithms are more symmetric.
 
     Parameters
     ----------
-    y : ndarray of shape (N, 17)
-        Quantiles of every row at `normal_levels`, held-out rows first.
+    quantiles : ndarray of shape (N, L)
+        Quantiles of the teacher at `normal_levels`.
+
+    Returns
+    -------
+    {"real", "positive"}
+        Kind of the targets.
+    """
+    if (quantiles[:, normal_levels() >= -2.0] <= 0.0).any():
+        return "real"
+    if _asymmetry(np.log(raise_to_positive(quantiles))) < _asymmetry(quantiles):
+        return "positive"
+    return "real"
+
+
+def raise_to_positive(quantiles: Array) -> Array:
+    """Replace the lowest quantiles that aren't positive by a geometric sequence.
+
+    Mixtures of few positive and many other distributions, such as stacks, often have a negligible
+    probability of negative targets.
+
+    Parameters
+    ----------
+    quantiles : ndarray of shape (N, L)
+        Quantiles, of which the larger ones are positive.
+
+    Returns
+    -------
+    ndarray of shape (N, L)
+        Positive quantiles, which increase with their level.
+    """
+    positive = quantiles.copy()
+    for k in range(quantiles.shape[1] - 3, -1, -1):
+        extrapolated = positive[:, k + 1] ** 2 / positive[:, k + 2]
+        is_negative = positive[:, k] <= 0.0
+        positive[is_negative, k] = extrapolated[is_negative]
+    return positive
+
+
+def _asymmetry(quantiles: Array) -> float:
+    """Median over rows of the absolute log ratio of both halves of a central interval."""
+    n = quantiles.shape[1]
+    low, median, high = quantiles[:, [n // 4, n // 2, -1 - n // 4]].T
+    with np.errstate(divide="ignore", invalid="ignore"):  # constants
+        asymmetry = np.abs(np.log((high - median) / (median - low)))
+    return float(np.nanmedian(asymmetry))
+
+
+def make_regression_problem(
+    quantiles: Array,
+    n_held_out: int,
+    seed: int,
+    network_mean: Array | None = None,
+    target_kind: str = "real",
+) -> StudentProblem:
+    """Set up the training of a mixture of three normals on the teacher's distributions.
+
+    Parameters
+    ----------
+    quantiles : ndarray of shape (N, L)
+        Quantiles of every row at `normal_levels`, held-out rows first. Of counts they are draws in
+        ascending order.
     n_held_out : int
         Number of rows held out.
     seed : int
         Seed of the levels.
     network_mean : ndarray of shape (N,), optional
         Mean of the teacher's networks, to which locations are relative.
+    target_kind : {"real", "positive", "count"}
+        Kind of the targets.
 
     Returns
     -------
     StudentProblem
-        Loss on the training rows, initial outputs and units of the target.
+        Loss on the training rows, initial outputs and units of the latent variable.
     """
-    generator = generator_from(seed)
-    levels = normal_levels()
+    # Location and scale of the latent variable, which may follow the mean of the networks.
+    if target_kind == "count":
+        latent: Array = np.sqrt(quantiles)
+        level_weights: Array = np.ones(latent.shape[1])
+    else:
+        latent = np.log(raise_to_positive(quantiles)) if target_kind == "positive" else quantiles
+        level_weights = np.exp(-0.5 * normal_levels() ** 2)
     slope = 0.0
     intercept = 0.0
+    shift: Array = np.zeros((len(latent), 1))
     if network_mean is not None:
-        density = np.exp(-0.5 * levels**2)
-        line = np.polyfit(network_mean, y @ density / density.sum(), 1)
+        line = np.polyfit(network_mean, latent @ level_weights / level_weights.sum(), 1)
         slope, intercept = line
-        y = y - np.polyval(line, network_mean)[:, None]
-    mean = y.mean()
-    scale = y.std() or 1.0
-    scaled = torch.as_tensor((y[n_held_out:] - mean) / scale).float()
-    lower_levels = torch.as_tensor(levels[:-1]).float()
+        shift = np.polyval(line, network_mean)[:, None]
+    mean = (latent - shift).mean()
+    scale = (latent - shift).std() or 1.0
 
-    def loss(outputs: Tensor, rows: Tensor) -> Tensor:
-        logits, loc, log_scale = outputs.unsqueeze(1).chunk(3, dim=2)
-        # One random level between each two neighbouring ones, with weight by the normal density.
-        fraction = torch.rand(1, generator=generator, dtype=torch.float32)
-        weights = (-0.5 * (lower_levels + 0.5 * fraction).square()).softmax(0)
-        target = scaled[rows]
-        target = target[:, :-1] + fraction * target.diff(dim=1)
-        z = (target.unsqueeze(2) - loc) * (-log_scale).exp()
-        return -(logits.log_softmax(2) - 0.5 * z.square() - log_scale).logsumexp(2) @ weights
+    def standardise(z: Array) -> Tensor:
+        return torch.as_tensor(((z - shift - mean) / scale)[n_held_out:]).float()
 
+    generator = generator_from(seed)
+    if target_kind == "count":
+        upper = np.sqrt(quantiles + 0.5)
+        width = (upper - np.sqrt(np.maximum(quantiles - 0.5, 0.0))) / scale
+        width[quantiles == 0.0] = _WIDTH_OF_ZERO
+        widths = torch.as_tensor(width[n_held_out:]).float()
+        loss = _count_loss(standardise(upper), widths, generator)
+    else:
+        loss = _density_loss(standardise(latent), generator)
     initial_outputs = torch.tensor(
         [0.0, 0.0, 0.0, -0.1, 0.0, 0.1, -1.0, -1.0, -1.0], dtype=torch.float32
     )
     arrays = {
+        "target_kind": np.array(target_kind),
         "y_mean": np.array(mean + intercept),
         "y_scale": np.array(scale),
         "slope": np.array(slope),
     }
     return StudentProblem(initial_outputs, loss, arrays)
+
+
+def _density_loss(quantiles: Tensor, generator: torch.Generator) -> Loss:
+    """Return the cross-entropy of a mixture of normals with a teacher's distributions.
+
+    Levels are redrawn at every step; with fixed levels the components would collapse onto them.
+
+    Parameters
+    ----------
+    quantiles : Tensor of shape (N, L)
+        Quantiles of the latent variable at `normal_levels`, standardised.
+    generator : torch.Generator
+        Generator of the levels.
+
+    Returns
+    -------
+    callable
+    """
+    levels = normal_levels()
+    lower_levels = torch.as_tensor(levels[:-1]).float()
+    step = float(levels[1] - levels[0])
+
+    def loss(outputs: Tensor, rows: Tensor) -> Tensor:
+        logits, loc, log_scale = outputs.unsqueeze(1).chunk(3, dim=2)
+        # One random level between each two neighbouring ones, with weight by the normal density.
+        fraction = torch.rand(1, generator=generator, dtype=torch.float32)
+        weights = (-0.5 * (lower_levels + step * fraction).square()).softmax(0)
+        target = quantiles[rows]
+        target = target[:, :-1] + fraction * target.diff(dim=1)
+        z = (target.unsqueeze(2) - loc) * (-log_scale).exp()
+        return -(logits.log_softmax(2) - 0.5 * z.square() - log_scale).logsumexp(2) @ weights
+
+    return loss
+
+
+def _count_loss(upper: Tensor, width: Tensor, generator: torch.Generator) -> Loss:
+    """Return the cross-entropy of a latent mixture with a teacher's distributions of counts.
+
+    A step takes some of the draws of each row, spread evenly over their ranks.
+
+    Parameters
+    ----------
+    upper, width : Tensor of shape (N, L)
+        Upper ends and widths of the latent intervals of draws in ascending order, standardised.
+    generator : torch.Generator
+        Generator of the ranks.
+
+    Returns
+    -------
+    callable
+    """
+    stride = max(1, upper.shape[1] // _COUNTS_PER_STEP)
+
+    def loss(outputs: Tensor, rows: Tensor) -> Tensor:
+        logits, loc, log_scale = outputs.unsqueeze(1).chunk(3, dim=2)
+        first = int(torch.randint(stride, (), generator=generator))
+        inverse_scale = (-log_scale).exp()
+        z = (upper[rows, first::stride].unsqueeze(2) - loc) * inverse_scale
+        z_width = width[rows, first::stride].unsqueeze(2) * inverse_scale
+        log_mass = log_normal_mass(z, z_width)
+        return -(logits.log_softmax(2) + log_mass).logsumexp(2).mean(1)
+
+    return loss
+
+
+def log_normal_mass(upper: Tensor, width: Tensor) -> Tensor:
+    """Log probability of intervals under a standard normal distribution, accurate in float32.
+
+    Parameters
+    ----------
+    upper, width : Tensor
+        Upper ends of the intervals, and their widths.
+
+    Returns
+    -------
+    Tensor
+        Logarithms in nats. Narrow intervals have the density in their middle times their width.
+    """
+    # Above the mean the upper tail is the accurate one.
+    is_above = 2.0 * upper > width
+    upper = torch.where(is_above, width - upper, upper)
+    is_narrow = width < _NARROW
+    log_narrow = -0.5 * (upper - 0.5 * width).square() - _LOG_ROOT_2_PI + width.log()
+    wide = torch.where(is_narrow, 1.0, width)
+    log_upper = _log_ndtr(upper)
+    difference = _log_ndtr(upper - wide) - log_upper
+    return torch.where(is_narrow, log_narrow, log_upper + (-torch.expm1(difference)).log())
+
+
+def _log_ndtr(z: Tensor) -> Tensor:
+    """Log distribution function of the standard normal, whose gradient is finite in float32."""
+    is_far = z < -20.0
+    far = torch.where(is_far, z, -20.0)
+    log_far = -0.5 * far.square() - (-far).log() - _LOG_ROOT_2_PI
+    return torch.where(is_far, log_far, torch.special.log_ndtr(torch.where(is_far, -20.0, z)))
 
 
 def make_classification_problem(proba: Array, classes: Array) -> StudentProblem:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.numerics.bisection import bisect, invert_cdf
+from skbayes_sym.numerics.bisection import bisect_counts, invert_cdf, solve_bracket
 from skbayes_sym.numerics.gaussian import LOG_2PI
 from skbayes_sym.numerics.linalg import cholesky
 
@@ -566,9 +566,13 @@ class TargetMixture(TargetPredictive):
     def quantile(self, probability: float) -> Tensor:
         """Return quantiles of each target, (N, T)."""
         location, scale = self._units
-        middle = self._means.mean(0).nan_to_num()
-        value = invert_cdf(self._cdf, torch.full_like(middle, probability), middle)
-        return location + scale * (value.round() if self.likelihood.is_discrete else value)
+        # The quantile of a normal distribution with the same moments is a guess.
+        mean = ((self.mean() - location) / scale).nan_to_num()
+        std = (self.std() / scale).nan_to_num(1.0, 1.0).clamp_min(1e-300)
+        level = torch.full_like(mean, probability)
+        guess = mean + std * torch.special.ndtri(level).clamp(-8.0, 8.0)
+        value = invert_cdf(self._cdf, level, guess, 0.5 * std, self.is_discrete)
+        return location + scale * value
 
     def _sample(self, draws: Tensor, rng: np.random.Generator) -> Tensor:
         """Sample one data set from each of the draws with these indices."""
@@ -726,16 +730,14 @@ class LinearPool(TargetPredictive):
         """Return quantiles of each target, (N, T)."""
         quantiles = torch.stack([component.quantile(probability) for component in self.components])
         if not self.is_discrete:
-            return bisect(self.cdf, probability, quantiles.amin(0), quantiles.amax(0))
+            return solve_bracket(self.cdf, probability, quantiles.amin(0), quantiles.amax(0))
         location, scale = self.units
-        low = ((quantiles.amin(0) - location) / scale).round() - 1.0
-        high = ((quantiles.amax(0) - location) / scale).round()
-        while bool((high - low > 1.0).any()):  # bisection on the counts
-            middle = ((low + high) / 2.0).floor()
-            below = self.cdf(location + scale * middle) < probability
-            low = torch.where(below, middle, low)
-            high = torch.where(below, high, middle)
-        return location + scale * high
+        lower = ((quantiles.amin(0) - location) / scale).round() - 1.0
+        upper = ((quantiles.amax(0) - location) / scale).round()
+        count = bisect_counts(
+            lambda count: self.cdf(location + scale * count), probability, lower, upper
+        )
+        return location + scale * count
 
     @property
     def units(self) -> tuple[float, float]:

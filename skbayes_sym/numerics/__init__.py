@@ -17,6 +17,7 @@
 * `arguments`: checks of the arguments of public functions
 * `tables`: columns of tables: names, missing values, levels (without torch)
 * `dates`: dates and times as text or objects (without torch)
+* `latent_mixtures`: distributions of numbers and counts by mixtures of normals (without torch)
 * `files`: files that are written completely or not at all (without torch)
 
 Log weights and log densities are in nats.

@@ -15,7 +15,6 @@ from skbayes_sym import (
     BayesianMLPRegressor,
     PredictiveStackingClassifier,
     PredictiveStackingRegressor,
-    distill,
     load,
     predictive,
     save,
@@ -243,8 +242,6 @@ def test_what_has_no_joint_meaning_is_refused():
         FITTED.predict(X[:3], return_cov=True)
     with pytest.raises(TypeError, match="has no components"):
         JOINT.components()
-    with pytest.raises(ValueError, match="one target"):
-        distill(FITTED, X, random_state=0)
     with pytest.raises(ValueError, match="y has 1 targets, the model has 2"):
         FITTED.log_predictive_density(X, Y[:, 0])
     with pytest.raises(ValueError, match="y"):

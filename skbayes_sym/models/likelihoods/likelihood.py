@@ -775,10 +775,12 @@ class TargetLikelihood(Likelihood):
         middle = self.mean(outputs).nan_to_num()
         uniform = torch.as_tensor(rng.uniform(size=tuple(middle.shape))).to(middle)
         tiny = torch.finfo(middle.dtype).tiny
-        value = invert_cdf(lambda y: self.cdf(y, outputs), uniform.clamp_min(tiny), middle)
-        if self.is_discrete:
-            return value.round()
-        return value
+        return invert_cdf(
+            lambda y: self.cdf(y, outputs),
+            uniform.clamp_min(tiny),
+            middle,
+            is_discrete=self.is_discrete,
+        )
 
     @derived_from("log_prob")
     def predictive(self, outputs: Tensor, log_weights: Tensor | None = None) -> Predictive:
