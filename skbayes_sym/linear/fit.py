@@ -611,8 +611,14 @@ class SiteInference:
         n_outputs = model.network.n_outputs
         linear_data = design.linear_data(data, n_outputs, self.fit_intercept)
         seeds = spawn_seeds(data.seed, self.n_replicates + 1)[: 1 if n_outputs == 1 else None]
+        n_rows, n_weights = linear_data.features.shape
         rules = (
-            model.likelihood.site_likelihood(n_outputs, seed=seed, learn=self.learns_noise)
+            model.likelihood.site_likelihood(
+                n_outputs,
+                seed=seed,
+                learn=self.learns_noise,
+                rows_per_weight=n_rows / max(1, n_weights),
+            )
             for seed in seeds
         )
         rule, *replicates = [rule for rule in rules if rule is not None]

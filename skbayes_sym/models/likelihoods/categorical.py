@@ -27,6 +27,10 @@ from skbayes_sym.numerics.gaussian import sobol_normal
 from skbayes_sym.numerics.linalg import add_to_diagonal, cholesky
 from skbayes_sym.numerics.memory import n_rows_per_block
 
+# Rows per weight from which on a few quasi-Monte Carlo points are accurate, and their number.
+_MANY_ROWS_PER_WEIGHT = 50.0
+_N_POINTS_OF_MANY_ROWS = 128
+
 
 def log_class_probabilities(outputs: Tensor) -> Tensor:
     """Return the log softmax over the last axis, (*B, N, C).
@@ -147,7 +151,9 @@ class Categorical(ClassLikelihood):
     ----------
     n_points : int, default=1024
         Number of quasi-Monte Carlo points for expectations over correlated outputs, which linear
-        models compute. Powers of two are best. Methods that sample weights use none.
+        models compute. Powers of two are best. Fits with at least 50 rows per weight take at most
+        128, or 32 per class if these are more: their outputs vary so little that the average over
+        these is as accurate. Methods that sample weights use none.
     """
 
     kind: ClassVar[Kind] = "softmax"
@@ -197,9 +203,19 @@ class Categorical(ClassLikelihood):
         columns = root.diag_embed() - p.unsqueeze(-1) * root.unsqueeze(-2)
         return columns.movedim(-1, 0)
 
-    def site_likelihood(self, n_outputs: int, *, seed: int, learn: bool = True) -> SoftmaxSites:  # noqa: ARG002
+    def site_likelihood(
+        self,
+        n_outputs: int,
+        *,
+        seed: int,
+        learn: bool = True,  # noqa: ARG002
+        rows_per_weight: float = 1.0,
+    ) -> SoftmaxSites:
         """Return expectations over the correlated outputs of a row."""
-        return SoftmaxSites(sobol_normal(self.n_points, n_outputs - 1, seed=seed))
+        n_points = self.n_points
+        if rows_per_weight >= _MANY_ROWS_PER_WEIGHT:
+            n_points = min(n_points, max(_N_POINTS_OF_MANY_ROWS, 32 * (n_outputs - 1)))
+        return SoftmaxSites(sobol_normal(n_points, n_outputs - 1, seed=seed))
 
     def data_term(self, y: Tensor, weight: Tensor, n_outputs: int) -> "CategoricalTerm":
         """Return the log likelihood for fixed targets."""

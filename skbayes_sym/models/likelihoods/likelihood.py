@@ -608,6 +608,7 @@ class Likelihood:
         *,
         seed: int,  # noqa: ARG002
         learn: bool = True,
+        rows_per_weight: float = 1.0,  # noqa: ARG002
     ) -> SiteLikelihood | None:
         """Return expectations over correlated outputs of a row, or None if there is no such rule.
 
@@ -619,6 +620,9 @@ class Likelihood:
             Seed of quasi-Monte Carlo points, if the rule needs any.
         learn : bool, default=True
             Whether scales of the likelihood are free parameters.
+        rows_per_weight : float, default=1.0
+            Number of rows per weight. The more there are, the smaller are the variances of the
+            outputs.
         """
         if n_outputs == 1:
             return ScalarSites(self, learn)
