@@ -23,7 +23,6 @@ from sklearn.utils.validation import column_or_1d as _column_or_1d
 from sklearn.utils.validation import validate_data as _validate_data
 
 from skbayes_sym.base.groups import encode_groups
-from skbayes_sym.base.pipelines import fitted_attribute
 from skbayes_sym.base.public_names import estimators_with_argument
 from skbayes_sym.numerics.runtime import filters_lock, with_filters_lock
 
@@ -172,7 +171,6 @@ __all__ = [
     "class_page_template",
     "column_or_1d",
     "fit_context",
-    "fitted_attribute",
     "num_samples",
     "safe_indexing",
     "safe_split",

@@ -11,8 +11,8 @@ from sklearn.neighbors import NearestNeighbors
 from skbayes_sym.base.columns import Columns
 from skbayes_sym.base.estimator import BayesianEstimator
 from skbayes_sym.base.messages import collect_warnings
+from skbayes_sym.base.pipelines import fitted_attribute
 from skbayes_sym.base.rows import Array
-from skbayes_sym.base.scikit_learn import fitted_attribute
 from skbayes_sym.numerics.arguments import is_frame
 from skbayes_sym.numerics.dates import DateEncoding, to_datetimes
 from skbayes_sym.numerics.runtime import filters_lock

@@ -9,9 +9,10 @@ from sklearn.base import BaseEstimator, is_classifier
 from sklearn.pipeline import Pipeline
 
 from skbayes_sym.base.messages import collect_warnings
+from skbayes_sym.base.pipelines import fitted_attribute
 from skbayes_sym.base.predictive import predictive
 from skbayes_sym.base.rows import Array
-from skbayes_sym.base.scikit_learn import fitted_attribute, num_samples, safe_indexing
+from skbayes_sym.base.scikit_learn import num_samples, safe_indexing
 from skbayes_sym.distillation.augmentation import augment_rows, inspect_columns
 from skbayes_sym.distillation.student_training import (
     NetworkSize,
