@@ -18,13 +18,20 @@ STANDARDIZE: list[Any] = ["boolean", StrOptions({"X", "y"})]
 
 # Number of values that a vectorised reduction of `column_range` compares at once.
 _FOLD_WIDTH = 512
+# Equal rows are separate observations if every value of every column is met this often on average.
+_COMMON_VALUE = 10
+# A row that was observed more often becomes this many rows, each with an equal part of its weight.
+# It is the smallest number of rows in a leaf of scikit-learn's boosting.
+_MAX_PARTS = 20
 # Smallest standard deviation whose reciprocal is finite.
 _MIN_STD = float(np.finfo(np.float64).tiny)
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Distinct training rows in lexicographic order.
+    """Training rows in lexicographic order.
+
+    Rows are distinct, unless `split_observations` found that equal ones are separate observations.
 
     Parameters
     ----------
@@ -136,6 +143,85 @@ def canonical_rows(
         distinct_weight = np.bincount(inverse_index[up], weights=weight[up], minlength=len(first))
     rows = Rows(distinct_X, y[first], distinct_weight, distinct_groups, row_parameter)
     return rows, inverse_index
+
+
+def split_observations(rows: Rows, inverse_index: Array) -> tuple[Rows, Array]:
+    """Separate equal rows again if they are observations of their own, and not copies.
+
+    Members of stacks are judged by rows that they haven't seen. In a table of 24 combinations of
+    sex, age and fare, the other observations of a combination tell what it is worth, and leaving
+    out all of them with the same target would leave those that contradict it. In a table with a
+    continuous column equal rows are copies, such as those of a bootstrap sample, and a copy mustn't
+    predict the others.
+
+    Equal rows are taken for observations if every column of the inputs has each of its values in
+    ten rows or more on average, or if most distinct rows share their inputs with rows of other
+    targets. In the second case integer weights are numbers of observations, too.
+
+    Parameters
+    ----------
+    rows : Rows
+        Distinct rows with their total weights, without groups.
+    inverse_index : ndarray of int of shape (n_samples,)
+        Position among the distinct rows of every row; -1 if it has none.
+
+    Returns
+    -------
+    rows : Rows
+        Rows of the same total weights. At most 20 of them are equal.
+    inverse_index : ndarray of int of shape (n_samples,)
+        Position among them of every row; -1 if it has none.
+    """
+    n_observations = _count_observations(rows, inverse_index[inverse_index >= 0])
+    n_parts = np.minimum(n_observations, _MAX_PARTS)
+    if n_parts.max() == 1:
+        return rows, inverse_index
+    position = np.repeat(np.arange(len(n_parts)), n_parts)
+    row_parameter = rows.row_parameter
+    if row_parameter is not None:
+        row_parameter = row_parameter[position]
+    weight = (rows.weight / n_parts)[position]
+    split = Rows(rows.X[position], rows.y[position], weight, None, row_parameter)
+
+    # The first of several equal rows become the first part, and so on.
+    order = np.argsort(inverse_index, kind="stable")
+    sorted_index = inverse_index[order]
+    rank = np.empty_like(inverse_index)
+    rank[order] = np.arange(len(order)) - np.searchsorted(sorted_index, sorted_index)
+    n_copies = np.bincount(inverse_index[inverse_index >= 0])
+    first_part = np.cumsum(n_parts) - n_parts
+    part = first_part[inverse_index] + rank * n_parts[inverse_index] // n_copies[inverse_index]
+    return split, np.where(inverse_index < 0, -1, part)
+
+
+def _count_observations(rows: Rows, inverse_index: Array) -> Array:
+    """Return how often each distinct row was observed, int (n,); ones if equal rows are copies.
+
+    Numbers of observations above 20 may be given as 20.
+
+    Parameters
+    ----------
+    rows : Rows
+        Distinct rows.
+    inverse_index : ndarray of int of shape (n_samples,)
+        Position among the distinct rows of every row.
+    """
+    n_distinct = len(rows.X)
+    n_copies = np.bincount(inverse_index, minlength=n_distinct)
+    # Distinct rows are sorted by their inputs first.
+    same_inputs = (rows.X[1:] == rows.X[:-1]).all(axis=1)
+    shares_inputs = np.append(same_inputs, False) | np.append(False, same_inputs)
+    if 2 * shares_inputs.sum() > n_distinct:
+        if (rows.weight == np.rint(rows.weight)).all():
+            return np.minimum(rows.weight, _MAX_PARTS).astype(int)
+        return n_copies
+    ones = np.ones(n_distinct, dtype=int)
+    if n_distinct in (1, len(inverse_index)):
+        return ones
+    max_values = len(inverse_index) / _COMMON_VALUE
+    if any(len(np.unique(column)) > max_values for column in rows.X.T):
+        return ones
+    return n_copies
 
 
 def drop_rows(rows: Rows, inverse_index: Array, is_dropped: Array) -> tuple[Rows, Array]:

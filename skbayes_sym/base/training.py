@@ -22,7 +22,15 @@ from skbayes_sym.base.noise_levels import (
     noise_prior,
     sample_spread,
 )
-from skbayes_sym.base.rows import Array, Rows, Scaling, canonical_rows, drop_rows, target_scaling
+from skbayes_sym.base.rows import (
+    Array,
+    Rows,
+    Scaling,
+    canonical_rows,
+    drop_rows,
+    split_observations,
+    target_scaling,
+)
 from skbayes_sym.base.scikit_learn import check_sample_weight
 from skbayes_sym.base.targets import Targets
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
@@ -90,7 +98,8 @@ class Training:
     Parameters
     ----------
     rows : Rows
-        Distinct rows in lexicographic order with their weights, in the units of the user.
+        Rows in lexicographic order with their weights, in the units of the user. Equal rows are
+        merged unless they are separate observations, see `split_observations`.
     inverse_index : ndarray of shape (n_samples,)
         Position among ``rows`` of every row that was passed to ``fit``; -1 if its weight is 0 or it
         is one of ``outliers``.
@@ -209,6 +218,8 @@ class Training:
             if len(outliers):
                 all_targets.warn_gross_errors(outliers)
                 rows, inverse_index = drop_rows(rows, inverse_index, is_gross)
+        if codes is None:
+            rows, inverse_index = split_observations(rows, inverse_index)
 
         data = cls(
             rows=rows,
@@ -228,8 +239,16 @@ class Training:
 
     @property
     def n_rows(self) -> int:
-        """Number of distinct rows."""
+        """Number of rows after equal ones were merged."""
         return len(self.rows.X)
+
+    @property
+    def description(self) -> str:
+        """Number of rows in words, such as "800 rows (80 after merging equal ones)"."""
+        n_samples = int((self.inverse_index >= 0).sum())
+        if n_samples <= self.n_rows:
+            return f"{n_samples:,} rows"
+        return f"{n_samples:,} rows ({self.n_rows:,} after merging equal ones)"
 
     @property
     def n_features(self) -> int:
@@ -248,9 +267,14 @@ class Training:
         return float(self.rows.weight.sum())
 
     def first_original_rows(self) -> Array:
-        """Index of the first row of ``X`` that equals each distinct row, (n_rows,)."""
-        distinct, first_index = np.unique(self.inverse_index, return_index=True)
-        return first_index[distinct >= 0]
+        """Index of the first row of ``X`` that became each row, (n_rows,)."""
+        position, index = np.unique(self.inverse_index, return_index=True)
+        first_index = np.zeros(self.n_rows, dtype=int)
+        first_index[position[position >= 0]] = index[position >= 0]
+        # A row whose weight was split over more rows became all of these.
+        has_original = np.zeros(self.n_rows, dtype=int)
+        has_original[position[position >= 0]] = position[position >= 0]
+        return first_index[np.maximum.accumulate(has_original)]
 
     @property
     def rows_allocation(self) -> MemoryAllocation:

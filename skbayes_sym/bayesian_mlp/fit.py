@@ -524,7 +524,9 @@ class Pool:
         pool = execution.results.get("weights")
         if pool is None:
             pool = actions.with_equal_weights(actions.components)
-        summary = summarize(size, plan, execution, pool, describe_outliers(data.outliers))
+        summary = summarize(
+            data.description, size, plan, execution, pool, describe_outliers(data.outliers)
+        )
         pool = replace(pool, summary=summary)
         log_info("%s", pool.summary)
         progress.end(pool)
@@ -544,6 +546,7 @@ class Pool:
 
 
 def summarize(
+    rows: str,
     size: TableSize,
     plan: Sequence[PlannedStage],
     execution: Execution,
@@ -554,6 +557,8 @@ def summarize(
 
     Parameters
     ----------
+    rows : str
+        Number of rows in words.
     size : TableSize
         Size of the training data.
     plan : sequence of PlannedStage
@@ -570,7 +575,7 @@ def summarize(
     str
         One line for the table and one for each stage.
     """
-    table = f"{size.n_rows:,} distinct rows of {size.n_columns} features"
+    table = f"{rows} of {size.n_columns} features"
     if size.n_classes:
         table += f", {size.n_classes} classes"
     weights = {

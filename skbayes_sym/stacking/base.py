@@ -491,7 +491,7 @@ class BaseStacking(BayesianEstimator, BaseComposition):
         self, data: Training, stack: StackFit, scores: Mapping[str, tuple[float, float]]
     ) -> str:
         """Describe the table, and each stage of the plan with its result."""
-        table = f"{data.n_rows:,} distinct rows of {self.n_features_in_} columns"
+        table = f"{data.description} of {self.n_features_in_} columns"
         if data.class_labels is not None:
             table += f", {len(data.class_labels)} classes"
 

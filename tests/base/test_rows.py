@@ -6,10 +6,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from sklearn.model_selection import TimeSeriesSplit
 
-from skbayes_sym import BayesianMLPRegressor, PredictiveStackingRegressor, load, save
+from skbayes_sym import (
+    BayesianMLPClassifier,
+    BayesianMLPRegressor,
+    PredictiveStackingClassifier,
+    PredictiveStackingRegressor,
+    load,
+    save,
+)
 from skbayes_sym.base.columns import Columns, as_table
-from skbayes_sym.base.rows import canonical_rows, column_range, column_scaling
+from skbayes_sym.base.rows import (
+    canonical_rows,
+    column_range,
+    column_scaling,
+    split_observations,
+)
 
 
 @pytest.fixture
@@ -230,3 +243,118 @@ def test_numbers_as_people_write_them_are_words_with_a_warning(write):
 )
 def test_addresses_and_names_are_no_numbers_as_text(write):
     encoded(pd.DataFrame({"code": [write(k) for k in range(40)]}))  # warnings are errors
+
+
+def canonical(X, y, weight=None):
+    """Rows and positions as estimators see them."""
+    weight = np.ones(len(X)) if weight is None else weight
+    return split_observations(*canonical_rows(X, y, weight))
+
+
+@pytest.fixture
+def survey():
+    """Answers of 600 people by two columns of four and three values: twelve combinations."""
+    rng = np.random.default_rng(7)
+    X = np.column_stack([rng.integers(0, 4, 600), rng.integers(0, 3, 600)]).astype(float)
+    return X, (rng.random(600) < 0.2 + 0.2 * X[:, 0]).astype(int)
+
+
+def test_equal_rows_of_few_values_are_observations(survey):
+    X, y = survey
+    rows, position = canonical(X, y)
+    distinct = canonical_rows(X, y, np.ones(600))[0]
+    assert len(distinct.X) == 24
+    assert len(rows.X) == np.minimum(distinct.weight, 20).sum()
+    assert rows.weight.sum() == pytest.approx(600)
+    np.testing.assert_array_equal(rows.X[position], X)
+    np.testing.assert_array_equal(rows.y[position], y)
+    # Every row has its share of a combination.
+    for X_row, y_row, weight in zip(distinct.X, distinct.y, distinct.weight, strict=True):
+        is_part = (rows.X == X_row).all(axis=1) & (rows.y == y_row)
+        np.testing.assert_allclose(rows.weight[is_part], weight / min(weight, 20))
+        assert set(np.flatnonzero(is_part)) == set(
+            position[(X == X_row).all(axis=1) & (y == y_row)]
+        )
+
+
+def test_targets_that_the_inputs_determine_are_observations_too():
+    X = np.repeat(np.arange(3.0), 50)[:, None]
+    rows, _ = canonical(X, X[:, 0].astype(int))
+    assert len(rows.X) == 60
+
+
+def test_weights_are_numbers_of_observations_if_inputs_have_several_targets(survey):
+    X, y = survey
+    counts = canonical_rows(X, y, np.ones(600))[0]
+    of_rows, _ = canonical(X, y)
+    of_counts, position = canonical(*parts(counts))
+    assert all(np.array_equal(*pair) for pair in zip(parts(of_rows), parts(of_counts), strict=True))
+    assert len(np.unique(position)) == 24
+    # Other weights aren't.
+    of_fractions, _ = canonical(counts.X, counts.y, counts.weight / 2.5)
+    assert len(of_fractions.X) == 24
+
+
+@pytest.mark.parametrize("n_copies", [2, 9])
+def test_equal_rows_with_a_continuous_column_are_copies(n_copies):
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.standard_normal(50), rng.integers(0, 2, 50)])
+    rows, _ = canonical(np.tile(X, (n_copies, 1)), np.tile(X[:, 1], n_copies))
+    assert len(rows.X) == 50
+    # Weights of such rows aren't numbers of observations either.
+    rows, _ = canonical(X, X[:, 1], np.full(50, 1000.0))
+    assert len(rows.X) == 50
+
+
+@pytest.mark.parametrize("n_columns", [1, 2])
+def test_stacks_learn_the_classes_of_few_combinations(survey, n_columns):
+    """Probabilities and held-out scores are those of the combinations' own frequencies."""
+    X, y = survey[0][:, :n_columns], survey[1]
+    stack = PredictiveStackingClassifier(random_state=0).fit(X, y)
+    combinations, code = np.unique(X, axis=0, return_inverse=True)
+    frequency = np.bincount(code, weights=y) / np.bincount(code)
+    tolerance = 0.08 if n_columns == 1 else 0.15
+    assert abs(stack.predict_proba(combinations)[:, 1] - frequency).max() < tolerance
+    p = np.where(y, frequency[code], 1.0 - frequency[code])
+    score, _ = stack.stack_log_density_
+    assert -0.05 < score - np.log(p).mean() < 0.01
+    n_parts = np.minimum(np.unique(np.c_[X, y], axis=0, return_counts=True)[1], 20).sum()
+    assert stack.summary_.startswith(f"600 rows ({n_parts} after merging equal ones) of")
+
+
+def test_stacks_read_tables_of_frequencies(survey):
+    X, y = survey
+    counts = canonical_rows(X, y, np.ones(600))[0]
+    by_rows = PredictiveStackingClassifier(random_state=0).fit(X, y)
+    by_counts = PredictiveStackingClassifier(random_state=0)
+    by_counts.fit(counts.X, counts.y, sample_weight=counts.weight)
+    np.testing.assert_array_equal(by_rows.predict_proba(X), by_counts.predict_proba(X))
+    assert by_rows.stack_log_density_ == by_counts.stack_log_density_
+
+
+@pytest.mark.long
+def test_mixtures_of_networks_learn_the_classes_of_few_combinations(survey):
+    X, y = survey
+    combinations, code = np.unique(X, axis=0, return_inverse=True)
+    frequency = np.bincount(code, weights=y) / np.bincount(code)
+    mixture = BayesianMLPClassifier(random_state=0).fit(X, y)
+    assert abs(mixture.predict_proba(combinations)[:, 1] - frequency).max() < 0.15
+
+
+def test_folds_of_the_user_split_equal_rows_in_their_order(survey):
+    """Each row stands for equal rows of a stretch of the table, so that forward folds score."""
+    X, y = survey
+    cheap = PredictiveStackingClassifier(
+        [("l", "linear")], cv=TimeSeriesSplit(5), random_state=0
+    ).fit(X, y)
+    score, _ = cheap.stack_log_density_
+    assert -0.7 < score < -0.55
+
+
+def test_stacks_learn_ratings_of_few_combinations():
+    rng = np.random.default_rng(3)
+    X = rng.integers(0, 2, (500, 1)).astype(float)
+    y = np.clip(np.round(2.5 + X[:, 0] + rng.normal(0.0, 1.0, 500)), 1, 5)
+    stack = PredictiveStackingRegressor(random_state=0).fit(X, y)
+    means = [y[X[:, 0] == level].mean() for level in (0.0, 1.0)]
+    np.testing.assert_allclose(stack.predict([[0.0], [1.0]]), means, atol=0.1)

@@ -69,7 +69,7 @@ def test_predictions_are_the_mixture_of_modes_members_and_the_linear_model(fitte
     assert sum(shares) == pytest.approx(1.0)
     assert 0.0 < share <= 1.0
     table, modes, linear, trial, members, _ = fitted.summary_.split("\n")
-    assert table == "80 distinct rows of 10 features"
+    assert table == "80 rows of 10 features"
     assert modes.endswith(
         f": 3 modes of 4 tanh units by the evidence, weight {100 * fitted.modes_weight_:.0f} %"
     )
@@ -318,7 +318,7 @@ def test_components_are_mixed_by_their_weights(n_classes, classifier):
 def test_the_summary_names_stages_and_reasons(classifier):
     n = len(np.unique(PETALS, axis=0))
     table, modes, linear, members, weights = classifier.summary_.split("\n")
-    assert table == f"{n} distinct rows of 4 features, 3 classes"
+    assert table == f"{n} rows of 4 features, 3 classes"
     assert modes.endswith(
         f": 2 modes of 4 tanh units by the evidence, variance scale {classifier.variance_scale_:g} "
         f"by leave-one-out, weight {100 * classifier.modes_weight_:.0f} %"
