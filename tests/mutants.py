@@ -1175,6 +1175,24 @@ MUTANTS = [
         ("keys.extend(row_parameter.T)", "pass"),
     ),
     *planted(
+        "base/rows.py",
+        "base/test_rows.py",
+        ("np.minimum(n_observations, _MAX_PARTS)", "n_observations"),
+        ("(rows.weight / n_parts)[position]", "rows.weight[position]"),
+        ("if 2 * shares_inputs.sum() > n_distinct:", "if False:"),
+        ("> max_values for column", "> len(inverse_index) for column"),
+        ("rank * n_parts[inverse_index] // n_copies", "rank * 0 // n_copies"),
+    ),
+    *planted(
+        "base/training.py",
+        "base/test_rows.py",
+        (
+            "rows, inverse_index = split_observations(rows, inverse_index)",
+            "pass",
+        ),
+        ("first_index[np.maximum.accumulate(has_original)]", "first_index"),
+    ),
+    *planted(
         "base/training.py",
         "linear/test_known_errors.py",
         ("[y, self.rows.row_parameter / self.y_scaling.scale]", "[y, self.rows.row_parameter]"),
