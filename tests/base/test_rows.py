@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from sklearn.model_selection import TimeSeriesSplit
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.model_selection import KFold, TimeSeriesSplit
 
 from skbayes_sym import (
     BayesianMLPClassifier,
@@ -270,10 +271,10 @@ def test_equal_rows_of_few_values_are_observations(survey):
     np.testing.assert_array_equal(rows.y[position], y)
     # Every row has its share of a combination.
     for X_row, y_row, weight in zip(distinct.X, distinct.y, distinct.weight, strict=True):
-        is_part = (rows.X == X_row).all(axis=1) & (rows.y == y_row)
+        is_part = (X_row == rows.X).all(axis=1) & (rows.y == y_row)
         np.testing.assert_allclose(rows.weight[is_part], weight / min(weight, 20))
         assert set(np.flatnonzero(is_part)) == set(
-            position[(X == X_row).all(axis=1) & (y == y_row)]
+            position[(X_row == X).all(axis=1) & (y == y_row)]
         )
 
 
@@ -330,6 +331,13 @@ def test_stacks_read_tables_of_frequencies(survey):
     by_counts.fit(counts.X, counts.y, sample_weight=counts.weight)
     np.testing.assert_array_equal(by_rows.predict_proba(X), by_counts.predict_proba(X))
     assert by_rows.stack_log_density_ == by_counts.stack_log_density_
+    # Other libraries' members and folds of the user get the original rows.
+    own = PredictiveStackingClassifier([("forest", RandomForestClassifier(20, random_state=0))])
+    own.set_params(cv=KFold(4, shuffle=True, random_state=0), random_state=0)
+    own.fit(counts.X, counts.y, sample_weight=counts.weight)
+    probabilities = own.estimators_["forest"].predict_proba(counts.X)[:, 1]
+    frequency = [y[(row == X).all(axis=1)].mean() for row in counts.X]
+    np.testing.assert_allclose(probabilities, frequency, atol=0.15)
 
 
 @pytest.mark.long
