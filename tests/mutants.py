@@ -1175,6 +1175,20 @@ MUTANTS = [
         ("keys.extend(row_parameter.T)", "pass"),
     ),
     *planted(
+        "models/log_targets.py",
+        "stacking/test_log_targets.py",
+        ("torch.logaddexp(log_ratio.new_zeros(()), log_ratio)", "log_ratio.exp().log1p()"),
+        (
+            "log_size = amount.abs().log() - log_unit",
+            "log_size = (amount.abs() / log_unit.exp()).log()",
+        ),
+    ),
+    *planted(
+        "linear/low_rank.py",
+        "stacking/test_group_columns.py",
+        ("self.scale).to(x) @ self._root().to(x)", "self.scale).to(x) @ self._factor().to(x)"),
+    ),
+    *planted(
         "base/rows.py",
         "base/test_rows.py",
         ("np.minimum(n_observations, _MAX_PARTS)", "n_observations"),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.numerics.gaussian import multivariate_normal_log_prob
-from skbayes_sym.numerics.linalg import cholesky, log_det
+from skbayes_sym.numerics.linalg import cholesky, log_det, try_cholesky
 from skbayes_sym.numerics.random import float64_normal
 
 Floats = npt.NDArray[np.float64]
@@ -78,6 +78,19 @@ class LowRankGaussian:
     def _factor(self) -> Tensor:
         """Return the Cholesky factor of the covariance of the coordinates."""
         return cholesky(torch.as_tensor(self.covariance), name=_COVARIANCE, remedy=_REMEDY)
+
+    def _root(self) -> Tensor:
+        """Return a matrix F with ``F F'`` equal to the covariance of the coordinates.
+
+        It is the Cholesky factor, unless the targets determine some coordinates so well that their
+        variance vanishes in this arithmetic.
+        """
+        covariance = torch.as_tensor(self.covariance)
+        factor = try_cholesky(covariance)
+        if factor is not None:
+            return factor
+        eigenvalues, vectors = torch.linalg.eigh(covariance)
+        return vectors * eigenvalues.clamp_min(0.0).sqrt()
 
     def variance(self) -> Floats:
         """Return the variance of every weight, (C, K); O(C K r^2)."""
@@ -152,9 +165,9 @@ class LowRankGaussian:
         n_rows, k = self.loc.shape
         loc = self._tensor(self.loc, generator)
         scale = self._tensor(self.scale, generator)
-        factor = self._factor().to(generator.device)
+        root = self._root().to(generator.device)
         noise = float64_normal((n, len(self.covariance)), generator=generator)
-        inside = (noise @ factor.T).reshape(n, n_rows, -1)
+        inside = (noise @ root.T).reshape(n, n_rows, -1)
         if self.basis is not None:
             basis = self._tensor(self.basis, generator)
             std = self._tensor(self._free_variance, generator)[:, None].sqrt()
@@ -227,7 +240,7 @@ class LowRankGaussian:
     def output_root(self, x: Tensor) -> Tensor:
         """Return a root F of the joint covariance ``F F'`` of a single output, (N, r)."""
         if self.basis is None:
-            return x * torch.as_tensor(self.scale).to(x) @ self._factor().to(x)
+            return x * torch.as_tensor(self.scale).to(x) @ self._root().to(x)
         # There are more weights than rows, so that this is the smaller matrix.
         eigenvalues, vectors = torch.linalg.eigh(self.output_covariance(x)[..., 0])
         return vectors * eigenvalues.clamp_min(0.0).sqrt()

@@ -75,11 +75,13 @@ class LogTargets(TargetPredictive):
         -------
         LogTargets
         """
-        unit = self.scale * self.base.quantile(0.5).exp()
-        factor_variance = torch.log1p(variance.to(unit) / unit.square())
+        # Far from the training data medians leave the range of floats, but their logarithms don't.
+        log_unit = np.log(self.scale) + self.base.quantile(0.5)
+        log_ratio = variance.to(log_unit).log() - 2.0 * log_unit
+        factor_variance = torch.logaddexp(log_ratio.new_zeros(()), log_ratio)
         base = replace(
             self.base,
-            loc=self.base.loc + _log_factor(drift.to(unit) / unit),
+            loc=self.base.loc + _log_factor(drift.to(log_unit), log_unit),
             variance=self.base.variance + factor_variance,
             covariance=None,
         )
@@ -87,8 +89,8 @@ class LogTargets(TargetPredictive):
 
     def shift(self, amount: Tensor) -> "LogTargets":
         """Add numbers (S, N, 1) to the targets of every draw, as a factor on them."""
-        unit = self.scale * self.base.loc.exp()
-        loc = self.base.loc + _log_factor(amount.to(unit) / unit)
+        log_unit = np.log(self.scale) + self.base.loc
+        loc = self.base.loc + _log_factor(amount.to(log_unit), log_unit)
         return replace(self, base=replace(self.base, loc=loc))
 
     def _to_logarithm(self, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -158,6 +160,9 @@ class LogTargets(TargetPredictive):
         return self.location + self.scale * self.base.sample_per_draw(rng).exp()
 
 
-def _log_factor(relative: Tensor) -> Tensor:
-    """Return the logarithm of the factor that adds a relative amount, of at least -90 %."""
-    return torch.log1p(relative.clamp_min(-0.9))
+def _log_factor(amount: Tensor, log_unit: Tensor) -> Tensor:
+    """Return the logarithm of the factor that adds an amount to a unit, at least -90 % of it."""
+    log_size = amount.abs().log() - log_unit
+    growth = torch.logaddexp(log_size.new_zeros(()), log_size)
+    decline = torch.log1p(-log_size.exp().clamp_max(0.9))
+    return torch.where(amount > 0.0, growth, decline)

@@ -69,3 +69,15 @@ def test_the_summary_of_a_default_stack_names_the_column():
     stack = PredictiveStackingRegressor(random_state=0)
     assert "the same 'site'" in stack.fit(frame, task.targets[:120]).summary_
     assert "resemble" not in stack.fit(frame, task.targets[:120], groups=site[:120]).summary_
+
+
+def test_targets_that_the_columns_determine_exactly():
+    """The posterior of the linear model has no variance left, as with minutes of times of day."""
+    rng = np.random.default_rng(0)
+    hour = rng.integers(5, 24, 400)
+    minute = rng.integers(0, 60, 400)
+    frame = pd.DataFrame({"time": 100 * hour + minute, "hour": hour, "z": rng.normal(size=400)})
+    frame["line"] = rng.choice(list("abcd"), 400)
+    stack = PredictiveStackingRegressor(random_state=0).fit(frame, minute)
+    np.testing.assert_allclose(stack.predict(frame), minute, atol=0.05)
+    assert abs(stack.sample_y(frame[:20], 50) - minute[:20, None]).max() < 5.0

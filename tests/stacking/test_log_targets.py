@@ -116,6 +116,26 @@ def test_a_normal_variable_is_added_as_a_factor():
     assert bool(draws.base.loc.isfinite().all())
 
 
+@pytest.mark.parametrize("loc", [-2e5, -800.0, 800.0, 2e5])
+def test_adding_to_medians_beyond_the_range_of_floats(loc):
+    """A hundred times the range of training may have medians of exp(-200,000)."""
+    base = NormalMixture(
+        torch.full((1, 1, 1), loc).double(), torch.zeros(1, 1, 1), torch.ones(1, 1, 1), None
+    )
+    distribution = LogTargets(base, max_log=5.0)
+    amount = torch.full((1, 1), 2.0).double()
+    for drift in (amount, 0.0 * amount, -amount):
+        for moved in (distribution.add_normal(drift, 4.0 * amount), distribution.shift(drift)):
+            assert torch.isfinite(moved.base.loc).all()
+            assert torch.isfinite(moved.base.variance).all()
+            assert not moved.means.isnan().any()
+    # Beside a tiny median the amount is all that remains.
+    if loc < 0.0:
+        assert float(distribution.shift(amount).base.loc) == pytest.approx(np.log(2.0))
+    else:
+        assert float(distribution.shift(amount).base.loc) == loc
+
+
 def test_moments_of_a_restricted_pool_are_sums_over_its_components():
     pool = LinearPool([make_normals(), make_log_targets()], [0.5, 0.5])
     restricted = PositiveTargets(pool, 0.0, 0.005)

@@ -303,3 +303,18 @@ def test_scores_and_quantiles_of_transformations_agree_with_the_distribution_fun
             score += (half[:, None] * node_weights).ravel() @ np.square(cdf - step)
         error = abs(distribution[row].crps(target)[0] - score)
         assert error < 2e-4 * score
+
+
+def test_rows_far_beyond_the_training_data_have_wide_distributions():
+    """A column with a thousand times its values, such as an amount in cents of another currency."""
+    rng = np.random.default_rng(0)
+    amount = np.exp(rng.normal(8.0, 1.0, 300))
+    frame = pd.DataFrame({"amount": amount, "z": rng.normal(size=300)})
+    y = np.exp(3.0 + 0.3 * frame["z"] - amount / amount.max() + 0.3 * rng.normal(size=300))
+    stack = sk.PredictiveStackingRegressor(random_state=0).fit(frame, y)
+    far = frame[:2].assign(amount=[1e9, 1e13])
+    with pytest.warns(UserWarning, match="column 'amount' of X is far outside"):
+        low, high = sk.predictive(stack, far).interval(0.9).T
+    assert np.isfinite([low, high]).all()
+    near = sk.predictive(stack, frame[:2]).interval(0.9)
+    assert (high - low > 3.0 * np.diff(near).ravel()).all()

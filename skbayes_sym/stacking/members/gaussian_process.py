@@ -36,6 +36,8 @@ from skbayes_sym.stacking.task import HeldOutScores, MemberFit, StackTask
 Array = npt.NDArray[np.float64]
 
 _MIN_NOISE = 0.0002  # standard deviation, in units of the targets
+# Variance that is added where the covariance isn't positive definite, relative to the largest.
+_ROUNDING = 1e-11
 _LOG_NOISE = -1.0  # mean of the prior of its logarithm
 
 # Rows whose covariances with all others are computed together when groups are left out.
@@ -463,6 +465,11 @@ def factorise(kernel: TableKernel, x: Tensor, weight: Tensor) -> Tensor:
     """
     covariance = kernel(x, x)
     covariance.diagonal().add_(kernel.noise.square() / weight)
+    factor = try_cholesky(covariance)
+    if factor is not None:
+        return factor
+    # Targets almost without noise beside a large slope: the noise is below the rounding errors.
+    covariance.diagonal().add_(_ROUNDING * covariance.diagonal().max())
     return cholesky(covariance, name="The covariance of the targets", remedy=_REMEDY)
 
 
