@@ -325,6 +325,15 @@ MUTANTS = [
         ),
     ),
     *planted(
+        "base/columns.py",
+        "base/test_columns.py",
+        (">= _MIN_SINGLE and not is_ordered", ">= _MIN_SINGLE"),
+        ("& (not column.has_other)) | is_newly", ") | is_newly"),
+        ("bisect_left(levels, level_key(values[row])) - 0.5", "0.5"),
+        ("parts.append((~is_one_hot & ~is_missing)", "parts.append((is_one_hot & ~is_missing)"),
+        ("if column.has_other and not hint:", "if False:"),
+    ),
+    *planted(
         "models/log_targets.py",
         "stacking/test_log_targets.py",
         ("- (z[:, 0] + np.log(self.scale))", "- np.log(self.scale)"),

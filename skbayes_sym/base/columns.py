@@ -6,8 +6,13 @@ as an int, as a float beside missing values, or as a bool.
 
 Categorical columns with up to 30 levels are one-hot encoded. With more, the 30 most frequent levels
 are, and the rank of the level is an additional column. A missing number is replaced by the median,
-with an indicator column if values are missing often enough to be informative. A level that wasn't
-in the training data represents any of the known levels: predictions are averaged over them, see
+with an indicator column if values are missing often enough to be informative.
+
+If at least five rows have a level that no other row has, such as a name, a column "other" tells
+which rows have a level that isn't one-hot encoded. It is 1 for new levels, too: a new row is as
+likely to bring a new level as training rows were to have one of their own (Good 1953). Their rank
+is their place in the order. In other columns, and where text is numbers, a level that wasn't in the
+training data represents any of the known levels: predictions are averaged over them, see
 `OpenRows`.
 
 A date becomes the days since the first date, and the parts of the calendar that repeat in the
@@ -15,6 +20,7 @@ training data. The weekday is one-hot encoded. Month and hour are points on a ci
 cosine).
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -66,6 +72,8 @@ from skbayes_sym.numerics.tables import (
 
 # Number of levels of a column that are one-hot encoded.
 _MAX_ONE_HOT = 30
+# Number of rows with a level of their own from which these levels are one.
+_MIN_SINGLE = 5
 # Proportion of missing rows from which a column gets an indicator.
 _MIN_MISSING = 0.02
 # Number of known levels, or combinations of levels, over which an unknown level is averaged.
@@ -120,6 +128,8 @@ class Column(NamedTuple):
         Whether values were missing in the training data.
     date : DateEncoding, optional
         Encoding of dates; None for other kinds.
+    has_other : bool
+        Whether a column tells which rows have a level that isn't one-hot encoded, or a new one.
     """
 
     name: str
@@ -130,10 +140,11 @@ class Column(NamedTuple):
     has_indicator: bool
     has_missing: bool
     date: DateEncoding | None = None
+    has_other: bool = False
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """All levels that occurred in training; their positions are the codes."""
+        """Levels of the training data; their positions are the codes."""
         return self.ordered_levels or self.one_hot_levels
 
     @property
@@ -144,12 +155,14 @@ class Column(NamedTuple):
             names = [f"{name}_days", *_part_names(name, self.date.parts)]
         elif self.kind != "categorical":
             names = [name]
-        elif len(self.levels) == 2:
+        elif len(self.levels) == 2 and not self.has_other:
             names = [f"{name}_{self.one_hot_levels[1]}"]
         else:
             names = [f"{name}_{level}" for level in self.one_hot_levels]
             if self.ordered_levels:
                 names.append(f"{name}_rank")
+            if self.has_other:
+                names.append(f"{name}_other")
             if not names and not self.has_indicator:
                 names = [name]
         if self.has_indicator:
@@ -396,7 +409,7 @@ class Columns:
     def _is_open(column: Column, codes: Array) -> Array:
         """Return the rows whose level is unknown, or missing though none was in training."""
         is_newly_missing = (codes == MISSING) & (not column.has_missing)
-        return (codes == UNKNOWN) | is_newly_missing
+        return ((codes == UNKNOWN) & (not column.has_other)) | is_newly_missing
 
     def _alternative_levels(self) -> Array:
         """Return codes of known levels that replace unknown ones, (n_alternatives, n_columns).
@@ -493,7 +506,11 @@ def warn_booleans(names: Sequence[str]) -> None:
 
 
 def _warn_unknown_levels(column: Column, values: Array) -> None:
-    """Warn of values (n_unknown,) that are no level, and name levels that are spelled alike."""
+    """Warn of values (n_unknown,) that are no level, and name levels that are spelled alike.
+
+    New levels are expected of a column with the level "other". Only levels that are spelled alike
+    are worth a warning there.
+    """
     if len(values) == 1:
         n_unknown = "1 row"
     else:
@@ -511,10 +528,14 @@ def _warn_unknown_levels(column: Column, values: Array) -> None:
                 f"before fit and predictions, as by {remedy}, if they mean the same."
             )
             break
+    if column.has_other and not hint:
+        return
+    meaning = "averaged over the known levels"
+    if column.has_other:
+        meaning = "those for levels of a single row"
     warn_user(
         f"column {column.name!r} of X holds levels that fit hasn't seen, such as "
-        f"{short_repr(example)} ({n_unknown}): predictions for them are averaged over the known "
-        f"levels.{hint}",
+        f"{short_repr(example)} ({n_unknown}): predictions for them are {meaning}.{hint}",
         UserWarning,
     )
 
@@ -542,19 +563,37 @@ def _fit_column(name: str, values: Array, is_declared: bool) -> Column:
             median = 0.0
         return Column(name, kind, (), (), median, has_indicator, has_missing)
 
+    check_no_dates(values, name)
     keys = [level_key(value) for value in present]
     levels, counts = np.unique(np.array(keys, dtype=object), return_counts=True)
-    one_hot_levels = tuple(levels[np.argsort(-counts, kind="stable")][:_MAX_ONE_HOT].tolist())
-    n_numbers = sum(level_number(level) is not None for level in levels)
+    warn_similar_levels(f"column {name!r} of X", levels.tolist(), "levels", "column")
+    # The order of numbers means something, also of those with units.
+    is_numeric = all(level_number(level) is not None for level in levels)
+    is_ordered = is_numeric
+    if len(levels) > _MAX_ONE_HOT and not is_declared:
+        is_ordered |= _warn_numbers_as_text(name, levels.tolist())
+
+    # Rows whose level no other row has tell what new levels are worth.
+    is_single = counts == 1
+    has_other = int(is_single.sum()) >= _MIN_SINGLE and not is_ordered
+    by_frequency = np.argsort(-counts, kind="stable")
+    if has_other:
+        by_frequency = by_frequency[counts[by_frequency] > 1]
+    one_hot_levels = tuple(levels[by_frequency][:_MAX_ONE_HOT].tolist())
     ordered_levels: tuple[str, ...] = ()
     if len(levels) > _MAX_ONE_HOT:
         ordered_levels = tuple(levels.tolist())
-        if n_numbers == len(levels):
+        if is_numeric:
             ordered_levels = tuple(sorted(ordered_levels, key=level_to_float))
-    if ordered_levels and not is_declared:
-        _warn_numbers_as_text(name, ordered_levels)
-    warn_similar_levels(f"column {name!r} of X", levels.tolist(), "levels", "column")
-    return Column(name, kind, one_hot_levels, ordered_levels, 0.0, has_indicator, has_missing)
+    elif has_other and not one_hot_levels:
+        warn_user(
+            f"column {name!r} of X has a value of its own in every row, such as "
+            f"{short_repr(levels[0])}: nothing can be learned from it, and it isn't used.",
+            UserWarning,
+        )
+    return Column(
+        name, kind, one_hot_levels, ordered_levels, 0.0, has_indicator, has_missing, None, has_other
+    )
 
 
 def warn_similar_levels(place: str, levels: Iterable[str], noun: str, variable: str) -> None:
@@ -599,8 +638,11 @@ def _normalise_text(first: str, second: str, variable: str) -> str:
     return code
 
 
-def _warn_numbers_as_text(name: str, levels: Sequence[str]) -> None:
-    """Warn that a column is read as words, although most of its levels are numbers or times."""
+def _warn_numbers_as_text(name: str, levels: Sequence[str]) -> bool:
+    """Warn that a column is read as words, although most of its levels are numbers or times.
+
+    Returns whether there was a reason to warn.
+    """
     for noun, is_of_kind, remedy in _TIMES_AS_TEXT:
         times = [level for level in levels if is_of_kind(level)]
         if len(times) > len(levels) / 2:
@@ -609,7 +651,7 @@ def _warn_numbers_as_text(name: str, levels: Sequence[str]) -> None:
                 f"words. {remedy}",
                 UserWarning,
             )
-            return
+            return True
     is_number = [level_number(level) is not None for level in levels]
     formatted = [
         level
@@ -617,7 +659,7 @@ def _warn_numbers_as_text(name: str, levels: Sequence[str]) -> None:
         if not is_plain and is_formatted_number(level)
     ]
     if sum(is_number) + len(formatted) <= len(levels) / 2:
-        return
+        return False
     remedy = "as by pandas.to_numeric(column, errors='coerce')"
     example = ""
     if formatted:
@@ -628,6 +670,7 @@ def _warn_numbers_as_text(name: str, levels: Sequence[str]) -> None:
         f"something, convert it first, {remedy}.",
         UserWarning,
     )
+    return True
 
 
 def _fit_dates(name: str, values: Array) -> Column:
@@ -739,7 +782,7 @@ def _encode_codes(columns: Sequence[Column], table: Table, codes: Sequence[Array
         elif column_codes is None:
             parts.append(_encode_numbers(column, values))
         else:
-            parts.append(_encode_levels(column, column_codes))
+            parts.append(_encode_levels(column, column_codes, values))
     return np.column_stack(parts)
 
 
@@ -770,8 +813,8 @@ def _encode_dates(column: Column, encoding: DateEncoding, values: Array) -> Arra
     return np.column_stack([*encoded, *calendar_parts])
 
 
-def _encode_levels(column: Column, codes: Array) -> Array:
-    """Encode a categorical column from the codes of its levels, (n_rows, n_outputs)."""
+def _encode_levels(column: Column, codes: Array, values: Array) -> Array:
+    """Encode a categorical column from values and codes of its levels, (n_rows, n_outputs)."""
     levels = column.levels
     is_missing = codes == MISSING
     is_unknown = codes == UNKNOWN
@@ -779,20 +822,28 @@ def _encode_levels(column: Column, codes: Array) -> Array:
         indicator = [is_missing.astype(np.float64)]
     else:
         indicator = []
-    if len(levels) == 2:
+    if len(levels) == 2 and not column.has_other:
         # One column is enough; a value that is neither level is halfway between them.
         is_second = codes == levels.index(column.one_hot_levels[1])
         values = np.where(codes < 0, 0.5, is_second)
         return np.column_stack([values.astype(np.float64), *indicator])
 
     level_code = {level: code for code, level in enumerate(levels)}
+    is_level = [codes == level_code[level] for level in column.one_hot_levels]
     mean = 1.0 / max(len(levels), 1)
-    parts = [
-        np.where(is_unknown, mean, codes == level_code[level]) for level in column.one_hot_levels
-    ]
+    if column.has_other:
+        mean = 0.0
+    parts = [np.where(is_unknown, mean, rows) for rows in is_level]
     if column.ordered_levels:
-        middle = 0.5 * (len(levels) - 1)
-        parts.append(np.where(is_unknown, middle, np.maximum(codes, 0)) / len(levels))
+        rank = np.maximum(codes, 0).astype(np.float64)
+        rank[is_unknown] = 0.5 * (len(levels) - 1)
+        if column.has_other:
+            for row in np.flatnonzero(is_unknown):
+                rank[row] = bisect_left(levels, level_key(values[row])) - 0.5
+        parts.append(rank / len(levels))
+    if column.has_other:
+        is_one_hot = np.any(is_level, axis=0) if is_level else np.zeros(len(codes), dtype=bool)
+        parts.append((~is_one_hot & ~is_missing).astype(np.float64))
     if not parts and not indicator:
         # All values were missing in training, so there is no level.
         parts = [np.zeros(len(codes))]

@@ -174,8 +174,10 @@ class PredictiveStackingRegressor(BayesianRegressorMixin, BaseStacking):
 
     Categorical columns (text, and any categorical dtype) with up to 30 levels are one-hot encoded.
     With more, the 30 most frequent levels are, and the rank of the level is an additional column. A
-    missing number is replaced by the median, with an indicator if 2 % are missing. Predictions for
-    a level that `fit` hasn't seen are averaged over the known levels, with a warning.
+    missing number is replaced by the median, with an indicator if 2 % are missing. If five rows or
+    more have a level that no other row has, such as a name, an indicator tells which rows have a
+    level that isn't one-hot encoded, or one that `fit` hasn't seen. In other columns, predictions
+    for a level that `fit` hasn't seen are averaged over the known levels, with a warning.
 
     Dates, as text or ``datetime64``, are encoded as days and as those of month, weekday and hour of
     which the training data span at least two cycles. After the last training date predictions are

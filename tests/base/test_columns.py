@@ -243,6 +243,74 @@ def test_an_unknown_level_is_any_of_the_known_ones(name, towns, tmp_path):
     np.testing.assert_allclose(again, mean, rtol=1e-6)
 
 
+@pytest.fixture
+def dishes():
+    """A property of 45 dishes with names: 25 unique names, and two that ten rows have each."""
+    rng = np.random.default_rng(4)
+    names = [f"dish {i}" for i in range(25)] + ["soup", "salad"] * 10
+    frame = pd.DataFrame({"name": names, "z": rng.normal(size=45)})
+    y = 2.0 * frame["z"] + 3.0 * (frame["name"] == "soup") + 0.1 * rng.normal(size=45)
+    return frame, y
+
+
+def test_levels_of_single_rows_are_one_level(dishes):
+    columns = Columns.from_table(read_table(dishes[0]))
+    assert list(columns.get_feature_names_out()) == ["name_salad", "name_soup", "name_other", "z"]
+    asked = pd.DataFrame({"name": ["soup", "dish 3", "new"], "z": 0.0})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        encoding = columns.encode_with_alternatives(read_table(asked))
+    np.testing.assert_array_equal(encoding.values[:, :3], [[0, 1, 0], [0, 0, 1], [0, 0, 1]])
+    assert not encoding.is_open.any()
+    # Four such rows tell too little.
+    columns = Columns.from_table(read_table(dishes[0][21:]))
+    assert len(columns.get_feature_names_out()) == 7
+
+
+def test_new_levels_have_a_place_in_the_order_of_many_levels():
+    """Names such as "gray 40" have an order that may mean something."""
+    names = [f"gray {i}" for i in range(10, 90, 2)] + ["red"] * 20
+    frame = pd.DataFrame({"name": names, "z": np.arange(60.0)})
+    columns = Columns.from_table(read_table(frame))
+    assert list(columns.get_feature_names_out()) == ["name_red", "name_rank", "name_other", "z"]
+    asked = pd.DataFrame({"name": ["gray 40", "gray 41", "gray 42", "a", "z"], "z": 0.0})
+    encoding = columns.encode_with_alternatives(read_table(asked))
+    expected = np.array([15.0, 15.5, 16.0, -0.5, 40.5]) / 41.0
+    np.testing.assert_allclose(encoding.values[:, 1], expected)
+    np.testing.assert_array_equal(encoding.values[:, 2], 1.0)
+
+
+@pytest.mark.parametrize("unit", ["", " kg"])
+@pytest.mark.filterwarnings("ignore:.*holds numbers as text")
+def test_numbers_as_text_keep_their_levels(unit):
+    values = [f"{value:.2f}{unit}" for value in np.linspace(0.0, 1.0, 40)]
+    columns = Columns.from_table(read_table(pd.DataFrame({"size": values})))
+    assert not columns.columns[0].has_other
+
+
+def test_new_levels_are_predicted_as_those_of_single_rows(dishes, tmp_path):
+    frame, y = dishes
+    model = PredictiveStackingRegressor([("l", "linear")], random_state=0).fit(frame, y)
+    asked = pd.DataFrame({"name": ["new", "dish 7", "soup"], "z": 0.5})
+    mean, std = model.predict(asked, return_std=True)
+    np.testing.assert_allclose(mean, [1.0, 1.0, 4.0], atol=0.15)
+    np.testing.assert_allclose(std, 0.1, atol=0.05)
+    save(model, tmp_path / "model.safetensors")
+    again = load(tmp_path / "model.safetensors").predict(asked)
+    np.testing.assert_allclose(again, mean, rtol=1e-12)
+    # A name that is spelled like a known one is a mistake.
+    with pytest.warns(UserWarning, match=r"such as 'Soup' .* single row.* level 'soup' only by"):
+        model.predict(asked.assign(name="Soup"))
+
+
+def test_a_value_of_its_own_in_every_row_teaches_nothing(dishes):
+    frame, y = dishes[0][:25], dishes[1][:25]
+    stack = PredictiveStackingRegressor([("l", "linear")], random_state=0)
+    with pytest.warns(UserWarning, match="column 'name' of X has a value of its own in every row"):
+        named = stack.fit(frame, y).predict(frame)
+    np.testing.assert_array_equal(named, stack.fit(frame[["z"]], y).predict(frame[["z"]]))
+
+
 def test_missing_where_no_training_row_was_is_any_level(towns):
     frame, y, _ = towns
     model = PredictiveStackingRegressor([("l", "linear")], random_state=0).fit(frame[4:], y[4:])
