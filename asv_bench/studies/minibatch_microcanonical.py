@@ -1,6 +1,7 @@
 """Minibatch microcanonical sampling (SMILE, arXiv 2602.06500) next to the package's chains.
 
     SKBAYES_SYM_DATA=FOLDER python asv_bench/studies/minibatch_microcanonical.py [--splits 1 2]
+    ... --data bike --splits 0 --steps 20000 --no-chains --store
 
 The sampler isn't part of the package. It is written out here, to see whether it would be a better
 kernel of `Chains` for networks of a thousand weights. State: weights x and a direction u of length
@@ -14,13 +15,19 @@ The step size follows the energy error: it shrinks while the moving average of i
 by d, is above ``ENERGY_VARIANCE`` and grows below. Chains start from networks trained by Adam.
 
 Networks, data and scores are those of ``compare_bde.py``: four layers of 16 tanh units, mean and
-noise learned, airfoil. Printed for each number of steps: RMSE, "nll" of the normal with the
-predictive mean and standard deviation, "mix" of the mixture, CPU seconds, and the median R-hat of
-functions between and within chains.
+noise learned, airfoil or bike sharing. Printed for each number of steps: RMSE, "nll" of the normal
+with the predictive mean and standard deviation, "mix" of the mixture, CPU seconds, and the median
+R-hat of functions between and within chains. ``--store`` keeps these with data, split, date and
+commit in ``minibatch_microcanonical.json``.
 """
 
 import argparse
+import json
+import subprocess
 import time
+from datetime import date
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,6 +43,7 @@ ADAM_STEPS = 3000
 N_DRAWS = 100  # kept, per chain
 ENERGY_VARIANCE = 0.05
 STEP_COUNTS = (5_000, 20_000)
+RESULTS = Path(__file__).with_suffix(".json")
 
 
 def potential(network: MLP, theta: Tensor, x: Tensor, y: Tensor, n_rows: int) -> Tensor:
@@ -129,9 +137,9 @@ def function_rhat(mean: Tensor) -> tuple[float, float]:
     return float(rhat(mean).median()), float(within.median())
 
 
-def run(split: int, n_steps: int) -> None:
-    """Train, sample and print one row."""
-    data = load("airfoil", split)
+def sample_and_score(name: str, split: int, n_steps: int) -> dict[str, Any]:
+    """Train and sample; sampler, scores, CPU seconds and R-hat."""
+    data = load(name, split)
     x, y = (torch.from_numpy(a).float() for a in (data.x, data.y))
     x_test, y_test = torch.from_numpy(data.x_test).float(), data.y_test
     generator = torch.Generator().manual_seed(split)
@@ -148,42 +156,88 @@ def run(split: int, n_steps: int) -> None:
     mixture = np.logaddexp.reduce(log_density, axis=0) - np.log(len(log_density))
     between, within = function_rhat(outputs[..., 0].unflatten(0, draws.shape[:2]))
     rmse = np.sqrt(np.mean((mean.mean(0) - y_test) ** 2))
-    print(
-        f"microcanonical, split {split}, {n_steps} steps: rmse {rmse:.4f} nll "
-        f"{normal_nll(mean.mean(0), total, y_test):.4f} mix {-mixture.mean():.4f} cpu "
-        f"{seconds:.0f} s, R-hat {between:.2f} between, {within:.2f} within",
-        flush=True,
-    )
+    nll = normal_nll(mean.mean(0), total, y_test)
+    sampler = f"microcanonical, {n_steps} steps"
+    return as_result(sampler, rmse, nll, -mixture.mean(), seconds, between, within)
 
 
-def run_chains(split: int) -> None:
-    """The package's chains at their defaults, on the same split."""
-    data = load("airfoil", split)
+def fit_chains(name: str, split: int) -> dict[str, Any]:
+    """The same of the package's chains at their defaults."""
+    data = load(name, split)
     model = clone(OURS).set_params(random_state=split)
     begin = time.process_time()
     model.fit(data.x, data.y)
     seconds = time.process_time() - begin
     rmse, nll, mix = scores(model, data)
-    found = model.diagnostics_
-    print(
-        f"Chains, split {split}: rmse {rmse:.4f} nll {nll:.4f} mix {mix:.4f} cpu {seconds:.0f} s, "
-        f"R-hat {np.nanmedian(found.function_rhat):.2f} between, "
-        f"{np.median(found.function_rhat_within):.2f} within",
-        flush=True,
-    )
+    diagnostics = model.diagnostics_
+    between = np.nanmedian(diagnostics.function_rhat)
+    within = np.median(diagnostics.function_rhat_within)
+    return as_result("Chains", rmse, nll, mix, seconds, between, within)
+
+
+def as_result(
+    sampler: str,
+    rmse: float,
+    nll: float,
+    mix: float,
+    seconds: float,
+    between: float,
+    within: float,
+) -> dict[str, Any]:
+    """Rounded scores in a dictionary."""
+    return {
+        "sampler": sampler,
+        "rmse": round(float(rmse), 4),
+        "nll": round(float(nll), 4),
+        "mix": round(float(mix), 4),
+        "CPU s": round(seconds),
+        "R-hat between": round(float(between), 2),
+        "R-hat within": round(float(within), 2),
+    }
+
+
+def store(result: dict[str, Any]) -> None:
+    """Add a result to the file; it replaces one of the same data, split and sampler."""
+    stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else []
+    key = ("data", "split", "sampler")
+    kept = [one for one in stored if [one[k] for k in key] != [result[k] for k in key]]
+    text = json.dumps([*kept, result], indent=1) + "\n"
+    RESULTS.write_text(text, encoding="utf-8")
+
+
+def current_commit() -> str:
+    """Short hash of the checkout."""
+    command = ["git", "rev-parse", "--short=8", "HEAD"]
+    return subprocess.run(
+        command, cwd=RESULTS.parent, capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", default="airfoil", choices=("airfoil", "bike"))
     parser.add_argument("--splits", type=int, nargs="+", default=(1, 2))
+    parser.add_argument("--steps", type=int, nargs="+", default=STEP_COUNTS)
+    parser.add_argument("--no-chains", action="store_true", help="the minibatch sampler alone")
+    parser.add_argument("--store", action="store_true", help="keep the results")
     parser.add_argument("--fast", action="store_true", help="a test run: 200 steps")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    commit = current_commit() if args.store else ""
     for split in args.splits:
-        for n_steps in (200,) if args.fast else STEP_COUNTS:
-            run(split, n_steps)
-        if not args.fast:
-            run_chains(split)
+        fits = [
+            (sample_and_score, (args.data, split, n_steps))
+            for n_steps in ((200,) if args.fast else args.steps)
+        ]
+        if not args.fast and not args.no_chains:
+            fits.append((fit_chains, (args.data, split)))
+        for function, arguments in fits:
+            result = function(*arguments)
+            print(f"{args.data}, split {split}: {result}", flush=True)
+            if args.store and not args.fast:
+                origin = {"data": args.data, "split": split}
+                when = {"date": str(date.today()), "commit": commit}
+                store(origin | result | when)
 
 
 if __name__ == "__main__":
