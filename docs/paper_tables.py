@@ -72,7 +72,7 @@ def tables() -> list[list[str]]:
     for (data, network, words), group in groups.items():
         versions = [v for v in VERSIONS if any(v == version for _, version in group)]
         dates = [fit["date"] for cell in group.values() for fit in cell["fits"] if "date" in fit]
-        when = f", measured on {max(dates)}" if dates else ""
+        when = f", measured on {max(dates)}" if dates else ", seeds and date not recorded"
         rows = [["", "Method", *(NAMES.get(v, v) for v in versions)]]
         for method in METHODS:
             cells = [group.get((method, v)) for v in versions]
