@@ -195,6 +195,42 @@ def test_figures_of_pages_stand_in_recorded_runs():
         assert re.fullmatch(r"[0-9a-f]{7,}", run["commit"]), command
 
 
+def test_cells_of_tables_stand_in_recorded_runs():
+    """Those whose command has a recorded run; the others' commands have none on a page either."""
+    script = runpy.run_path(str(MNIST.with_name("claims.py")))
+    recorded = script["runs"]()
+    n_checked = 0
+    for paper in ("gelberg", "wiese"):
+        for name, table in script["cells"](paper).items():
+            for key, cell in table.items():
+                assert (script["ROOT"] / cell["command"].split()[1]).is_file()
+                if cell["command"] in recorded:
+                    run = recorded[cell["command"]]
+                    n_checked += 1
+                    assert not script["unsupported_figures"](str(cell["here"]), run), (name, key)
+    assert n_checked > 40
+
+
+def test_a_cell_without_date_or_recorded_run_is_counted():
+    script = runpy.run_path(str(MNIST.with_name("claims.py")))
+    table = {
+        "empty": {},
+        "recorded": {"here": 1.0, "command": "python examples/papers/a.py"},
+        "not recorded": {"here": 1.0, "command": "python examples/papers/b.py"},
+        "dated": {"here": [{"date": "2026-01-01", "commit": "0123abc"}]},
+        "mean": {"here": [{"seeds": 3}]},
+    }
+    counts = script["count_cells"](table, {"python examples/papers/a.py": {}})
+    assert counts == (5, 4, 2)
+
+
+def test_channels_of_the_small_network_are_exchangeable():
+    """Four and eight channels: 4! 8! copies, found in a trace of the module."""
+    script = runpy.run_path(str(MNIST.with_name("reproduce_gelberg_cnn.py")))
+    group = script["symmetry_of"](script["Images"](), (torch.zeros(2, 784),))
+    assert np.exp(group.log_order) == pytest.approx(967_680)
+
+
 def test_a_figure_that_no_run_printed_is_found():
     script = runpy.run_path(str(MNIST.with_name("claims.py")))
     run = {"output": ["RMSE 0.8939 (-0.0206)", "accuracy 0.9146"]}

@@ -8,7 +8,8 @@ Claims and commands are read from the pages in ``docs/reproduction``, cells of t
 ``cells.json`` and ``immer_table1.json``. A table or figure of a paper has a counterpart if a
 command makes it and its figures stand there, a cell if it has a figure, at the size stored.
 ``--run`` records what each command prints in ``runs.json``, with date and commit. A test checks
-that each figure in a row of a page stands in the recorded run of its command.
+that each figure in a row of a page, and in a cell, stands in the recorded run of its command. Cells
+whose command has no recorded run are counted as such.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from paper_data import current_commit
 
@@ -48,8 +49,16 @@ def verdict(words: str) -> str:
     return kinds[0] if kinds else "in part"
 
 
-def cells(paper: str) -> dict[str, tuple[int, int]]:
-    """Cells of each of a paper's tables of figures, and how many have a figure of ours."""
+class CellCounts(NamedTuple):
+    """Numbers of cells of a table: all, those with a figure, and of these with date and commit."""
+
+    total: int
+    filled: int
+    dated: int
+
+
+def cells(paper: str) -> dict[str, dict[str, dict[str, Any]]]:
+    """Cells of each of a paper's tables of figures; ``"here"`` if there is a figure of ours."""
     folder = Path(__file__).parent
     stored = json.loads((folder / "cells.json").read_text(encoding="utf-8")).get(paper, {})
     if paper == "immer":
@@ -58,10 +67,25 @@ def cells(paper: str) -> dict[str, tuple[int, int]]:
             name = "Table 2" if "wrn" in key else "Tables 1 and 4, accuracy"
             stored.setdefault(name, {})[key] = {"here": cell["fits"]} if cell["fits"] else {}
             if "paper log evidence" in cell:
-                has_evidence = any("log evidence" in one for one in cell["fits"])
+                fits = [fit for fit in cell["fits"] if "log evidence" in fit]
                 evidences = stored.setdefault("Table 4, log evidence", {})
-                evidences[key] = {"here": cell["fits"]} if has_evidence else {}
-    return {name: (len(t), sum("here" in one for one in t.values())) for name, t in stored.items()}
+                evidences[key] = {"here": fits} if fits else {}
+    return stored
+
+
+def is_dated(cell: dict[str, Any], recorded: dict[str, dict[str, Any]]) -> bool:
+    """Whether a cell's figure has date and commit: its own, or those of its command's run."""
+    if "command" in cell:
+        return cell["command"] in recorded
+    return any("date" in fit and "commit" in fit for fit in cell["here"])
+
+
+def count_cells(
+    table: dict[str, dict[str, Any]], recorded: dict[str, dict[str, Any]]
+) -> CellCounts:
+    """Count the cells of one table."""
+    filled = [cell for cell in table.values() if "here" in cell]
+    return CellCounts(len(table), len(filled), sum(is_dated(cell, recorded) for cell in filled))
 
 
 def commands(rows: list[list[str]]) -> list[str]:
@@ -145,14 +169,19 @@ def main() -> None:
             when = f"{one['date']}, commit {one['commit']}, {one['seconds']} s" if one else "no run"
             print(f"  {when}: {command}")
         counted = cells(paper)
-        for name, (n_cells, n_ours) in counted.items():
-            total.update(cells=n_cells, ours=n_ours)
-            print(f"  {name}: {n_ours} of {n_cells} cells")
+        for name, table in counted.items():
+            counts = count_cells(table, recorded)
+            total.update(cells=counts.total, ours=counts.filled, dated=counts.dated)
+            print(f"  {name}: {counts.filled} of {counts.total} cells")
+            if counts.dated < counts.filled:
+                unknown = counts.filled - counts.dated
+                print(f"    {unknown} of these from before dates and commits were recorded")
         if not counted:
             print("  no table of figures")
-    counts = ", ".join(f"{total[kind]} {kind}" for kind in VERDICTS)
+    verdicts = ", ".join(f"{total[kind]} {kind}" for kind in VERDICTS)
     print(f"\n{total['ours']} of {total['cells']} cells of tables have a figure")
-    print(f"{sum(total[kind] for kind in VERDICTS)} claims: {counts}")
+    print(f"{total['dated']} of these figures have a recorded date and commit")
+    print(f"{sum(total[kind] for kind in VERDICTS)} claims: {verdicts}")
 
 
 if __name__ == "__main__":
