@@ -80,6 +80,18 @@ def test_the_docs_have_the_table_of_the_rounds_that_are_kept(bench, capsys):
     assert capsys.readouterr().out in page.read_text(encoding="utf-8")
 
 
+def test_the_guide_has_the_stored_scores_of_the_minibatch_sampler():
+    (fit,) = json.loads((BENCH / "minibatch_microcanonical.json").read_text(encoding="utf-8"))
+    assert (fit["data"], fit["sampler"]) == ("bike", "microcanonical, 20000 steps")
+    assert re.fullmatch(r"[0-9a-f]{7,}", fit["commit"])
+    page = (BENCH.parents[1] / "docs/user_guide/sampling.rst").read_text(encoding="utf-8")
+    row = re.search(r"\* - bike sharing\n +- SMILE.*\n +- (.*)\n +- (.*)\n +- (.*)\n", page)
+    assert row.groups() == (
+        f"{fit['nll']:.2f}", str(fit["CPU s"]), f"{fit['R-hat between']:.2f}",
+    )  # fmt: skip
+    assert f"bike sharing, measured on {fit['date']}" in page
+
+
 CHECK = Path(__file__).parents[1] / ".ci/release.py"
 
 pytestmark = pytest.mark.skipif(not CHECK.exists(), reason="needs a clone of the repository")
