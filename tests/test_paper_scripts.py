@@ -311,7 +311,7 @@ def test_fits_to_mnist_are_stored_and_not_repeated(tmp_path, monkeypatch, capsys
     assert [len(group["fits"]) for group in groups] == [4, 2]
 
 
-def test_stored_fits_name_date_and_commit():
+def test_stored_fits_have_scores_date_and_commit():
     """Those of single seeds; means over seeds are from before single fits were stored."""
     table_1 = json.loads(MNIST.with_name("immer_table1.json").read_text(encoding="utf-8"))
     groups = json.loads(MNIST.with_name("immer_mnist.json").read_text(encoding="utf-8"))
@@ -322,6 +322,7 @@ def test_stored_fits_name_date_and_commit():
     for fit in [*fits, *pairs]:
         assert re.fullmatch(r"\d{4}-\d\d-\d\d", fit["date"]), fit
         assert re.fullmatch(r"[0-9a-f]{7,}", fit["commit"]), fit
+        assert np.isfinite([fit["accuracy"], fit["log density"], fit["log evidence"]]).all(), fit
 
 
 def test_lila_and_augerino_are_compared_seed_by_seed(tmp_path, monkeypatch):
