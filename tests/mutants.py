@@ -355,7 +355,11 @@ MUTANTS = [
     *planted(
         "stacking/fit.py",
         "stacking/test_log_targets.py",
-        ("return stack if is_gain else plain_stack", "return stack"),
+        ("return self.scored if is_gain else plain", "return self.scored"),
+        (
+            "others = self._useful_members()",
+            "others = {n: m for n, m in self.scored.items() if not n.startswith('log')}",
+        ),
     ),
     *planted(
         "laplace/balancing.py",

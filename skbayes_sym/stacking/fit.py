@@ -363,8 +363,7 @@ class StackActions:
         if isinstance(outcome, str):
             # The fit of the networks raises the error again, and reports it.
             return ProbeResult()
-        # Members that model the logarithm don't decide about others, since they may be left out.
-        others = self._exclude_log_targets() or self.scored
+        others = self._useful_members()
         gain, error = marginal_gain(others, outcome.log_density, self._task)
         return ProbeResult(outcome.log_density, gain, error, outcome.approximate)
 
@@ -373,24 +372,22 @@ class StackActions:
         if not self.scored:
             errors = "; ".join(f"{name}: {member.error}" for name, member in self.failed.items())
             raise ValueError(f"no member of the stack could be fitted. {errors}")
-        plain = self._exclude_log_targets()
-        stack = fit_weights(self.scored, self._task)
-        if not plain or len(plain) == len(self.scored):
-            return stack
+        return fit_weights(self._useful_members(), self._task)
 
-        # Members that model the logarithm of the targets have to pay for themselves.
-        plain_stack = fit_weights(plain, self._task)
-        gain = mix_log_densities(stack) - mix_log_densities(plain_stack)
-        is_gain = mean_score(gain, self._task)[0] > self._task.defaults.min_log_gain
-        return stack if is_gain else plain_stack
-
-    def _exclude_log_targets(self) -> dict[str, ScoredMember]:
-        """Fitted members that don't model the logarithm of the targets."""
-        return {
+    def _useful_members(self) -> dict[str, ScoredMember]:
+        """Fitted members, without those of the logarithm of targets if these gain too little."""
+        plain = {
             name: member
             for name, member in self.scored.items()
             if not isinstance(self._members[name], LogTarget)
         }
+        if not plain or len(plain) == len(self.scored):
+            return self.scored
+        stack = fit_weights(self.scored, self._task)
+        plain_stack = fit_weights(plain, self._task)
+        gain = mix_log_densities(stack) - mix_log_densities(plain_stack)
+        is_gain = mean_score(gain, self._task)[0] > self._task.defaults.min_log_gain
+        return self.scored if is_gain else plain
 
 
 def fit_stack(

@@ -198,6 +198,16 @@ def test_the_logarithm_is_left_out_where_it_gains_nothing():
     np.testing.assert_array_equal(draws, without.sample_y(X, 5, random_state=0))
 
 
+def test_networks_are_probed_next_to_members_of_the_logarithm():
+    """Networks gain 0.05 to 0.1 nats here over members of the targets, and nothing over theirs."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(250, 2))
+    y = np.exp(1.5 * X[:, 0] + X[:, 1] + 0.1 * rng.normal(size=250))
+    stack = sk.PredictiveStackingRegressor(random_state=0).fit(X, y)
+    assert "networks (probe=probe of networks): skipped" in stack.summary_
+    assert sum(w for name, w in stack.weights_.items() if name.startswith("log")) > 0.9
+
+
 def test_the_logarithm_needs_positive_targets():
     X, y = make_data(2)
     y[0] = -1.0
