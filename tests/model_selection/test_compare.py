@@ -221,7 +221,9 @@ def test_a_failing_model_has_nan_only_in_its_own_row():
     assert table.loc["bad"].drop(["evidence_source", "evidence_side"]).isna().all()
 
 
-@pytest.mark.parametrize("n_jobs", [None, pytest.param(2, marks=pytest.mark.processes)])
+@pytest.mark.parametrize(
+    "n_jobs", [None, pytest.param(2, marks=[pytest.mark.processes, pytest.mark.long])]
+)
 def test_warnings_are_repeated_once_per_model(n_jobs):
     models = {"short": clone(NETWORK).set_params(tol=0.0, max_iter=3), "linear": LINEAR}
     with pytest.warns(ConvergenceWarning) as caught:
