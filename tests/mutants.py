@@ -1217,7 +1217,7 @@ MUTANTS = [
             "rows, inverse_index = split_observations(rows, inverse_index)",
             "pass",
         ),
-        ("first_index[np.maximum.accumulate(has_original)]", "first_index"),
+        ('np.arange(self.n_rows), side="right") - 1', 'np.arange(self.n_rows), side="right") * 0'),
     ),
     *planted(
         "base/training.py",

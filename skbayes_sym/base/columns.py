@@ -8,12 +8,12 @@ Categorical columns with up to 30 levels are one-hot encoded. With more, the 30 
 are, and the rank of the level is an additional column. A missing number is replaced by the median,
 with an indicator column if values are missing often enough to be informative.
 
-If at least five rows have a level that no other row has, such as a name, a column "other" tells
-which rows have a level that isn't one-hot encoded. It is 1 for new levels, too: a new row is as
-likely to bring a new level as training rows were to have one of their own (Good 1953). Their rank
-is their place in the order. In other columns, and where text is numbers, a level that wasn't in the
-training data represents any of the known levels: predictions are averaged over them, see
-`OpenRows`.
+If at least five rows have a level that no other row has, such as a name, the indicator "other" is 1
+in rows whose level isn't one-hot encoded. New levels have it, too. The proportion of training rows
+with a level of their own estimates the probability of a new level (Good 1953), so that such rows
+represent those to come. The rank of a new level is its place among the known ones. In columns
+without the indicator, a level that wasn't in the training data represents any of the known levels:
+predictions are averaged over them, see `OpenRows`. Numbers as text have no indicator.
 
 A date becomes the days since the first date, and the parts of the calendar that repeat in the
 training data. The weekday is one-hot encoded. Month and hour are points on a circle (sine and
@@ -72,7 +72,7 @@ from skbayes_sym.numerics.tables import (
 
 # Number of levels of a column that are one-hot encoded.
 _MAX_ONE_HOT = 30
-# Number of rows with a level of their own from which these levels are one.
+# Number of rows with a level that no other row has from which a column gets the indicator "other".
 _MIN_SINGLE = 5
 # Proportion of missing rows from which a column gets an indicator.
 _MIN_MISSING = 0.02
@@ -508,8 +508,8 @@ def warn_booleans(names: Sequence[str]) -> None:
 def _warn_unknown_levels(column: Column, values: Array) -> None:
     """Warn of values (n_unknown,) that are no level, and name levels that are spelled alike.
 
-    New levels are expected of a column with the level "other". Only levels that are spelled alike
-    are worth a warning there.
+    A column with the indicator "other" is expected to bring new levels. It is warned about only if
+    they are spelled like a known level.
     """
     if len(values) == 1:
         n_unknown = "1 row"

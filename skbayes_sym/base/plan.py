@@ -19,7 +19,7 @@ class TableSize:
     Parameters
     ----------
     n_rows : int
-        Number of distinct rows.
+        Number of rows after equal ones were merged.
     n_columns : int
         Number of encoded columns.
     n_outputs : int, default=1

@@ -269,12 +269,10 @@ class Training:
     def first_original_rows(self) -> Array:
         """Index of the first row of ``X`` that became each row, (n_rows,)."""
         position, index = np.unique(self.inverse_index, return_index=True)
-        first_index = np.zeros(self.n_rows, dtype=int)
-        first_index[position[position >= 0]] = index[position >= 0]
-        # A row whose weight was split over more rows became all of these.
-        has_original = np.zeros(self.n_rows, dtype=int)
-        has_original[position[position >= 0]] = position[position >= 0]
-        return first_index[np.maximum.accumulate(has_original)]
+        is_present = position >= 0
+        # A row whose weight was split over more rows became all of these, which are neighbours.
+        which = np.searchsorted(position[is_present], np.arange(self.n_rows), side="right") - 1
+        return index[is_present][which]
 
     @property
     def rows_allocation(self) -> MemoryAllocation:

@@ -36,9 +36,9 @@ from skbayes_sym.stacking.task import HeldOutScores, MemberFit, StackTask
 Array = npt.NDArray[np.float64]
 
 _MIN_NOISE = 0.0002  # standard deviation, in units of the targets
+_LOG_NOISE = -1.0  # mean of the prior of its logarithm
 # Variance that is added where the covariance isn't positive definite, relative to the largest.
 _ROUNDING = 1e-11
-_LOG_NOISE = -1.0  # mean of the prior of its logarithm
 
 # Rows whose covariances with all others are computed together when groups are left out.
 _GROUP_BLOCK_ROWS = 500
