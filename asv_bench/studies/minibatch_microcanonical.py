@@ -23,7 +23,6 @@ commit in ``minibatch_microcanonical.json``.
 
 import argparse
 import json
-import subprocess
 import time
 from datetime import date
 from pathlib import Path
@@ -33,6 +32,7 @@ import numpy as np
 import torch
 from compare_bde import OURS, load, normal_nll, scores
 from sklearn.base import clone
+from timing import current_commit
 from torch import Tensor
 
 from skbayes_sym.models.networks.mlp import MLP, TANH
@@ -203,14 +203,6 @@ def store(result: dict[str, Any]) -> None:
     kept = [one for one in stored if [one[k] for k in key] != [result[k] for k in key]]
     text = json.dumps([*kept, result], indent=1) + "\n"
     RESULTS.write_text(text, encoding="utf-8")
-
-
-def current_commit() -> str:
-    """Short hash of the checkout."""
-    command = ["git", "rev-parse", "--short=8", "HEAD"]
-    return subprocess.run(
-        command, cwd=RESULTS.parent, capture_output=True, text=True, check=True
-    ).stdout.strip()
 
 
 def main() -> None:
